@@ -4,9 +4,12 @@ The only difference is the conductor, a worker that replies with exactly the giv
 a text that is not a plan ends the run (`Task.strict`).
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.model.messages import Message
 from conductor.model.reply import FinishReason
@@ -77,10 +80,10 @@ class PlanRunner:
         engine = self.pool.team
         if self.cache is not None:
             members = {
-                name: replace(member, worker=CachingWorker(member.worker, self.cache))
+                name: dataclasses.replace(member, worker=CachingWorker(member.worker, self.cache))
                 for name, member in engine.pool.items()
             }
-            engine = replace(engine, pool=members)
+            engine = dataclasses.replace(engine, pool=members)
         object.__setattr__(self, "_engine", engine)
 
     @property
@@ -113,7 +116,7 @@ class PlanRunner:
         """Return the workers of a question, in its order and with its cards."""
         pool = question.members or self._engine.pool
         members = [pool[name] for name in question.workers]
-        return [replace(each, card=question.cards.get(each.name, each.card)) for each in members]
+        return [dataclasses.replace(each, card=question.cards.get(each.name, each.card)) for each in members]
 
     def _prompt(self, question: TeamQuestion) -> list[Message]:
         max_steps, layout = self.limits.max_steps, self.conductor.layout
@@ -130,18 +133,20 @@ class PlanRunner:
         last = FinishReason.STOP if ended else FinishReason.LENGTH
         replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]
         conductor, member = self.conductor, self.conductor.member
-        member = replace(member, worker=ScriptedWorker(member.name, replies, price=member.price))
-        conductor = replace(conductor, member=member, constrained=None, shuffle=False)
+        member = dataclasses.replace(member, worker=ScriptedWorker(member.name, replies, price=member.price))
+        conductor = dataclasses.replace(conductor, member=member, constrained=None, shuffle=False)
         pool = question.members or self._engine.pool
-        engine = replace(self._engine, conductor=conductor, fallback=None, pool=pool)
+        engine = dataclasses.replace(self._engine, conductor=conductor, fallback=None, pool=pool)
         return await _finish(engine, self._task(question, len(plans)))
 
     async def run_solo(self, question: TeamQuestion, worker: str) -> Record:
         """Run the question with `worker` alone, and return the record."""
-        task = self._task(replace(question, workers=(worker,)))
+        task = self._task(dataclasses.replace(question, workers=(worker,)))
         task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
         team = self.pool.whole_pool_team
-        return await _finish(replace(team, pool=question.members) if question.members else team, task)
+        return await _finish(
+            dataclasses.replace(team, pool=question.members) if question.members else team, task
+        )
 
     def _task(self, question: TeamQuestion, rounds: int = 1) -> Task:
         """Return the server's task for this question (`serving/api/resolve.py`), without repair of plans."""

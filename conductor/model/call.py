@@ -1,16 +1,15 @@
 """A call to a model: the data that is sent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from conductor.model.messages import NO_TOOLS, Message, Toolset
 from conductor.model.operation import NO_OPTIONS, CallKind, WireOptions
 from conductor.model.terms import ANY_TERMS, Terms
+from conductor.model.value import DefaultingValue, JsonValue, MarkedValue, Value
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerFormat:
+class AnswerFormat(JsonValue, DefaultingValue, frozen=True):
     """JSON format that the client requires of the answer. Only the answering step has to follow it.
 
     Args:
@@ -20,14 +19,15 @@ class AnswerFormat:
         strict: whether the call fails if the answer does not match `schema`.
     """
 
-    schema: Mapping[str, Any] | None = field(default=None, hash=False)
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"schema"})
+
+    schema: Mapping[str, Any] | None = None
     name: str = "answer"
     description: str = ""
     strict: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Grammar:
+class Grammar(Value, frozen=True):
     """Grammar that the answer must follow, in the two languages that servers understand.
 
     `ebnf` is GBNF as xgrammar reads it (vLLM). `json_schema` is for API providers, and None if the text is
@@ -38,8 +38,7 @@ class Grammar:
     json_schema: dict[str, object] | None = None
 
 
-@dataclass(frozen=True)
-class Sampling:
+class Sampling(DefaultingValue, frozen=True):
     """Decoding parameters. None always means the worker's own default."""
 
     max_output_tokens: int | None = None
@@ -60,8 +59,7 @@ class Sampling:
     """Above 1: tokens of the prompt and the answer become less likely."""
 
 
-@dataclass(frozen=True)
-class CallSite:
+class CallSite(DefaultingValue, frozen=True):
     """Position of a call in a run, for spans, errors and records. It is never sent.
 
     Unique among the calls of a process, including those of runs inside runs.
@@ -79,9 +77,10 @@ class CallSite:
     """Purpose of the call: a step of a plan, or the plan itself."""
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(MarkedValue, frozen=True):
     """One request to one model."""
+
+    not_compared: ClassVar[frozenset[str]] = frozenset({"mark_key", "terms"})
 
     messages: tuple[Message, ...]
     sampling: Sampling = Sampling()
@@ -93,9 +92,9 @@ class Call:
     coalesce: bool = False
     """True if the answer may arrive in larger pieces, because no client reads it while it streams."""
     site: CallSite = CallSite()
-    mark_key: str = field(default="", compare=False)
+    mark_key: str = ""
     """Key of the marks around other steps' outputs in `messages`. Empty: there are no marks."""
     prefix: str = ""
     """Beginning of the answer, which the reader already has. The model must continue after it."""
-    terms: Terms = field(default=ANY_TERMS, compare=False)
+    terms: Terms = ANY_TERMS
     """Conditions of the call; never sent."""

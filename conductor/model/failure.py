@@ -1,7 +1,6 @@
 """Failures as data: the parts of an error that events and records keep across databases and processes."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from math import isfinite
@@ -10,14 +9,14 @@ from typing import Literal, cast
 from conductor import errors
 from conductor.errors import InvalidPlan, PodiumError, Reason
 from conductor.model.usage import Usage
+from conductor.model.value import DefaultingValue, Value
 
 Fact = str | int | float | bool
 APART = ("detail", "attempts", "usage", "cost_usd")
 """Attributes of an error that are fields of `Failure`. All other attributes become its facts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(Value, frozen=True):
     """An error as data.
 
     Args:
@@ -32,7 +31,7 @@ class Failure:
     code: str
     message: str
     detail: str = ""
-    facts: Mapping[str, Fact] = field(default_factory=dict[str, Fact])
+    facts: Mapping[str, Fact] = {}
     attempts: tuple["Attempt", ...] = ()
     usage: Usage | None = None
     cost_usd: Decimal | None = None
@@ -121,8 +120,7 @@ class Failure:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Attempt:
+class Attempt(DefaultingValue, frozen=True):
     """Call that gave no answer and was followed by another call."""
 
     worker: str

@@ -1,8 +1,11 @@
 """Messages and their parts, and the tools that a client offers."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
+
+from msgspec.structs import replace
+
+from conductor.model.value import DefaultingValue, JsonValue, MarkedValue, Value
 
 Role = Literal["system", "user", "assistant", "tool"]
 """A message with the role `tool` holds tool results only."""
@@ -19,25 +22,26 @@ cached prefix.
 Marks do not count in comparisons: clients move them from turn to turn, and parts must stay equal."""
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(MarkedValue, frozen=True):
     """Text in a message."""
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     text: str
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(MarkedValue, DefaultingValue, frozen=True):
     """Image in a message: an `https:` URL, or a `data:` URL with base64 content."""
+
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
 
     url: str
     detail: Literal["auto", "low", "high"] = "auto"
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class File:
+class File(MarkedValue, frozen=True):
     """File in a message: a PDF or a text file.
 
     Args:
@@ -47,11 +51,13 @@ class File:
         id: id of a file stored on this server, until it is replaced by the file's content. Then empty.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     name: str
     url: str = ""
     text: str | None = None
     id: str = ""
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
     @property
     def n_bytes(self) -> int:
@@ -61,8 +67,7 @@ class File:
         return len(self.url.partition(",")[2].rstrip("=")) * 3 // 4
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCall:
+class ToolCall(MarkedValue, DefaultingValue, frozen=True):
     """Tool call by a model, part of an assistant message.
 
     Args:
@@ -73,16 +78,17 @@ class ToolCall:
         kind, namespace: see `Tool`.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     id: str
     name: str
     arguments: str
     kind: ToolKind = "function"
     namespace: str = ""
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCall:
+class PendingCall(Value, frozen=True):
     """Tool call whose result a run waits for.
 
     Args:
@@ -95,8 +101,7 @@ class PendingCall:
     call: ToolCall
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult:
+class ToolResult(MarkedValue, frozen=True):
     """Result of a tool call, part of a message with the role `tool`.
 
     Args:
@@ -105,10 +110,12 @@ class ToolResult:
         is_error: whether the client reports that the call failed.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+
     id: str
     parts: tuple[Text | Image | File, ...] = ()
     is_error: bool = False
-    cache: CacheMark = field(default="", compare=False)
+    cache: CacheMark = ""
 
     @property
     def text(self) -> str:
@@ -116,8 +123,7 @@ class ToolResult:
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
 
-@dataclass(frozen=True, slots=True)
-class Native:
+class Native(JsonValue, frozen=True):
     """Assistant turn exactly as the provider wrote it, with signed reasoning, reasoning items and parts of
     tool calls.
 
@@ -130,23 +136,26 @@ class Native:
         payload: JSON in the wire's own format.
     """
 
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"payload"})
+
     worker: str
     account: str
-    payload: Any = field(hash=False)
+    payload: Any
 
 
 Part = Text | Image | File | ToolCall | ToolResult
 
 
-@dataclass(frozen=True, slots=True)
-class Message:
+class Message(JsonValue, frozen=True):
     """One turn of a conversation. OpenAI's roles `system` and `developer` are both `system` here."""
+
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"thoughts"})
 
     role: Role
     parts: tuple[Part, ...]
     native: Native | None = None
     """Assistant turn as its provider wrote it, if it must be sent back unchanged."""
-    thoughts: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    thoughts: Mapping[str, Any] = {}
     """Reasoning of an assistant turn as the client sent it back: `reasoning_content`, `reasoning` and
     `reasoning_details` of Chat Completions. It is sent only to a worker that the request names as its model.
     """
@@ -198,8 +207,7 @@ def _without_mark(part: Any) -> Any:
     return replace(part, cache="", **inside)
 
 
-@dataclass(frozen=True, slots=True)
-class Tool:
+class Tool(MarkedValue, DefaultingValue, frozen=True):
     """Tool that the client runs.
 
     Args:
@@ -213,18 +221,20 @@ class Tool:
         cache: see `CacheMark`. The prefix is the tools up to this one.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"parameters", "format"})
+
     name: str
     description: str = ""
-    parameters: Mapping[str, Any] | None = field(default=None, hash=False)
+    parameters: Mapping[str, Any] | None = None
     strict: bool = False
     kind: ToolKind = "function"
     namespace: str = ""
-    format: Mapping[str, Any] | None = field(default=None, hash=False)
-    cache: CacheMark = field(default="", compare=False)
+    format: Mapping[str, Any] | None = None
+    cache: CacheMark = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolChoice:
+class ToolChoice(DefaultingValue, frozen=True):
     """Rule for whether a model calls tools.
 
     Args:
@@ -240,8 +250,7 @@ class ToolChoice:
 AUTO = ToolChoice()
 
 
-@dataclass(frozen=True, slots=True)
-class Toolset:
+class Toolset(DefaultingValue, frozen=True):
     """Tools of a request or of one call.
 
     Args:

@@ -2,8 +2,9 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from typing import Any, Literal, cast
+
+from conductor.model.value import Value
 
 Operation = Literal["chat", "text_completion", "embeddings"]
 """Kind of a call.
@@ -15,24 +16,21 @@ CallKind = Operation | Literal["plan"]
 """Kind of a call, or `plan` for a conductor's call that writes a plan."""
 
 
-@dataclass(frozen=True, slots=True)
-class TokenBias:
+class TokenBias(Value, frozen=True):
     """Value that is added to a token's logit. `token` is its id in the model's own vocabulary."""
 
     token: str
     bias: float
 
 
-@dataclass(frozen=True, slots=True)
-class Likely:
+class Likely(Value, frozen=True):
     """Token and its log probability (natural logarithm)."""
 
     token: str
     logprob: float
 
 
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
+class TokenLogprob(Value, frozen=True):
     """Token of an answer with its log probability, and the most likely tokens at its position."""
 
     token: str
@@ -40,8 +38,7 @@ class TokenLogprob:
     top: tuple[Likely, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PromptCache:
+class PromptCache(Value, frozen=True):
     """OpenAI's hints for prompt caching. Empty: not sent.
 
     Args:
@@ -56,8 +53,7 @@ class PromptCache:
     ttl: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WireOptions:
+class WireOptions(Value, frozen=True):
     """Options that only some wires support. None always means: not set."""
 
     frequency_penalty: float | None = None
@@ -81,7 +77,7 @@ class WireOptions:
     @property
     def asked(self) -> tuple[str, ...]:
         """Names of the options that are set, without hints."""
-        names = (each.name for each in fields(self) if each.name not in HINTS)
+        names = (name for name in self.__struct_fields__ if name not in HINTS)
         return tuple(name for name in names if getattr(self, name) is not None)
 
 

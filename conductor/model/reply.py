@@ -6,9 +6,11 @@ A bill is never lower than plausible usage that the server reported (decisions 0
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import StrEnum
+
+from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
 from conductor.model.characters import HalfJoiner, whole, whole_value
@@ -16,6 +18,7 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
 from conductor.model.usage import FREE, Meter, Price, Usage, cost_of, dearer, estimate_answer, unseen_bytes
+from conductor.model.value import Value
 
 MODEL_CHARS = 200
 """Longest model name that is kept of a server's report, in characters."""
@@ -33,8 +36,7 @@ class FinishReason(StrEnum):
     """The model waits for tool results."""
 
 
-@dataclass(frozen=True, slots=True)
-class Delta:
+class Delta(Value, frozen=True):
     """Next piece of an answer. The last one has `finish`, and `usage` if the server reports it.
 
     `usage` is a running total, so a later value replaces an earlier one.
@@ -69,8 +71,7 @@ class Delta:
     """Stop sequence that ended the answer, if the server reports it."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallResult:
+class CallResult(Value, frozen=True):
     """Answer of a call, with its usage and cost."""
 
     output: str

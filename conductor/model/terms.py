@@ -5,10 +5,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import msgspec
+
 from conductor.errors import ContentFiltered, PodiumError, WorkerError, WorkerRefused
 from conductor.model.failure import Attempt
 from conductor.model.operation import CallKind
 from conductor.model.usage import Price
+from conductor.model.value import Value
 
 Priority = Literal["interactive", "batch"]
 """`interactive`: a client waits for the answer. `batch`: no client waits, and the answer may come later."""
@@ -46,8 +49,7 @@ EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 """Levels of reasoning effort that a request may set, lowest first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Permit:
+class Permit(Value, frozen=True):
     """Limits on the workers that a run may call, and on the use of its texts.
 
     Args:
@@ -243,8 +245,7 @@ class AttemptLimits:
     """Called with the reason if the first token will be late, for example during a cold start."""
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(Value, frozen=True):
     """Conditions of a call.
 
     The first six fields belong to the run and are made once. The others belong to the call.
@@ -275,7 +276,7 @@ class Terms:
     observer: Observer | None = None
     holds: Holds | None = None
     """What is reserved for the call in the budget. None: nothing is billed."""
-    limits: AttemptLimits = field(default_factory=AttemptLimits)
+    limits: AttemptLimits = msgspec.field(default_factory=AttemptLimits)
     """Limits of the attempt that is being made; set by the dispatcher."""
 
     @property

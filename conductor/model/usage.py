@@ -1,17 +1,20 @@
 """Token usage, prices and costs, reported by a server or estimated."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Protocol
+
+from msgspec.structs import replace
+
+from conductor.model.value import Value
 
 MILLION = Decimal(1_000_000)
 MOST_TOKENS = 10**12
 """Largest plausible number of tokens in a call. Larger counts are rejected."""
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(Value, frozen=True):
     """Token counts of one call. All other counts are included in `input_tokens` or `output_tokens`."""
 
     input_tokens: int = 0

@@ -5,8 +5,10 @@ import binascii
 import struct
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from conductor.model.call import Call, Sampling
 from conductor.model.operation import Operation

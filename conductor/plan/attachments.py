@@ -4,7 +4,8 @@ The conductor never sees their content.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.model.messages import File, Image, Message, Part, Text, ToolResult
 from conductor.model.worker import PoolMember

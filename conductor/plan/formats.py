@@ -4,8 +4,10 @@ import ast
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, cast
+
+from msgspec.structs import replace
 
 from conductor.errors import InvalidPlan, Reason
 from conductor.plan.plan import Nesting, Plan, PlanBuilder, Step, read_flag, read_step

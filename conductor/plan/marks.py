@@ -4,7 +4,8 @@ import base64
 import hashlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.model.messages import Message, Text
 from conductor.model.reply import Delta

@@ -1,18 +1,20 @@
 """Plans and steps, and the checks of each step."""
 
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, cast
+
+from msgspec.structs import replace
 
 from conductor.errors import InvalidPlan, Reason, quote
+from conductor.model.value import MarkedValue, Value
 
 OnFailure = Literal["fail", "skip"]
 """Rule for a step whose worker and all its fallbacks fail. `fail`: the run fails. `skip`: the step is
 skipped, and the steps that read it see a note instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(MarkedValue, frozen=True):
     """One call to one worker.
 
     Args:
@@ -25,16 +27,17 @@ class Step:
         on_failure: rule if it fails. None: the request's rule. The last step is never skipped.
     """
 
+    not_compared: ClassVar[frozenset[str]] = frozenset({"needs"})
+
     worker: str
     subtask: str
     access: tuple[int, ...] = ()
-    needs: str = field(default="", compare=False)
+    needs: str = ""
     tools: bool = True
     on_failure: OnFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Value, frozen=True):
     """Steps, each of which reads earlier ones only (a DAG). The last step's output is the answer."""
 
     steps: tuple[Step, ...]

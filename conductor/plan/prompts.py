@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.messages import NO_TOOLS, Message, Part, Text, ToolCall, ToolResult, Toolset

@@ -5,6 +5,8 @@ import json
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
+from msgspec.structs import replace
+
 from conductor.errors import (
     BudgetExceeded,
     Interrupted,
@@ -15,7 +17,6 @@ from conductor.errors import (
     quote,
 )
 from conductor.model.call import AnswerFormat, Call
-from conductor.model.field_values import copy_with
 from conductor.model.messages import File, Image, Message, Part, Text, Tool, ToolCall, ToolResult
 from conductor.model.reply import Delta, Reply
 from conductor.model.usage import Usage
@@ -126,13 +127,13 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
         WorkerError: with the step that asked; `WorkerRefused` where the run's permit leaves the worker out.
     """
     _check_permit(member, call)
-    call = copy_with(call, sampling=member.with_defaults(call.sampling))
+    call = replace(call, sampling=member.with_defaults(call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
     bound = call_bound(member, call)
     async with CallHolds(ledger, member, bound, call.terms.observer) as holds:
-        sampling = copy_with(call.sampling, max_output_tokens=holds.max_output_tokens)
-        call = copy_with(call, sampling=sampling, terms=copy_with(call.terms, holds=holds))
+        sampling = replace(call.sampling, max_output_tokens=holds.max_output_tokens)
+        call = replace(call, sampling=sampling, terms=replace(call.terms, holds=holds))
         reply: Reply | None = None
         try:
             async with member.worker.open(call) as reply:

@@ -3,9 +3,11 @@
 import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Self
+
+from msgspec.structs import replace
 
 from conductor.errors import (
     BudgetExceeded,

@@ -6,13 +6,14 @@ business (`serving/dispatch/continuing.py`). Knows what a step has said so far; 
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, Interrupted, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
-from conductor.model.field_values import copy_with
 from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
@@ -77,11 +78,11 @@ class Shown:
         longest = call.sampling.max_output_tokens
         left = None if longest is None else max(longest - self.tokens, 1)
         most = None if left is None else left + MARK_TOKENS + byte_size(self.text.rstrip()[-REPEATED_CHARS:])
-        return copy_with(
+        return replace(
             call,
-            sampling=copy_with(call.sampling, max_output_tokens=most),
+            sampling=replace(call.sampling, max_output_tokens=most),
             prefix=self.text,
-            terms=copy_with(call.terms, rest_tokens=left),
+            terms=replace(call.terms, rest_tokens=left),
         )
 
     def begin(self, reply: Reply) -> None:

@@ -6,7 +6,6 @@ it that one process made. `fold.py` folds events into the record. Times are seco
 without the time between its end in one process and its continuation in another.
 """
 
-from dataclasses import dataclass
 from decimal import Decimal
 from enum import StrEnum
 from typing import Literal
@@ -16,6 +15,7 @@ from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message, PendingCall
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import CallResult, FinishReason
+from conductor.model.value import DefaultingValue, Value
 from conductor.plan.plan import Step
 from conductor.run.turns import Given
 
@@ -24,8 +24,7 @@ Source = Literal["conductor", "repair", "revision", "client", "workflow", "worke
 settings, nobody (plain pass-through to a worker), or nobody because no plan could be had."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlanStarted:
+class PlanStarted(Value, frozen=True):
     """A plan is being written."""
 
     at_s: float
@@ -36,8 +35,7 @@ class PlanStarted:
     prompt: tuple[Message, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class StepPlanned:
+class StepPlanned(Value, frozen=True):
     """A step's last byte is there."""
 
     at_s: float
@@ -46,8 +44,7 @@ class StepPlanned:
     planned: Step
 
 
-@dataclass(frozen=True, slots=True)
-class PlanEnded:
+class PlanEnded(Value, frozen=True):
     """A plan's text has ended: it runs, it accepts the answer before, or it is rejected and says why."""
 
     at_s: float
@@ -69,8 +66,7 @@ class PlanEnded:
         return reason_of(self.rejection)
 
 
-@dataclass(frozen=True, slots=True)
-class CallQueued:
+class CallQueued(Value, frozen=True):
     """A call's first token will be delayed, for a reason that is nobody's failure."""
 
     at_s: float
@@ -81,8 +77,7 @@ class CallQueued:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class CallFailed:
+class CallFailed(Value, frozen=True):
     """A call gave no answer, and its worker or another is asked again."""
 
     at_s: float
@@ -92,8 +87,7 @@ class CallFailed:
     attempt: Attempt
 
 
-@dataclass(frozen=True, slots=True)
-class StepStarted:
+class StepStarted(Value, frozen=True):
     """A worker is being called."""
 
     at_s: float
@@ -102,8 +96,7 @@ class StepStarted:
     prompt: tuple[Message, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepRestarted:
+class StepRestarted(Value, frozen=True):
     """A worker's answer broke off before any of it was shown, or nobody goes on with it in a run that outlives its
     readers; its step begins again. `result` holds what was consumed by then; None: the call that failed said nothing.
     """
@@ -115,8 +108,7 @@ class StepRestarted:
     result: CallResult | None
 
 
-@dataclass(frozen=True, slots=True)
-class StepContinued:
+class StepContinued(Value, frozen=True):
     """The answering step's words broke off after some were shown; it goes on from there. `result` holds them, and
     what was consumed by then.
     """
@@ -128,8 +120,7 @@ class StepContinued:
     result: CallResult
 
 
-@dataclass(frozen=True, slots=True)
-class StepFirstToken:
+class StepFirstToken(Value, frozen=True):
     """A worker's first token is there."""
 
     at_s: float
@@ -139,8 +130,7 @@ class StepFirstToken:
     """Who answers: the worker that was planned, or the one it failed over to."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepFinished:
+class StepFinished(Value, frozen=True):
     """A worker has answered."""
 
     at_s: float
@@ -149,8 +139,7 @@ class StepFinished:
     result: CallResult
 
 
-@dataclass(frozen=True, slots=True)
-class StepWaits:
+class StepWaits(Value, frozen=True):
     """A worker has called tools: its step goes on once their results are there."""
 
     at_s: float
@@ -160,8 +149,7 @@ class StepWaits:
     calls: tuple[PendingCall, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepReused:
+class StepReused(Value, frozen=True):
     """A step has the output of an equal step, of a plan whose writing was interrupted. No worker was
     called.
     """
@@ -182,8 +170,7 @@ class StepOutcome(StrEnum):
     """Its plan was rejected, another step failed, or the caller left."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepAborted:
+class StepAborted(Value, frozen=True):
     """A step ended without an output. `result` holds what was consumed by then, where something was."""
 
     at_s: float
@@ -194,8 +181,7 @@ class StepAborted:
     result: CallResult | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerDelta:
+class AnswerDelta(Value, frozen=True):
     """The next piece of the answer. Shown to the user."""
 
     at_s: float
@@ -204,8 +190,7 @@ class AnswerDelta:
     logprobs: tuple[TokenLogprob, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class WorkDelta:
+class WorkDelta(Value, frozen=True):
     """The next piece of what the conductor or an inner step says; only while somebody watches (`EventLog.is_watched`),
     the first with all that was said by then. For who looks on: no reader of the run gets it, and no record has it.
     """
@@ -218,8 +203,7 @@ class WorkDelta:
     reasoning: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunResumed:
+class RunResumed(DefaultingValue, frozen=True):
     """Another process continues the run. Calls that were open are lost; what had ended stays as it is.
 
     Args:
@@ -231,8 +215,7 @@ class RunResumed:
     lost_usd: Decimal = Decimal(0)
 
 
-@dataclass(frozen=True, slots=True)
-class RunDetached:
+class RunDetached(Value, frozen=True):
     """The process leaves the run to another one. Its open calls are closed and on record as cut; what had
     ended stays as it is. Terminal for the readers in this process only.
     """
@@ -240,8 +223,7 @@ class RunDetached:
     at_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class RunFinished:
+class RunFinished(Value, frozen=True):
     """The answer is complete. Terminal."""
 
     at_s: float
@@ -249,8 +231,7 @@ class RunFinished:
     finish: FinishReason
 
 
-@dataclass(frozen=True, slots=True)
-class RunSuspended:
+class RunSuspended(DefaultingValue, frozen=True):
     """The run waits for results of tools: all of it is in its record, and no call is open. Terminal.
 
     Args:
@@ -265,8 +246,7 @@ class RunSuspended:
     clock: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ResultsGiven:
+class ResultsGiven(DefaultingValue, frozen=True):
     """The client has sent results of tools, `waited_s` after it was told of their calls: the run goes on, perhaps
     in another process.
     """
@@ -277,16 +257,14 @@ class ResultsGiven:
     waited_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RunFailed:
+class RunFailed(Value, frozen=True):
     """There is no answer, or not all of it. Terminal."""
 
     at_s: float
     failure: Failure
 
 
-@dataclass(frozen=True, slots=True)
-class RunCancelled:
+class RunCancelled(Value, frozen=True):
     """The caller left, and everything under way was closed. Terminal."""
 
     at_s: float

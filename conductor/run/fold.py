@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 
+from msgspec.structs import replace
+
 from conductor.errors import Interrupted
 from conductor.model.failure import Attempt, Failure
-from conductor.model.field_values import copy_with
 from conductor.run.events import (
     AnswerDelta,
     CallFailed,
@@ -47,16 +48,16 @@ def after(record: Record, event: Event) -> Record:
         return _show(record, event)
     if isinstance(event, WorkDelta):
         return record
-    return copy_with(record, seq=record.seq + 1, **_changes(record, event))
+    return replace(record, seq=record.seq + 1, **_changes(record, event))
 
 
 def _show(record: Record, piece: AnswerDelta) -> Record:
     """A piece of the answer moves the time; its text is kept once, at the end: see `RunFinished`."""
     if record.answer_began_s is None:
-        return copy_with(record, answer_began_s=piece.at_s, wall_s=max(record.wall_s, piece.at_s))
+        return replace(record, answer_began_s=piece.at_s, wall_s=max(record.wall_s, piece.at_s))
     if piece.at_s < record.wall_s + STREAM_TICK_S:
         return record
-    return copy_with(record, wall_s=piece.at_s)
+    return replace(record, wall_s=piece.at_s)
 
 
 Changes = dict[str, object]
@@ -107,7 +108,7 @@ PlanEvent = StepPlanned | PlanEnded | StepEvent
 def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecord:
     match event:
         case PlanEnded():
-            return copy_with(
+            return replace(
                 plan,
                 result=event.result,
                 ended_s=event.at_s,
@@ -119,7 +120,7 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 failed=() if event.result or event.failure else plan.failed,
             )
         case CallFailed(step=None):
-            return copy_with(plan, failed=(*plan.failed, event.attempt))
+            return replace(plan, failed=(*plan.failed, event.attempt))
         case StepPlanned(planned=step):
             written = StepRecord(
                 event.step,
@@ -131,18 +132,18 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 tools=step.tools,
                 on_failure=step.on_failure,
             )
-            return copy_with(plan, steps=(*plan.steps, written))
+            return replace(plan, steps=(*plan.steps, written))
         case _:
             steps = list(plan.steps)
             assert event.step is not None
             steps[event.step] = _step_after(record, steps[event.step], event)
-            return copy_with(plan, steps=tuple(steps))
+            return replace(plan, steps=tuple(steps))
 
 
 def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecord:
     match event:
         case StepStarted():
-            return copy_with(
+            return replace(
                 step,
                 status="running",
                 prompt=event.prompt,
@@ -155,24 +156,24 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
                 failed=(),
             )
         case CallFailed():
-            return copy_with(step, failed=(*step.failed, event.attempt))
+            return replace(step, failed=(*step.failed, event.attempt))
         case StepFirstToken():
             first_s = event.at_s if step.first_token_s is None else step.first_token_s
-            return copy_with(step, first_token_s=first_s, served_by=event.served_by)
+            return replace(step, first_token_s=first_s, served_by=event.served_by)
         case StepRestarted() | StepContinued():
             return _break_step(step, event)
         case StepFinished():
-            return copy_with(step, status="done", result=event.result, ended_s=event.at_s, failed=())
+            return replace(step, status="done", result=event.result, ended_s=event.at_s, failed=())
         case StepWaits():
             turn = StepTurn(event.result, event.calls, called_s=event.at_s)
-            return copy_with(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s, failed=())
+            return replace(step, status="waiting", turns=(*step.turns, turn), ended_s=event.at_s, failed=())
         case StepReused():
             earlier = record.plans[event.from_plan].steps[event.step]
-            return copy_with(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
+            return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
         case StepAborted():
             if step.is_between_turns:  # its last call is in its turns
-                step, event = copy_with(step, started_s=None), copy_with(event, result=None)
-            return copy_with(
+                step, event = replace(step, started_s=None), replace(event, result=None)
+            return replace(
                 step,
                 status=event.outcome.value,
                 result=event.result,
@@ -195,14 +196,14 @@ def _give(record: Record, event: ResultsGiven) -> Changes:
     *earlier, last = record.segments
     given = event.given
     plans = tuple(
-        copy_with(plan, steps=tuple(_give_step(step, given, event.at_s) for step in plan.steps))
+        replace(plan, steps=tuple(_give_step(step, given, event.at_s) for step in plan.steps))
         for plan in record.plans
     )
     tools = record.task.tools if given.tools is None else given.tools
     return {
         "status": "running",
-        "task": copy_with(record.task, tools=tools),
-        "segments": (*earlier, copy_with(last, given=given, waited_s=event.waited_s)),
+        "task": replace(record.task, tools=tools),
+        "segments": (*earlier, replace(last, given=given, waited_s=event.waited_s)),
         "plans": plans,
         "owner": event.owner,
         "answer_began_s": None,
@@ -214,7 +215,7 @@ def _give_step(step: StepRecord, given: Given, at_s: float) -> StepRecord:
         return step
     turn = step.turns[-1].after(given, at_s)
     status: StepStatus = "planned" if turn.is_answered else "waiting"
-    return copy_with(step, turns=(*step.turns[:-1], turn), status=status)
+    return replace(step, turns=(*step.turns[:-1], turn), status=status)
 
 
 def _resume(record: Record, event: RunResumed) -> Changes:
@@ -239,28 +240,28 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
     again.
     """
     if not plan.cut and (plan.ended_s is None or plan.stopped):
-        plan = copy_with(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
+        plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
     if plan.rejection is not None:
         return plan
     restarts: StepStatus = "planned" if plan.failure is None else "cancelled"
-    return copy_with(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
+    return replace(plan, steps=tuple(_cut_step(step, restarts, at_s) for step in plan.steps))
 
 
 def _break_step(step: StepRecord, event: StepBreak) -> StepRecord:
     """Its call is over, and another is about to be made."""
     if event.result is not None:
-        return _cut_step(copy_with(step, result=event.result), "planned", event.at_s, event.failure)
+        return _cut_step(replace(step, result=event.result), "planned", event.at_s, event.failure)
     took_s = event.at_s - (event.at_s if step.started_s is None else step.started_s)
     worker = str(event.failure.get("worker") or step.worker)
     failed = Attempt.of(worker, event.failure, took_s=took_s)
-    return _without_call(copy_with(step, status="planned"), (*event.failure.attempts, failed))
+    return _without_call(replace(step, status="planned"), (*event.failure.attempts, failed))
 
 
 def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = CUT) -> StepRecord:
     if step.status not in ("planned", "running", "cancelled"):
         return step
     is_between_turns = step.is_between_turns
-    step = copy_with(step, status=status)
+    step = replace(step, status=status)
     if step.started_s is None or is_between_turns:
         return step
     result = step.result
@@ -282,7 +283,7 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
 
 def _without_call(step: StepRecord, lost: tuple[Attempt, ...]) -> StepRecord:
     """With the calls that it has `lost`, and none under way."""
-    return copy_with(
+    return replace(
         step,
         cut=(*step.cut, *lost),
         failed=(),

@@ -14,13 +14,13 @@ from typing import Protocol
 from conductor.errors import BudgetExceeded
 from conductor.model.terms import Callee
 from conductor.model.usage import FREE, MILLION, Price, Usage
+from conductor.model.value import Value
 
 LEAST_ANSWER_TOKENS = 64
 """An answer cut shorter than this by the budget is not worth paying its prompt for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
+class Budget(Value, frozen=True):
     """What one request may consume, all its calls together, planning included. None: as much as it takes."""
 
     max_cost_usd: Decimal | None = None

@@ -6,8 +6,10 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask
 from conductor.model.call import Call, CallSite

@@ -6,7 +6,9 @@ before it.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, ContextOverflow, NoPlan, WorkerError
 from conductor.model.failure import Failure

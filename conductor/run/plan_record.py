@@ -1,7 +1,6 @@
 """One plan of a run, and its steps, as the record keeps them."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal
 
@@ -9,6 +8,7 @@ from conductor.errors import Reason
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult
+from conductor.model.value import Value
 from conductor.plan.plan import OnFailure, Step
 from conductor.run.events import Source, reason_of
 from conductor.run.turns import StepTurn
@@ -16,8 +16,7 @@ from conductor.run.turns import StepTurn
 StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
 
 
-@dataclass(frozen=True, slots=True)
-class UnmeteredCall:
+class UnmeteredCall(Value, frozen=True):
     """A call that was begun and whose tokens nobody reported.
 
     Args:
@@ -35,8 +34,7 @@ class UnmeteredCall:
     is_open: bool = False
 
 
-@dataclass(frozen=True)
-class StepRecord:
+class StepRecord(Value, frozen=True):
     """One step. Times are seconds since the run began; None where it did not come to that."""
 
     index: int
@@ -121,8 +119,7 @@ class StepRecord:
         return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
 
 
-@dataclass(frozen=True)
-class PlanRecord:
+class PlanRecord(Value, frozen=True):
     """One plan text and what became of it."""
 
     index: int

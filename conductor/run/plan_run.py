@@ -10,10 +10,11 @@ from collections import defaultdict
 from collections.abc import AsyncIterable, Callable, Collection
 from itertools import takewhile
 
+from msgspec.structs import replace
+
 from conductor.errors import BudgetExceeded, PodiumError, WorkerError, internal_error
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
-from conductor.model.field_values import copy_with
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, Reply
 from conductor.plan.attachments import fit, left_out
@@ -201,8 +202,8 @@ class PlanRun:
                 outlasts_break = not (recorded.turns or call.tools) and outlasts_silence(
                     member, self._context.task, breaks
                 )
-                terms = copy_with(call.terms, broken=breaks.broken, outlasts_break=outlasts_break)
-                call = copy_with(call, mark_key=prompt.mark_key, terms=terms)
+                terms = replace(call.terms, broken=breaks.broken, outlasts_break=outlasts_break)
+                call = replace(call, mark_key=prompt.mark_key, terms=terms)
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
                 if lost is None:

@@ -11,9 +11,10 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.model.call import Call, Sampling
-from conductor.model.field_values import copy_with
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.model.worker import PoolMember
 from conductor.plan.formats import Format, parser
@@ -117,7 +118,7 @@ class PlanStream:
                 thinking=conductor.thought,
                 has_tools=has_tools,
             )
-        self._call = copy_with(call, sampling=conductor.sampling, grammar=constraint)
+        self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
         self.result: CallResult | None = None
         """The conductor's call, once it has begun; complete after iteration."""
         self.plan: Plan | None = None

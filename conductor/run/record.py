@@ -5,16 +5,18 @@ With its task it is all that is needed to continue the run (`moves.py`), and `co
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal
+
+import msgspec
 
 from conductor.model.call import CallSite
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.usage import Usage, total
+from conductor.model.value import DefaultingValue, Value
 from conductor.run.plan_record import PlanRecord, StepRecord, UnmeteredCall
 from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn
@@ -27,8 +29,12 @@ to continue. `lost`: its process ended and nobody continues it; `expired`: it wa
 the last two, no event does."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+def _version() -> int:
+    """Return the version as a default that msgspec writes: it leaves out only the defaults that nothing makes."""
+    return VERSION
+
+
+class Account(Value, frozen=True):
     """Who asked for a run: the API key, and the team of people that it belongs to, each by id. Empty where
     no key was asked for, or the key belongs to no team.
     """
@@ -38,10 +44,10 @@ class Account:
 
 
 NOBODY = Account()
+NOTHING_USD = Decimal(0)
 
 
-@dataclass(frozen=True)
-class Record:
+class Record(DefaultingValue, frozen=True, dict=True):
     """All of a run."""
 
     id: str
@@ -55,7 +61,7 @@ class Record:
     owner: str = ""
     """The process that runs it."""
     trace_id: str | None = None
-    version: int = field(default=VERSION, metadata={"always_written": True})
+    version: Annotated[int, msgspec.Meta(le=VERSION)] = msgspec.field(default_factory=_version)
     """Of the record's form."""
     seq: int = 0
     """The number of its newest event."""
@@ -75,8 +81,14 @@ class Record:
     """The id of the run whose answer this one was given; empty where it was answered by itself."""
     segments: tuple[Segment, ...] = ()
     """One for each time that it was suspended."""
-    lost_usd: Decimal = Decimal(0)
+    lost_usd: Decimal = NOTHING_USD
     """What was paid for calls whose ends processes before did not write down: `unmetered_calls` has these calls."""
+
+    def __post_init__(self) -> None:
+        # Quickly, because a record is copied for each event: a status is always one of our own words.
+        is_nobody = self.account is not NOBODY and self.account == NOBODY
+        if is_nobody or not self.wall_s or (self.lost_usd is not NOTHING_USD and not self.lost_usd):
+            DefaultingValue.__post_init__(self)
 
     @property
     def shown(self) -> str:
@@ -256,12 +268,11 @@ def _number(call: PendingCall) -> int:
     return call.number
 
 
-@dataclass(frozen=True, slots=True)
-class RunRecords:
+class RunRecords(Value, frozen=True):
     """The record of a run, and of the runs inside it: all that is needed to show it or to continue it."""
 
     record: Record
-    inner: Mapping[str, Record] = field(default_factory=dict[str, Record])
+    inner: Mapping[str, Record] = {}
     """By id."""
     has_content: bool = True
     """False: the texts are not here, only the numbers."""

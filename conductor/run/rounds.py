@@ -7,10 +7,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 
+from msgspec.structs import replace
+
 from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, Reason, internal_error
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
-from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.terms import Refusals, Terms
@@ -231,7 +232,7 @@ class RoundLoop:
             conductor,
             list(self._context.pool.values()),
             self._record.task.max_steps,
-            copy_with(call, terms=copy_with(call.terms, has_fallback=self._can_do_without(conductor, move))),
+            replace(call, terms=replace(call.terms, has_fallback=self._can_do_without(conductor, move))),
             self._context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(self._record.task.tools),

@@ -4,9 +4,10 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from conductor.model.call import AnswerFormat, Call, CallSite, Sampling
 from conductor.model.failure import Attempt, Failure
-from conductor.model.field_values import copy_with
 from conductor.model.messages import NO_TOOLS, Message, Toolset
 from conductor.model.operation import CallKind
 from conductor.model.terms import Terms
@@ -137,7 +138,7 @@ class RunContext:
         plan = self.log.record.plans[site.plan]
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
         observer = CallObserver(self, site, worker)
-        terms = copy_with(self.terms, observer=observer, begins=self._begins(plan, site))
+        terms = replace(self.terms, observer=observer, begins=self._begins(plan, site))
         return Call(
             messages,
             sampling,

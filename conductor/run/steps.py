@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.model.call import Call
 from conductor.model.failure import Failure
-from conductor.model.field_values import copy_with
 from conductor.model.messages import AUTO, NO_TOOLS, Message, Toolset
 from conductor.model.reply import Delta, Reply
 from conductor.model.worker import PoolMember
@@ -154,7 +154,7 @@ class StepCalls:
         sampling, wanted = task.sampling, task.answer_format
         is_for_answer = bool(sampling.stop or wanted)
         if is_for_answer and index != await self._words.find_last():
-            sampling, wanted = copy_with(sampling, stop=()), None
+            sampling, wanted = replace(sampling, stop=()), None
         is_last_yet = index == len(steps) - 1  # a step before another is not the last
         is_streamed = task.stream and self._words.live and is_last_yet
         site = self._context.site(self._plan, index, step.access, task.operation)

@@ -1,15 +1,15 @@
 """The task of a run, and an estimate of its cost."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
 
 from conductor.model.call import AnswerFormat, Call, Sampling
 from conductor.model.messages import NO_TOOLS, Message, Toolset
 from conductor.model.operation import Operation
 from conductor.model.terms import ANYTHING, Permit, Priority
 from conductor.model.usage import Usage
+from conductor.model.value import DefaultingValue, JsonValue
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure, Plan
 from conductor.plan.prompts import work
@@ -18,8 +18,7 @@ from conductor.run.events import Source
 from conductor.run.ledger import Budget
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(JsonValue, DefaultingValue, frozen=True):
     """What one request asks for.
 
     Args:
@@ -49,6 +48,8 @@ class Task:
         permit: what it may reach, whatever the other fields, the conductor or a worker say.
     """
 
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"echo"})
+
     conversation: tuple[Message, ...]
     model: str = "podium"
     sampling: Sampling = Sampling()
@@ -71,7 +72,7 @@ class Task:
     may_change: bool = False
     on_step_failure: OnFailure = "fail"
     left_out: tuple[str, ...] = ()
-    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    echo: Mapping[str, Any] = {}
     permit: Permit = ANYTHING
 
     @property

@@ -5,25 +5,25 @@ segment; the results that the client sends begin the next one.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from conductor.model.messages import Message, Part, PendingCall, Text, ToolResult, Toolset
 from conductor.model.reply import CallResult
 from conductor.model.usage import Usage
+from conductor.model.value import DefaultingValue, JsonValue, Value
 
 
-@dataclass(frozen=True, slots=True)
-class GivenResult:
+class GivenResult(Value, frozen=True):
     """What a tool gave for the call of that number; its id is the provider's."""
 
     number: int
     result: ToolResult
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(JsonValue, frozen=True):
     """What a client sends to a run that waits.
 
     Args:
@@ -33,14 +33,15 @@ class Given:
         echo: what answers repeat of the request that brought them, as far as it differs from `Task.echo`.
     """
 
+    not_hashed: ClassVar[frozenset[str]] = frozenset({"echo"})
+
     results: tuple[GivenResult, ...]
     said: tuple[Message, ...] = ()
     tools: Toolset | None = None
-    echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
+    echo: Mapping[str, Any] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class StepTurn:
+class StepTurn(Value, frozen=True):
     """One turn of a step's own conversation: what its worker said, the tools it called, what they gave.
 
     Args:
@@ -88,8 +89,7 @@ class StepTurn:
         return replace(turn, answered_s=at_s) if turn.is_answered else turn
 
 
-@dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(DefaultingValue, frozen=True):
     """What a run did until it was suspended, and what its client answered.
 
     Args:

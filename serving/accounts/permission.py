@@ -5,11 +5,12 @@ obey the permit and do not look at policies.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from conductor.errors import BadTask, NotAllowed, did_you_mean, quote
-from conductor.model.field_values import copy_with
 from conductor.model.messages import Toolset
 from conductor.model.terms import EFFORTS, Permit
 from conductor.run.ledger import Budget
@@ -83,7 +84,7 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
     _check_steps(asked, policies)
     _check_limits(asked, policies)
     check_tools(task.tools, policies)
-    return copy_with(
+    return replace(
         task,
         max_steps=least(task.max_steps, policy.max_steps),
         rounds=least(task.rounds, policy.max_rounds),

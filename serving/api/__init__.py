@@ -1,3 +1,3 @@
-"""The HTTP API. `app.py` puts the routes together, `run_response.py` owns a run, `dialects/` has what clients
-speak, a dialect a few files.
+"""The HTTP API. `app.py` assembles the routes, `run_response.py` owns a run, and `dialects/` has the wire
+formats.
 """

@@ -1,7 +1,7 @@
-"""The table of all routes: who may call each, and what answering it may hold.
+"""Table of all routes: who may call each, and which resources its answer may hold.
 
-`Admission` (`admission.py`) checks and counts by it before a route begins. What depends on a record, such as another
-team's, is checked by the route, which knows it.
+`Admission` (`admission.py`) applies it before a route begins. What depends on a stored object, such as its
+team, is checked by the route.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,9 @@ from serving.api.dialect import Dialects
 from serving.edge.exchange import PIECE_BYTES
 
 READ_BYTES = 1_048_576
-"""What is read of a file at once: a database goes through all that stands before it."""
+"""Bytes to read from a stored file at a time. Large, because the database skips through all that comes
+before.
+"""
 
 
 class Who(StrEnum):
@@ -27,14 +29,15 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What answering a request of some kind may hold.
+    """Resources that answering a kind of request may hold.
 
     Args:
-        name: of the kind.
-        counted: which count the answer is in until the client has all of it: `reads`, `changes` or none.
-        in_turn: whether few are worked on at once, and keys take turns.
-        n_bytes: of `limits.max_unread_bytes` that it holds from its beginning.
-        streams, memory: the same in words, for docs/access.md.
+        name: name of the kind.
+        counted: `reads` or `changes`: the limit that the answer counts against until the client has all of
+            it. Empty: none.
+        in_turn: whether only a few are processed at once, in turns among keys.
+        n_bytes: bytes of `limits.max_unread_bytes` to reserve from the beginning.
+        streams, memory: description of these limits in docs/access.md.
     """
 
     name: str
@@ -82,7 +85,7 @@ RUN = Cost(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """A row of the table."""
+    """Row of the table."""
 
     who: Who
     cost: Cost
@@ -148,9 +151,9 @@ ROUTES: Mapping[str, Access] = {
     "POST /v1/admin/reload": Access(Who.ADMIN, CHANGE),
     "GET /v1/admin/openapi.json": Access(Who.ADMIN, CONSTANT),
 }
-"""By method and path, all but those of the dialects. HEAD is as GET."""
+"""Access by method and path, except for the dialects' paths. HEAD has the same access as GET."""
 
 
 def access_table(dialects: Dialects) -> dict[str, Access]:
-    """The whole table, with the paths of `dialects`, each of which asks for a run."""
+    """Return the whole table, with the paths of `dialects`. Each of those starts a run."""
     return {f"POST {path}": Access(Who.RUN, RUN) for path in dialects.by_path} | dict(ROUTES)

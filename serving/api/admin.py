@@ -1,6 +1,6 @@
-"""`/v1/admin`: teams and keys, for callers whose key has the scope `admin`.
+"""`/v1/admin`: teams and keys, for callers with the scope `admin`.
 
-Every change is a line in the log: who changed what, by ids.
+Every change is logged, with the id of the key that made it.
 """
 
 import logging
@@ -44,21 +44,21 @@ from serving.settings.settings import SettingsError
 from serving.telemetry.logs import FIELDS
 
 logger = logging.getLogger("podium")
-BAD = {"model": Error, "description": "A field cannot be so; `param` names it."}
+BAD = {"model": Error, "description": "A field is invalid. `param` names it."}
 ABSENT = {"model": Error, "description": "There is no such team or key."}
 ALWAYS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Error, "description": "The request holds no key, or none that is in force."},
-    403: {"model": Error, "description": "The key has not the scope `admin`."},
-    503: {"model": Error, "description": "The store cannot be reached. Try again."},
+    401: {"model": Error, "description": "The request has no key, or its key is not accepted."},
+    403: {"model": Error, "description": "The key does not have the scope `admin`."},
+    503: {"model": Error, "description": "The store is unreachable. Try again."},
 }
 OPENAPI = "/openapi.json"
 
 
 async def administrator(request: Request, response: Response) -> Caller:
-    """Who calls, an administrator. What it is told is kept by no proxy and no browser.
+    """Return the caller, who must have a key, and mark the response as not cacheable.
 
     Raises:
-        NotAllowed: it sends no key. Whoever is on this machine is no administrator by that alone.
+        NotAllowed: the request has no key. Being local does not make a caller an administrator.
     """
     caller = caller_of(request)
     if not caller.has_key:
@@ -75,56 +75,59 @@ router = APIRouter(
 
 @router.post("/teams", status_code=201, responses={400: BAD})
 async def create_team(request: Request, caller: Admin, body: NewTeam) -> Team:
-    """Make a team. Its keys see each other's runs, and nobody else's."""
-    made = await _directory(request).create_team(body.name)
-    _note(request, caller, "team made", team_id=made.id)
-    return Team.of(made)
+    """Create a team. Its keys can see each other's runs, but no runs of other teams."""
+    team = await _directory(request).create_team(body.name)
+    _note(request, caller, "team created", team_id=team.id)
+    return Team.of(team)
 
 
 @router.get("/teams")
 async def list_teams(request: Request) -> Teams:
-    """All teams, the oldest first; where there are more than 1,000, the newest of them."""
+    """List teams, oldest first. If there are more than 1,000, only the newest are listed."""
     return Teams(data=[Team.of(team) for team in await _directory(request).teams()])
 
 
 @router.post("/teams/{id}", responses={404: ABSENT})
 async def change_team(request: Request, caller: Admin, id: str, body: TeamChange) -> Team:
-    """Switch a team off, so that none of its keys is let in, or on again."""
+    """Enable or disable a team. The keys of a disabled team are rejected."""
     changed = await _directory(request).switch_team(id, on=body.enabled)
-    _note(request, caller, "team switched", team_id=changed.id, enabled=body.enabled)
+    _note(request, caller, "team enabled or disabled", team_id=changed.id, enabled=body.enabled)
     return Team.of(changed)
 
 
 @router.post("/keys", status_code=201, responses={400: BAD, 404: ABSENT})
 async def create_key(request: Request, caller: Admin, body: NewKey) -> KeyWithSecret:
-    """Make a key. The answer holds its secret, which is shown this once."""
-    key, made = await _directory(request).create_key(body.name, body.team, body.scopes, body.expires_us)
-    _note(request, caller, "key made", made_key_id=made.id, scopes=sorted(made.scopes))
-    return KeyWithSecret.made(made, key.reveal())
+    """Create a key. The response contains its secret, which is shown only once."""
+    key, info = await _directory(request).create_key(body.name, body.team, body.scopes, body.expires_us)
+    _note(request, caller, "key created", made_key_id=info.id, scopes=sorted(info.scopes))
+    return KeyWithSecret.reveal(info, key.reveal())
 
 
 @router.get("/keys", responses={404: ABSENT})
 async def list_keys(
     request: Request,
-    team: Annotated[str | None, Query(description="The id or name of a team: its keys alone.")] = None,
+    team: Annotated[str | None, Query(description="Id or name of a team. Only its keys are listed.")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 100,
-    after: Annotated[str | None, Query(description="The id of a key: those made before it.")] = None,
+    after: Annotated[
+        str | None, Query(description="Id of a key. Only keys created before it are listed.")
+    ] = None,
 ) -> Keys:
-    """Keys, the newest first, those that are not in force any more included."""
-    found = await _directory(request).keys(team, limit + 1, after)
-    return Keys(data=[Key.of(key) for key in found[:limit]], has_more=len(found) > limit)
+    """List keys, newest first, including revoked and expired ones."""
+    keys = await _directory(request).keys(team, limit + 1, after)
+    return Keys(data=[Key.of(key) for key in keys[:limit]], has_more=len(keys) > limit)
 
 
 @router.get("/keys/{id}", responses={404: ABSENT})
 async def get_key(request: Request, id: str) -> Key:
-    """One key."""
+    """Return one key."""
     return Key.of(await _directory(request).key(id))
 
 
 @router.delete("/keys/{id}", responses={404: ABSENT})
 async def revoke_key(request: Request, caller: Admin, id: str) -> Key:
-    """Revoke a key: nobody who holds it is let in again, on any replica within 10 s. It stays in lists, for
-    the records of its runs. Runs under way end as they would have.
+    """Revoke a key. All replicas reject it within 10 s.
+
+    The key stays in lists, because the records of its runs refer to it. Its open runs continue to their end.
     """
     revoked = await _directory(request).revoke(id)
     _note(request, caller, "key revoked", revoked_key_id=revoked.id)
@@ -133,22 +136,24 @@ async def revoke_key(request: Request, caller: Admin, id: str) -> Key:
 
 @router.post("/keys/{id}/rotate", responses={400: BAD, 404: ABSENT})
 async def rotate_key(request: Request, caller: Admin, id: str, body: Rotation) -> KeyWithSecret:
-    """Give a key a new secret. Its id, team, scopes, budgets and records stay."""
+    """Give a key a new secret. Its id, team, scopes, budgets and records stay the same."""
     key, rotated = await _directory(request).rotate(id, body.overlap_s)
     _note(request, caller, "key rotated", rotated_key_id=rotated.id, overlap_s=body.overlap_s)
-    return KeyWithSecret.made(rotated, key.reveal())
+    return KeyWithSecret.reveal(rotated, key.reveal())
 
 
 @router.get("/teams/{id}/budget", responses={404: ABSENT})
 async def get_team_budget(request: Request, id: str) -> Budget:
-    """What all keys of a team together may spend, and what is spent."""
+    """Return the budget of a team, for all its keys together."""
     team = await _directory(request).team(id)
     return Budget.of(team.id, await _directory(request).budget(team_subject(team.id)))
 
 
 @router.post("/teams/{id}/budget", responses={404: ABSENT})
 async def set_team_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> Budget:
-    """Limit what all keys of a team together may spend. A call is refused that could cost more than is left."""
+    """Limit what all keys of a team together may spend. A call that could cost more than what is left is
+    rejected.
+    """
     team = await _directory(request).team(id)
     await _directory(request).set_budget(team_subject(team.id), body.limits_usd)
     _note(request, caller, "team budget set", team_id=team.id, **body.limits_usd)
@@ -157,14 +162,16 @@ async def set_team_budget(request: Request, caller: Admin, id: str, body: Budget
 
 @router.get("/keys/{id}/budget", responses={404: ABSENT})
 async def get_key_budget(request: Request, id: str) -> Budget:
-    """What a key may spend, and what is spent."""
+    """Return the budget of a key."""
     key = await _directory(request).key(id)
     return Budget.of(key.id, await _directory(request).budget(key_subject(key.id)))
 
 
 @router.post("/keys/{id}/budget", responses={404: ABSENT})
 async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> Budget:
-    """Limit what a key may spend, beside what its team may. Rotating the key changes nothing about it."""
+    """Limit what a key may spend, in addition to the budget of its team. The limit stays when the key is
+    rotated.
+    """
     key = await _directory(request).key(id)
     await _directory(request).set_budget(key_subject(key.id), body.limits_usd)
     _note(request, caller, "key budget set", set_key_id=key.id, **body.limits_usd)
@@ -173,14 +180,16 @@ async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetC
 
 @router.get("/teams/{id}/policy", responses={404: ABSENT})
 async def get_team_policy(request: Request, id: str) -> Policy:
-    """What the keys of a team may do."""
+    """Return the policy of a team, which applies to all its keys."""
     return Policy.of(await _directory(request).team(id))
 
 
 @router.post("/teams/{id}/policy", responses={400: BAD, 404: ABSENT})
 async def set_team_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
-    """Change what the keys of a team may do: fields that are named, null or the default lifts one. Everywhere
-    within 10 s; runs under way go on as they began.
+    """Change the policy of a team. Only the fields in the request change; null or the default removes a
+    limit.
+
+    All replicas apply the change within 10 s. Open runs continue under the previous policy.
     """
     check_names(body, _service(request).pool.written)
     changed = await _directory(request).change_team_policy(id, body)
@@ -190,13 +199,13 @@ async def set_team_policy(request: Request, caller: Admin, id: str, body: Accoun
 
 @router.get("/keys/{id}/policy", responses={404: ABSENT})
 async def get_key_policy(request: Request, id: str) -> Policy:
-    """What a key may do."""
+    """Return the policy of a key."""
     return Policy.of(await _directory(request).key(id))
 
 
 @router.post("/keys/{id}/policy", responses={400: BAD, 404: ABSENT})
 async def set_key_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
-    """Change what a key may do of what its team may. It can only take away."""
+    """Change the policy of a key. It can only restrict what the policy of the key's team allows."""
     check_names(body, _service(request).pool.written)
     changed = await _directory(request).change_key_policy(id, body)
     _note(request, caller, "key policy set", set_key_id=changed.id, policy=changed.policy.stated())
@@ -205,13 +214,15 @@ async def set_key_policy(request: Request, caller: Admin, id: str, body: Account
 
 @router.post("/reload", responses={400: BAD})
 async def reload(request: Request, caller: Admin) -> Reloaded:
-    """Read the settings file and the files of keys again, now, on this replica; the others follow within seconds,
-    where the file is. A file that cannot be used changes nothing, and the answer says what is wrong.
+    """Reload the settings file and the key files on this replica. The other replicas follow within seconds if
+    they can read the file.
+
+    If a file is invalid, nothing changes, and the error says what is wrong.
     """
     service = _service(request)
     read_again: Callable[[], Awaitable[None]] | None = request.app.state.reload
     if read_again is None:
-        raise BadTask("This server was started from no settings file.", param="settings")
+        raise BadTask("This server was started without a settings file.", param="settings")
     try:
         await read_again()
     except (SettingsError, AdapterError, WorkerUnavailable) as exc:
@@ -222,7 +233,7 @@ async def reload(request: Request, caller: Admin) -> Reloaded:
 
 @router.get(OPENAPI, include_in_schema=False)
 async def openapi(request: Request) -> Response:
-    """This API in OpenAPI's words."""
+    """Return the OpenAPI document of the admin API."""
     return constant(request, _document)
 
 
@@ -230,7 +241,7 @@ def _document(routes: Sequence[Any]) -> dict[str, Any]:
     document = get_openapi(
         title="Podium administration",
         version="1",
-        description="Teams and API keys of a Podium. Every request takes a key with the scope `admin`.",
+        description="Teams and API keys of a Podium server. Every request needs a key with the scope `admin`.",
         routes=[each for each in routes if getattr(each, "path", "").startswith(router.prefix)],
     )
     document.setdefault("components", {})["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
@@ -246,7 +257,7 @@ def _directory(request: Request) -> Directory:
 
 
 def _note(request: Request, caller: Caller, what: str, **fields: object) -> None:
-    """Log a change, and have this replica look keys up again."""
+    """Log a change, and drop this replica's cached keys."""
     authenticator: Authenticator = request.app.state.authenticator
     authenticator.forget()
     logger.info(what, extra={FIELDS: {"by_key_id": caller.account.key_id, **fields}})

@@ -1,4 +1,4 @@
-"""`GET /v1/admin/ledger`: what was spent, line by line."""
+"""`GET /v1/admin/ledger`: spending, one line per call."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -18,33 +18,38 @@ MOST_LINES = 1000
 
 
 class LedgerLine(BaseModel):
-    """What one call cost, or a correction. Lines are added and never changed."""
+    """Cost of one call, or a correction. Lines are only added, never changed."""
 
     model_config = ConfigDict(frozen=True)
 
     object: Literal["ledger.line"] = "ledger.line"
     id: int
-    kind: str = Field(description="`call`, `lost`, `correction` or `adjust`.")
+    kind: str = Field(
+        description="`call`: cost of a call. `lost`: most that a call with an unknown result can have cost. "
+        "`correction`: change of a `lost` line to the real cost. `adjust`: change made by an administrator."
+    )
     run_id: str | None
     key_id: str
     team_id: str | None
-    worker: str | None = Field(description="Who answered, and so bills it; of a `lost` call who was asked.")
-    account: str | None = Field(
-        description="Which deployment of the worker that was. null: it has one place."
+    worker: str | None = Field(
+        description="Worker that answered, and so bills the call. For a `lost` call: the worker that was called."
     )
-    cost_usd: Decimal = Field(description="Exact, as a text.")
+    account: str | None = Field(
+        description="Deployment of the worker that answered. null: the worker has only one."
+    )
+    cost_usd: Decimal = Field(description="Cost in dollars, as an exact decimal string.")
     exact: bool = Field(
-        description="If not, it is the most that the call can have cost, or an estimate of a stream that broke."
+        description="false: the most that the call can have cost, or an estimate for an interrupted stream."
     )
     input_tokens: int | None
     output_tokens: int | None
-    corrects: int | None = Field(description="The id of the line that an `adjust` corrects.")
-    reason: str | None = Field(description="Of an `adjust`.")
+    corrects: int | None = Field(description="Id of the line that an `adjust` line corrects.")
+    reason: str | None = Field(description="Why an `adjust` line was added.")
     created_at: datetime
 
     @classmethod
     def of(cls, row: Any) -> "LedgerLine":
-        """A row of the table."""
+        """Return the line for a row of the database."""
         return cls(
             id=row.id,
             kind=row.kind,
@@ -64,7 +69,7 @@ class LedgerLine(BaseModel):
 
 
 class LedgerLines(BaseModel):
-    """Lines, the newest first."""
+    """Lines of the ledger, newest first."""
 
     object: Literal["list"] = "list"
     data: list[LedgerLine]
@@ -75,10 +80,12 @@ class LedgerLines(BaseModel):
 async def list_ledger(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=MOST_LINES)] = 100,
-    team: Annotated[str | None, Query(description="The id or name of a team: its lines alone.")] = None,
-    after: Annotated[int | None, Query(ge=1, le=2**62, description="The id of a line: older ones.")] = None,
+    team: Annotated[str | None, Query(description="Id or name of a team. Only its lines are listed.")] = None,
+    after: Annotated[
+        int | None, Query(ge=1, le=2**62, description="Id of a line. Only older lines are listed.")
+    ] = None,
 ) -> LedgerLines:
-    """What was spent: the newest lines of the ledger."""
+    """List the newest lines of the ledger."""
     directory: Directory = request.app.state.directory
     team_id = (await directory.team(team)).id if team is not None else None
     rows = await newest_lines(directory, limit + 1, team_id, after)

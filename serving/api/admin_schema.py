@@ -1,4 +1,4 @@
-"""What the admin API takes and gives. A field's description is its meaning in the OpenAPI document."""
+"""Bodies of the admin API. Field descriptions are part of the OpenAPI document."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime
@@ -25,133 +25,140 @@ class _Body(BaseModel):
 
 
 class NewTeam(_Body):
-    """A team to be made."""
+    """Team to create."""
 
-    name: Name = Field(description="No other team has it.")
+    name: Name = Field(description="Name of the team. It must be unique among all teams.")
 
 
 class TeamChange(_Body):
-    """What is to be changed of a team."""
+    """Change of a team."""
 
-    enabled: bool = Field(description="Whether its keys are let in. Within 10 s everywhere.")
+    enabled: bool = Field(
+        description="Whether the team's keys are accepted. A change reaches all replicas within 10 s."
+    )
 
 
 class NewKey(_Body):
-    """A key to be made."""
+    """Key to create."""
 
-    name: Name = Field(description="What it is for, as people will find it in lists.")
+    name: Name = Field(description="What the key is for. Shown in lists.")
     team: str | None = Field(
         default=None,
-        description="The id or name of the team whose runs it sees. Without one it sees its own.",
+        description="Id or name of the key's team. The key reads all runs of its team; without a team, only its own.",
     )
     scopes: frozenset[Scope] = Field(
         default=DEFAULT_SCOPES,
         min_length=1,
-        description="`run`: ask models; `read`: see the team's runs; `admin`: everything, for keys without a team.",
+        description="`run`: call models. `read`: read the team's runs. `admin`: everything; for keys without a team.",
     )
     expires_at: AwareDatetime | None = Field(
-        default=None, description="From when on it is refused, with a time zone. null: never."
+        default=None,
+        description="Time from which the key is rejected, with a time zone. null: the key does not expire.",
     )
 
     @property
     def expires_us(self) -> int | None:
-        """As the store has times."""
+        """Expiry in microseconds since 1970 (UTC), or None."""
         return None if self.expires_at is None else int(self.expires_at.timestamp() * US)
 
 
 class Reloaded(_Body):
-    """What is served now."""
+    """Result of a reload."""
 
-    workers: list[str] = Field(description="Every worker that can be asked.")
+    workers: list[str] = Field(description="Names of all workers.")
     policies: list[str] = Field(
-        description="Names in the policies of teams and keys that the settings do not have. Such a policy has no effect."
+        description="Unknown names in the policies of teams and keys: the settings do not define them. Such a policy has no effect."
     )
 
 
 class Rotation(_Body):
-    """How a key gets a new secret."""
+    """Options for the rotation of a key."""
 
     overlap_s: float = Field(
         default=0,
         ge=0,
         le=MOST_OVERLAP_S,
-        description="How long the secret before works too, so that its users have time to change it.",
+        description="Seconds for which the previous secret stays valid, so that clients have time to change.",
     )
 
 
 class Team(_Body):
-    """A team of people."""
+    """Team of API keys."""
 
     object: Literal["team"] = "team"
-    id: str = Field(description="Never changes.")
+    id: str = Field(description="Id of the team. It never changes.")
     name: str
     created_at: datetime
-    enabled: bool = Field(description="Whether its keys are let in.")
+    enabled: bool = Field(description="Whether the team's keys are accepted.")
 
     @classmethod
     def of(cls, team: TeamInfo) -> Self:
-        """`team` as it is told."""
+        """Return the response for `team`."""
         return cls(id=team.id, name=team.name, created_at=_time(team.made_us), enabled=team.off_us is None)
 
 
 class Key(_Body):
-    """A key, without the secret that it is."""
+    """API key, without its secret."""
 
     object: Literal["key"] = "key"
-    id: str = Field(description="Never changes, also when the key is rotated.")
+    id: str = Field(description="Id of the key. It stays the same when the key is rotated.")
     name: str
-    hint: str = Field(description="The last characters of the secret.")
+    hint: str = Field(description="Last characters of the secret.")
     scopes: list[Scope]
-    team: Team | None = Field(description="Whom it belongs to. null: nobody but its holder.")
-    state: KeyState = Field(description="Whether its holder is let in, and if not, why.")
+    team: Team | None = Field(description="Team of the key. null: the key has no team.")
+    state: KeyState = Field(
+        description="State of the key. Only an `active` key is accepted. `team off`: its team is not enabled."
+    )
     created_at: datetime
-    expires_at: datetime | None = Field(description="From when on it is refused. null: never.")
-    revoked_at: datetime | None = Field(description="Since when it is refused. null: it is not.")
+    expires_at: datetime | None = Field(
+        description="Time from which the key is rejected. null: the key does not expire."
+    )
+    revoked_at: datetime | None = Field(description="Time at which the key was revoked. null: it was not.")
 
     @classmethod
     def of(cls, key: KeyInfo) -> Self:
-        """`key` as it is told."""
+        """Return the response for `key`."""
         return cls(**_fields(key))
 
 
 class KeyWithSecret(Key):
-    """A key and its secret, which is shown this once and kept nowhere."""
+    """API key with its secret. The secret is shown only once and is not stored."""
 
-    secret: str = Field(description="What its holder sends as `Authorization: Bearer`.")
+    secret: str = Field(description="Secret of the key, to send as `Authorization: Bearer SECRET`.")
 
     @classmethod
-    def made(cls, key: KeyInfo, secret: str) -> Self:
-        """`key` for whom it was made for."""
+    def reveal(cls, key: KeyInfo, secret: str) -> Self:
+        """Return the response that shows the secret of a new or rotated key."""
         return cls(**_fields(key), secret=secret)
 
 
 class Window(_Body):
-    """A day or a month under way, UTC. Dollars are texts, exact."""
+    """Budget of the current day or month (UTC). Dollar amounts are exact decimal strings."""
 
-    limit_usd: Decimal | None = Field(description="What may be spent in it. null: no limit.")
+    limit_usd: Decimal | None = Field(description="Most that may be spent in the window. null: no limit.")
     spent_usd: Decimal
-    held_usd: Decimal = Field(description="Held for calls under way, at the most that they can cost.")
-    left_usd: Decimal | None = Field(description="The limit less what is spent and held. null: no limit.")
-    resets_at: datetime = Field(description="When the next one begins.")
+    held_usd: Decimal = Field(description="Reserved for open calls: the most that they can cost.")
+    left_usd: Decimal | None = Field(description="Limit minus `spent_usd` and `held_usd`. null: no limit.")
+    resets_at: datetime = Field(description="Start of the next window.")
 
     @classmethod
     def of(cls, spending: Spending) -> Self:
-        """`spending` as it is told."""
+        """Return the response for `spending`."""
         names = ("limit_usd", "spent_usd", "held_usd", "left_usd", "resets_at")
         return cls(**{name: getattr(spending, name) for name in names})
 
 
 class Budget(_Body):
-    """What a key or a team may spend, and what is spent."""
+    """Budgets of a key or a team, with what is spent."""
 
     object: Literal["budget"] = "budget"
-    id: str = Field(description="The key's, or the team's.")
+    id: str = Field(description="Id of the key or the team.")
     day: Window
     month: Window
 
     @classmethod
     def of(cls, id: str, windows: Iterable[Spending]) -> Self:
-        """The windows under way of the key or team of that id."""
+        """Return the response for the current windows of the key or team `id`."""
         by_period = {each.period: Window.of(each) for each in windows}
         return cls(id=id, day=by_period["day"], month=by_period["month"])
 
@@ -170,61 +177,64 @@ class OwnBudget(_Body):
 
 
 class BudgetChange(_Body):
-    """New limits. One that is not named stays, null lifts it. They hold at once, for the day and the month
-    under way too.
+    """New spending limits. A field that is left out keeps its limit; null removes it.
+
+    Changes take effect at once, also for the current day and month.
     """
 
-    day_usd: Limit = Field(default=None, description="What may be spent in each day, UTC.")
-    month_usd: Limit = Field(default=None, description="What may be spent in each month, UTC.")
+    day_usd: Limit = Field(default=None, description="Most that may be spent per day (UTC), in dollars.")
+    month_usd: Limit = Field(default=None, description="Most that may be spent per month (UTC), in dollars.")
 
     @property
     def limits_usd(self) -> dict[Period, Decimal | None]:
-        """Those that are named."""
-        given: dict[Period, Decimal | None] = {"day": self.day_usd, "month": self.month_usd}
-        return {period: limit for period, limit in given.items() if f"{period}_usd" in self.model_fields_set}
+        """Limits that the request names, by period."""
+        limits: dict[Period, Decimal | None] = {"day": self.day_usd, "month": self.month_usd}
+        return {period: limit for period, limit in limits.items() if f"{period}_usd" in self.model_fields_set}
 
 
 class Policy(_Body):
-    """What a team or a key may do. What is not in `policy` is not limited."""
+    """Policy of a team or a key. A field that is not set in `policy` limits nothing."""
 
     object: Literal["policy"] = "policy"
-    id: str = Field(description="The key's, or the team's.")
-    policy: AccountPolicy = Field(description="Its own.")
-    in_force: AccountPolicy = Field(description="With what its team's takes away, where it is a key.")
+    id: str = Field(description="Id of the key or the team.")
+    policy: AccountPolicy = Field(description="The policy as it was set for this key or team.")
+    in_force: AccountPolicy = Field(
+        description="The policy that applies. For a key: its own together with that of its team."
+    )
 
     @classmethod
     def of(cls, whose: KeyInfo | TeamInfo) -> Self:
-        """The policy of `whose`."""
+        """Return the response for a key or a team."""
         in_force = whose.policies.both if isinstance(whose, KeyInfo) else whose.policy
         return cls(id=whose.id, policy=whose.policy, in_force=in_force)
 
 
 class Teams(_Body):
-    """Teams, the oldest first."""
+    """Teams, oldest first."""
 
     object: Literal["list"] = "list"
     data: list[Team]
 
 
 class Keys(_Body):
-    """Keys, the newest first."""
+    """Keys, newest first."""
 
     object: Literal["list"] = "list"
     data: list[Key]
-    has_more: bool = Field(description="Whether older ones follow: ask with `after`, the last id of these.")
+    has_more: bool = Field(description="Whether older keys follow. Pass the last id as `after` to list them.")
 
 
 class ErrorFacts(BaseModel):
-    """What went wrong."""
+    """Details of an error."""
 
     message: str
     type: str
-    param: str | None = Field(description="The field at fault.")
+    param: str | None = Field(description="Request field or header that caused the error.")
     code: str
 
 
 class Error(BaseModel):
-    """The body of an answer that is none."""
+    """Response to a request that failed."""
 
     error: ErrorFacts
 

@@ -1,8 +1,8 @@
-"""Admission: every route behind the table of `access.py`, which says who may call it and what answering it may hold.
+"""Admission of requests: applies the table of `access.py` to every route.
 
-Runs have their own slots (`serving/sessions/admission.py`). Everything else that lasts or is large is counted here, by key, by
-team and for the router, until the client has all of its answer: whatever clients do, what is admitted together stays
-below `router.max_ongoing_requests`, above which Ray Serve would let its own health checks wait.
+Runs have their own slots (`serving/sessions/admission.py`). Everything else that lasts or is large is counted
+here until the client has all of its answer: by key, by team and for the whole router. All that is admitted
+together stays below `router.max_ongoing_requests`, beyond which Ray Serve would delay its own health checks.
 """
 
 import asyncio
@@ -29,23 +29,25 @@ from serving.sessions.service import Service
 from serving.shares import Room, Share
 
 READS_AT_ONCE = 4
-"""Reads that are worked on at once. One place is kept for keys that have none."""
+"""Reads to process at once. One place is reserved for keys that have none."""
 TURN_S = 1.0
-"""A read that takes longer waits for a store or for a run, and not for this process: the next one begins."""
+"""A read that takes longer is waiting for a store or a run, not for this process, so the next one may begin.
+"""
 CHANGES = 4
-"""A quarter as many changes as reads may be under way."""
+"""Divisor of `limits.max_reads`: a quarter as many changes as reads may be open."""
 Rows = dict[str, tuple[Access, KeyScope | None]]
-"""By method: a row of the table, and the scope that a key needs, or None if any key is enough or none is needed."""
-STRANGER = Account("-")
-"""Whoever sends no key to a public route."""
+"""By method: row of the table, and the scope that a key needs. None if any key is enough or none is needed.
+"""
+ANONYMOUS = Account("-")
+"""Account of a request without a key on a public route."""
 
 
 class Admission:
-    """What all routes of a router share.
+    """Admission for all routes of a router.
 
     Args:
-        service: with the limits.
-        table: of all routes; see `access_table`.
+        service: has the settings with the limits.
+        table: access to all routes; see `access_table`.
     """
 
     def __init__(self, service: Service, table: Mapping[str, Access]) -> None:
@@ -59,12 +61,12 @@ class Admission:
         self.reads = Room("limits.max_reads", most_reads, "reads")
         self.changes = Room("limits.max_reads", lambda: most_reads() // CHANGES, "changes")
         self.unread = Room(
-            "limits.max_unread_bytes", most_bytes, "bytes of answers that clients have not read yet"
+            "limits.max_unread_bytes", most_bytes, "bytes of answers that clients have not read"
         )
         self.turns = FairQueue(READS_AT_ONCE)
 
     def guard(self, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-        """Return `routes`, each behind its rows of the table.
+        """Return `routes`, each guarded by its rows of the table.
 
         Raises:
             LookupError: a route has no row.
@@ -76,20 +78,20 @@ class Admission:
         for method in (getattr(route, "methods", None) or {"GET"}) - {"HEAD"}:
             place = f"{method} {route.path}"
             if place not in self._table:
-                raise LookupError(f"{place} has no row in serving/api/access.py: who may call it?")
+                raise LookupError(f"{place} has no row in serving/api/access.py. Add one.")
             access = self._table[place]
             takes_any = access.who in (Who.PUBLIC, Who.ANY_KEY)
             rows[method] = access, None if takes_any else KeyScope(access.who.value)
-        guarded = copy.copy(route)  # a router's own is shared by all applications of the process
+        guarded = copy.copy(route)  # the original is shared by all applications of the process
         guarded.app = _Guarded(route.app, rows, self)
         return guarded
 
     @asynccontextmanager
     async def admit(self, access: Access, account: Account, n_body_bytes: int = 0) -> AsyncGenerator["Lease"]:
-        """Hold what answering costs, and the request's body, until the end of the block.
+        """Hold the resources of an answer and of the request's body until the end of the block.
 
         Raises:
-            Overloaded: there is no more of it, for this key or for all.
+            Overloaded: the key, its team or the router has reached a limit.
         """
         cost = access.cost
         lease = Lease(self, account)
@@ -107,85 +109,88 @@ class Admission:
             yield lease
 
     def _holding_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
-        """Count a body with the conversations of runs: it is in memory while its request waits, and while it is read."""
+        """Count a body like the conversation of a run: it is in memory while its request waits and is
+        processed.
+        """
         priority: Priority = "batch" if cost is UPLOAD else "interactive"
         return self._service.sessions.admission.memory.hold(account, n_bytes, priority)
 
 
 class Lease:
-    """What one request holds beside its place.
+    """Resources of one request, beside its place.
 
     Args:
-        admission: where it is counted.
-        account: whose request it is.
+        admission: counts the resources.
+        account: account of the request.
     """
 
     def __init__(self, admission: Admission, account: Account) -> None:
         self._admission, self._account = admission, account
         self._turn: asyncio.TimerHandle | None = None
         self.unread = Share(admission.unread, account)
-        """Bytes of its answer."""
+        """Unread bytes of the answer."""
 
     async def wait_for_turn(self) -> None:
-        """Wait until few enough others are worked on."""
+        """Wait until fewer than `READS_AT_ONCE` others are being processed."""
         await self._admission.turns.take("interactive", self._account.key_id)
         self._turn = asyncio.get_running_loop().call_later(TURN_S, self.end_turn)
 
     def end_turn(self) -> None:
-        """Let the next one be worked on: the answer is made, and waits for its client at most."""
+        """Let the next read begin: this answer is ready, and at most waits for its client."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
             self._admission.turns.give_back(self._account.key_id)
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release everything."""
         self.end_turn()
         self.unread.resize(0)
 
 
 class _Guarded:
-    """A route behind its rows of the table.
+    """Route that is guarded by its rows of the table.
 
     Args:
-        app: of the route.
-        rows: of the table.
-        admission: where it is counted.
+        app: the route's application.
+        rows: rows of the table, by method.
+        admission: counts the requests.
     """
 
     def __init__(self, app: ASGIApp, rows: Rows, admission: Admission) -> None:
         self._app, self._rows, self._admission = app, rows, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
-        access, key_scope = self._rows.get(scope["method"]) or self._rows["GET"]  # of a mounted folder
+        """Answer the request (ASGI)."""
+        access, key_scope = self._rows.get(scope["method"]) or self._rows["GET"]  # a mounted folder: GET only
         caller = scope.get(CALLER) if access.who is Who.PUBLIC else caller_in(scope)
         if key_scope is not None and caller is not None:
             caller.require(key_scope)
         if not access.cost.counted:
             return await self._app(scope, receive, send)
-        account = caller.account if caller else STRANGER
+        account = caller.account if caller else ANONYMOUS
         async with self._admission.admit(access, account, count_body_bytes(scope)) as lease:
             answer = _Answer(scope, receive, send, lease)
             return await self._app(scope, receive, answer.send)
 
 
 class _Answer:
-    """What is sent to one client: its turn ends when the answer begins, and what is larger than a piece is counted.
+    """Response to one client. Its turn ends when the response begins. A response larger than one piece is
+    counted.
 
     Args:
-        scope, receive, send: of ASGI.
-        lease: of the request.
+        scope, receive, send: the ASGI arguments.
+        lease: resources of the request.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, lease: Lease) -> None:
         self._scope, self._receive, self._send, self._lease = scope, receive, send, lease
         self._start: Message | None = None
-        """Waits for the body: it may be refused."""
+        """Start of a large response, held until its body comes: the response may still be rejected."""
         self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """ASGI's `send`."""
+        """Send a message (ASGI)."""
         if self._is_refused:
             return None
         if message["type"] == "http.response.start":
@@ -212,5 +217,5 @@ def _is_large(start: Message) -> bool:
 
 
 def paths_of_runs(table: Mapping[str, Access]) -> set[str]:
-    """`POST` to one of these asks for a run."""
+    """Return the paths at which a `POST` starts a run."""
     return {place.partition(" ")[2] for place, access in table.items() if access.cost is RUN}

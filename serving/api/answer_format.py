@@ -1,4 +1,4 @@
-"""A client's schema of the answer, read for every dialect."""
+"""JSON Schemas for answers, parsed for every dialect."""
 
 import re
 from collections.abc import Mapping
@@ -9,10 +9,10 @@ from conductor.model.call import AnswerFormat
 from serving.schemas.limits import SchemaFault, check_schema, is_object
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
-"""OpenAI's rule."""
+"""OpenAI's rule for names."""
 MOST_DESCRIPTION_CHARS = 10_000
 ANY_OBJECT = AnswerFormat()
-"""OpenAI's `json_object`."""
+"""Format for OpenAI's `json_object`."""
 
 
 def read_schema(
@@ -24,28 +24,30 @@ def read_schema(
     description: str | None = None,
     any_root: bool = False,
 ) -> AnswerFormat:
-    """What a client wants the answer to be.
+    """Return the answer format that a client requests.
 
     Args:
-        schema: as it came; untrusted.
-        name: of it; None where the dialect has none.
-        strict: None means False, as with OpenAI.
-        param: where it came, for errors: what holds `schema` and `name`, such as `response_format.json_schema`.
-        description: of it, for the model.
-        any_root: a strict schema need not ask for an object; OpenAI's must.
+        schema: the schema as sent; untrusted.
+        name: name of the schema. None if the dialect has none.
+        strict: OpenAI's `strict`. None means False.
+        param: request field that holds `schema` and `name`, such as `response_format.json_schema`, for
+            errors.
+        description: description of the schema, for the model.
+        any_root: whether the root of a strict schema may be another type than an object. OpenAI requires an
+            object.
 
     Raises:
-        BadTask: naming the field; it is not a schema, or one that is not taken.
+        BadTask: the schema, its name or its description is invalid. `param` names the field.
     """
     if name is not None and not NAME.fullmatch(name):
-        message = f"{param}.name: {quote(name)} is not 1 to 64 letters, digits, underscores and dashes."
+        message = f"{param}.name must be 1 to 64 letters, digits, underscores or dashes, not {quote(name)}."
         raise BadTask(message, param=f"{param}.name")
     if len(description or "") > MOST_DESCRIPTION_CHARS:
-        message = f"{param}.description: at most {MOST_DESCRIPTION_CHARS:,} characters."
+        message = f"{param}.description must have at most {MOST_DESCRIPTION_CHARS:,} characters."
         raise BadTask(message, param=f"{param}.description")
     place = f"{param}.schema"
     if not isinstance(schema, Mapping):
-        raise BadTask(f"{place}: send a JSON Schema, as an object.", param=place)
+        raise BadTask(f"{place} must be a JSON Schema, as an object.", param=place)
     known = cast(Mapping[str, Any], schema)
     try:
         check_schema(known)
@@ -53,6 +55,6 @@ def read_schema(
         at = f"{place}.{exc.place}" if exc.place else place
         raise BadTask(f"{at} {exc.why}.", param=at) from exc
     if strict and not any_root and not is_object(known):
-        message = f'{place}: the root of a strict schema is an object: write "type": "object" there.'
+        message = f'{place}: the root of a strict schema must be an object. Add "type": "object".'
         raise BadTask(message, param=place)
     return AnswerFormat(known, name or "answer", description or "", bool(strict))

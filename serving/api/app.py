@@ -1,4 +1,4 @@
-"""The routes put together."""
+"""The FastAPI application: routes, admission, error handlers and the edge."""
 
 import logging
 from collections.abc import Awaitable, Callable, Sequence
@@ -56,17 +56,17 @@ def build_api(
     reload: Reload | None = None,
     work: Batches | None = None,
 ) -> FastAPI:
-    """The HTTP API over `service`.
+    """Build the HTTP API over `service`.
 
     Args:
-        service: who runs and keeps records.
-        dialects: what clients speak, each at its path.
-        directory: of teams and keys; None: there are none, and whoever is on this machine may call.
-        reload: reads the settings' files again; None: there are none.
-        work: on batches; None: they are kept in memory.
+        service: runs the requests and stores their records.
+        dialects: API dialects, each at its path.
+        directory: teams and API keys. None: the server has no keys and accepts local callers only.
+        reload: reads the settings files again. None: the server was started without any.
+        work: batches. None: batches are kept in memory.
     """
-    # FastAPI's own pages for its schema load scripts from a CDN, and the schema knows no bodies that are read by
-    # hand: see `openapi.py`.
+    # FastAPI's own documentation pages load scripts from a CDN, and its schema lacks the bodies that routes
+    # parse themselves. `openapi.py` serves the complete schema.
     app = FastAPI(title="Podium", openapi_url=None)
     serves_when_away = service.pool.settings.store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
@@ -93,7 +93,8 @@ def build_api(
         openapi.router,
     )
     for router in (completions.build_router(dialects), *fixed):
-        # What `include_router` does for routers that need nothing added, but for reading each route's signature anew.
+        # What `include_router` does for routers without prefix or tags, but without inspecting every
+        # signature again.
         app.router.routes.extend(router.routes)
     app.mount(CONSOLE, Console())
     table = access_table(dialects)
@@ -129,7 +130,7 @@ async def _render_error(request: Request, exc: Exception) -> Response:
 async def _render_http_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     error = UnknownName(
-        f"{request.method} {request.url.path} is not served here: {exc.detail}.", param="path"
+        f"No such endpoint: {request.method} {request.url.path} ({exc.detail}).", param="path"
     )
     response = failure(request, error, exc.status_code)
     response.headers.update(exc.headers or {})
@@ -144,14 +145,16 @@ async def _render_query_error(request: Request, exc: Exception) -> Response:
 
 
 def _field(place: Sequence[str | int]) -> str:
-    """Where a fault is, such as `limit` or `scopes[0]`; the entries of a set are counted as they came."""
+    """Return the name of the invalid field, such as `limit` or `scopes[0]`. Entries of a set are numbered as
+    sent.
+    """
     names = [n for n, part in enumerate(place) if isinstance(part, str)]
     return str(place[names[-1]]) + "".join(f"[{index}]" for index in place[names[-1] + 1 :])
 
 
 async def _render_internal_error(request: Request, exc: Exception) -> Response:
-    """An unexpected exception in a request. Those inside a run end that run, not the request: see "Errors" in
-    docs/architecture.md.
+    """Answer an unexpected exception of a request. An exception inside a run ends only that run: see "Errors"
+    in docs/architecture.md.
     """
     logger.error("internal error", exc_info=exc)
     return failure(request, PodiumError(f"Internal error: {type(exc).__name__}."))

@@ -1,14 +1,16 @@
-"""Files in requests: what is taken, and the content of those that are kept here.
+"""Files in requests: which are accepted, and how stored files are loaded.
 
-A PDF or text in UTF-8 is taken, whatever it says of itself. Nothing is fetched from an address: who fetches what
-strangers name can be led into its own network. Knows no dialect and no model.
+PDFs and UTF-8 texts are accepted, whatever their declared type. Nothing is downloaded from URLs: a client
+could otherwise make the server fetch addresses of its internal network.
 """
 
 import asyncio
 import base64
 import binascii
-from dataclasses import replace
+import dataclasses
 from urllib.parse import unquote_to_bytes
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.messages import File, Message, Part, ToolResult
@@ -19,27 +21,27 @@ from serving.batches.store import BatchStore
 from serving.sessions.service import Service
 
 PDF_MARK, MARK_WITHIN = b"%PDF-", 1024
-"""A PDF begins so, within that many bytes (ISO 32000, Annex H of 1.7). A text may speak of it, too."""
+"""A PDF has its marker within this many bytes (ISO 32000, Annex H of 1.7). A text may contain it, too."""
 NAME_CHARS = 200
 MOST_KEPT = 16
-"""Files that one request may name by their ids."""
-NO_ADDRESS = "files are not fetched from addresses. Send the file itself, or upload it with POST /v1/files and send its id"
+"""Limit for the stored files that one request may name."""
+NO_ADDRESS = "files are not downloaded from URLs. Send the file itself, or upload it with POST /v1/files and send its id"
 
 
 def to_file(name: str | None, given: str, media_type: str = "") -> File:
-    """The file that `given` holds: a `data:` address, or base64.
+    """Return the file in `given`: a `data:` URL, or base64.
 
     Raises:
-        ValueError: it holds none that is taken.
+        ValueError: there is no file that is accepted.
     """
     return file_of(name, _content(given), media_type)
 
 
 def file_of(name: str | None, content: bytes, media_type: str = "") -> File:
-    """A file of that content; a PDF is told by its first bytes.
+    """Return a file with this content. A PDF is recognized by its first bytes.
 
     Raises:
-        ValueError: it is neither a PDF nor text.
+        ValueError: the content is neither a PDF nor text.
     """
     if not content:
         raise ValueError("the file is empty")
@@ -53,7 +55,7 @@ def file_of(name: str | None, content: bytes, media_type: str = "") -> File:
         text = "\0"
     if "\0" in text or media_type == "application/pdf":
         raise ValueError(
-            "a file is a PDF, or text in UTF-8. Send pictures as pictures, and anything else as text"
+            "a file must be a PDF or UTF-8 text. Send pictures as images, and other content as text"
         )
     return File(one_line(name) or "document.txt", text=text)
 
@@ -64,39 +66,41 @@ def _pdf(name: str | None, content: bytes) -> File:
 
 
 def kept_file(id: str, name: str | None = None) -> File:
-    """A file that is kept here, before its content is known."""
+    """Return a reference to a stored file. Its content is loaded later."""
     return File(one_line(name), id=id)
 
 
 async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service: Service) -> ApiRequest:
-    """`request` with the content of each file that it names by its id; itself where it names none. Nothing is read of
-    what the run would not be let in with.
+    """Return `request` with the content of each stored file that it names, or unchanged if it names none.
+
+    Nothing is loaded if the request would be too large or there is no memory for it.
 
     Raises:
-        BadTask: there are too many; one is not kept here, or not for `caller` to see, or can be read by no model.
-        TooLarge: together they have more than a body may.
-        Overloaded: there is no room for them at the moment.
-        StoreUnavailable: the store is away.
+        BadTask: the request names too many files, or one that is missing, not visible to `caller` or of no
+            use to models.
+        TooLarge: the files together exceed the limit for a body.
+        Overloaded: there is no room for the files at the moment.
+        StoreUnavailable: the store is unreachable.
     """
     named, settings = _list_named_files(request), service.pool.settings
     ids = {part.id: request.place(index, number) for index, number, part in named}
     if not ids:
         return request
     if len(ids) > MOST_KEPT:
-        raise BadTask(f"A request names {MOST_KEPT} files by their ids at most.", param="file_id")
+        raise BadTask(f"A request may name at most {MOST_KEPT} files by id.", param="file_id")
     files = {id: await _find(id, place, caller, store) for id, place in ids.items()}
-    n_bytes = sum(files[part.id].n_bytes for _, _, part in named)  # each is sent on as often as it is named
+    n_bytes = sum(files[part.id].n_bytes for _, _, part in named)  # a file counts once per mention
     max_bytes = settings.limits.max_body_bytes
     if n_bytes > max_bytes:
         raise TooLarge(
-            f"The files of a request may have {max_bytes} bytes together (limits.max_body_bytes). Send fewer.",
+            f"The files of a request may have at most {max_bytes} bytes together (limits.max_body_bytes). Send fewer.",
             param="file_id",
         )
     held_bytes = len(request.choices) * base64_bytes(n_bytes)
     with service.sessions.admission.memory.hold(caller.account, held_bytes, request.priority):
-        found = {id: await _read(file, ids[id], store) for id, file in files.items()}
-    return replace(
-        request, conversation=tuple(_fill_message(message, found) for message in request.conversation)
+        contents = {id: await _read(file, ids[id], store) for id, file in files.items()}
+    return dataclasses.replace(
+        request, conversation=tuple(_fill_message(message, contents) for message in request.conversation)
     )
 
 
@@ -118,12 +122,12 @@ async def _read(file: KeptFile, place: str, store: BatchStore) -> File:
 
 
 def base64_bytes(n_bytes: int) -> int:
-    """How long so many bytes are in base64."""
+    """Return the length of so many bytes in base64."""
     return -(-n_bytes // 3) * 4
 
 
 def _not_kept(id: str, place: str) -> BadTask:
-    return BadTask(f"{place}: no file {quote(id)} is kept here; GET /v1/files lists yours.", param=place)
+    return BadTask(f"{place}: file {quote(id)} not found. GET /v1/files lists your files.", param=place)
 
 
 def _list_named_files(request: ApiRequest) -> list[tuple[int, int, File]]:
@@ -136,16 +140,16 @@ def _list_named_files(request: ApiRequest) -> list[tuple[int, int, File]]:
     ]
 
 
-def _fill_message(message: Message, found: dict[str, File]) -> Message:
-    return replace(message, parts=tuple(_fill(part, found) for part in message.parts))
+def _fill_message(message: Message, contents: dict[str, File]) -> Message:
+    return replace(message, parts=tuple(_fill(part, contents) for part in message.parts))
 
 
-def _fill(part: Part, found: dict[str, File]) -> Part:
+def _fill(part: Part, contents: dict[str, File]) -> Part:
     match part:
         case File(id=id) if id:
-            return replace(found[id], name=part.name or found[id].name)
+            return replace(contents[id], name=part.name or contents[id].name)
         case ToolResult():
-            filled = (_fill(each, found) for each in part.parts)
+            filled = (_fill(each, contents) for each in part.parts)
             return replace(part, parts=tuple(each for each in filled if not isinstance(each, ToolResult)))
         case _:
             return part
@@ -159,16 +163,16 @@ def _content(given: str) -> bytes:
     if not is_address:
         written = given
     elif not comma:
-        raise ValueError("a file is given as data:<media type>;base64,<content>, or as base64")
+        raise ValueError("a file must be sent as data:<media type>;base64,<content>, or as base64")
     elif not header.lower().endswith(";base64"):
         return unquote_to_bytes(written)
     try:
         return base64.b64decode(written, validate=True)
     except (binascii.Error, ValueError) as exc:
-        raise ValueError("the file's content is not base64") from exc
+        raise ValueError("the content of the file is not valid base64") from exc
 
 
 def one_line(name: str | None) -> str:
-    """A name in one line, without what cannot be seen."""
+    """Return a name on one line, without unprintable characters."""
     readable = "".join(each if each.isprintable() else " " for each in name or "")
     return " ".join(readable.split())[:NAME_CHARS].strip()

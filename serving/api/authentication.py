@@ -1,8 +1,8 @@
-"""The one place that reads a credential.
+"""Authentication: the only module that reads credentials.
 
-The edge calls `authenticate` before a request reaches the routes. It takes the key out of the request, so that nothing
-behind it can log it or pass it on, and leaves a `Caller` in the scope. Which scope a route takes is in the table of
-`access.py`.
+The edge calls `authenticate` before a request reaches the routes. It removes the key from the request, so
+that no later code can log it or pass it on, and puts a `Caller` into the scope. `access.py` has the scope
+that each route needs.
 """
 
 import os
@@ -22,24 +22,25 @@ CALLER = "podium.caller"
 STILL = "podium.still"
 """In a scope: a function that checks the key again. Its `repr` does not show the key."""
 CONSOLE = "/console"
-"""Public, with what is below it: the page asks for a key itself. So is `ALIVE`; of `READY` the status alone."""
+"""Public, including subpaths; the page asks for a key. `ALIVE` is public too, and of `READY` the status code.
+"""
 Headers = Iterable[tuple[bytes, bytes]]
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
 CLIENTS = (b"x-forwarded-for", b"x-real-ip")
-"""Headers in which proxies name their clients."""
+"""Headers in which proxies name the client."""
 BEHIND_HAPROXY = "RAY_SERVE_ENABLE_HA_PROXY"
 """Ray Serve's variable; "1" if HAProxy accepts the connections."""
 FIRST_KEY = (
-    "No key has been made for this server, so it serves its own machine only. Make the first one there, with "
+    "This server has no API keys yet, so it accepts only local requests. On its machine, create a key with "
     "`podium keys create NAME --scopes admin`, and send it as `Authorization: Bearer pk_…`."
 )
 
 
 async def authenticate(authenticator: Authenticator, scope: Scope) -> None:
-    """Take the key out of the scope, and leave its `Caller` there.
+    """Remove the key from the scope, and put its `Caller` there.
 
     Raises:
-        NotAllowed: the caller may not call this server.
+        NotAllowed: the caller may not use this server.
         StoreUnavailable: the key cannot be looked up.
     """
     headers, path = scope["headers"], scope["path"]
@@ -62,21 +63,21 @@ async def _find_caller(authenticator: Authenticator, server: str, headers: Heade
         return ANYBODY
     credential = read_credential(headers)
     if credential is None:
-        raise unauthenticated("This server asks for a key.")
+        raise unauthenticated("An API key is required.")
     return await authenticator.caller(credential)
 
 
 def _check_again(
     authenticator: Authenticator, server: str, headers: Headers
 ) -> Callable[[], Awaitable[bool]]:
-    async def is_let_in() -> bool:
+    async def is_accepted() -> bool:
         try:
             await _find_caller(authenticator, server, headers)
         except (NotAllowed, StoreUnavailable):
             return False
         return True
 
-    return is_let_in
+    return is_accepted
 
 
 def read_credential(headers: Headers) -> str | None:
@@ -85,37 +86,37 @@ def read_credential(headers: Headers) -> str | None:
     Raises:
         Unauthenticated: the request has two keys that differ, or a credential of another kind.
     """
-    found: set[str] = set()
+    credentials: set[str] = set()
     for name, value in headers:
         if name == AUTHORIZATION:
-            found.add(_bearer(value))
+            credentials.add(_bearer(value))
         elif name == API_KEY:
-            found.add(_text(value))
-    if len(found) > 1:
-        raise unauthenticated("The request holds two different keys, and which one is meant is not clear.")
-    return next(iter(found), None)
+            credentials.add(_text(value))
+    if len(credentials) > 1:
+        raise unauthenticated("The request has two different API keys.")
+    return next(iter(credentials), None)
 
 
 def caller_of(request: Request) -> Caller:
-    """Return who sent `request`; see `caller_in`."""
+    """Return the caller of a request; see `caller_in`."""
     return caller_in(request.scope)
 
 
 def caller_in(scope: Scope) -> Caller:
-    """Return who sent the request of `scope`.
+    """Return the caller of the request of `scope`.
 
     Raises:
-        Unauthenticated: it has no key. It happens on `READY` alone.
+        Unauthenticated: the request has no key. This happens only on `READY`.
     """
     caller: Caller | None = scope.get(CALLER)
     if caller is None:
-        raise unauthenticated("This server asks for a key.")
+        raise unauthenticated("An API key is required.")
     return caller
 
 
-async def is_still_let_in(request: Request) -> bool:
-    """Return whether the key of `request` is still accepted, for answers that last long. It is looked up every few seconds,
-    however often this is called.
+async def is_still_accepted(request: Request) -> bool:
+    """Return whether the key of a long-lasting request is still accepted. The key is looked up every few
+    seconds, however often this is called.
     """
     look: Callable[[], Awaitable[bool]] = request.scope[STILL]
     return await look()
@@ -124,7 +125,7 @@ async def is_still_let_in(request: Request) -> bool:
 def _bearer(value: bytes) -> str:
     scheme, _, credential = _text(value).partition(" ")
     if scheme.lower() != "bearer":
-        raise unauthenticated("The Authorization header is not of the kind `Bearer`.")
+        raise unauthenticated("The Authorization header must use the scheme `Bearer`.")
     return credential.strip()
 
 
@@ -133,11 +134,11 @@ def _text(value: bytes) -> str:
 
 
 def _is_local(server: str, headers: Headers) -> bool:
-    """Return whether the request comes from this machine: to its loopback address `server`, and not through a proxy for
-    another machine.
+    """Return whether the request comes from this machine: to its loopback address `server`, and not through a
+    proxy for another machine.
 
-    HAProxy connects to the replicas of its own machine by the loopback address, whoever sent the request, and
-    names the sender. So behind HAProxy a request without a sender is not local.
+    HAProxy connects to replicas over loopback, whoever sent the request, and names the client in a header. So
+    behind HAProxy, a request without that header is not local.
     """
     named = [_text(value) for name, value in headers if name in CLIENTS]
     if not named and os.environ.get(BEHIND_HAPROXY) == "1":

@@ -1,5 +1,5 @@
-"""A line of a batch as a request to this router's own routes: the same parsing, policies, rates, budgets and runs,
-with no socket between.
+"""Sends a line of a batch to this router's own routes, without a socket. It gets the same parsing, policies,
+rate limits, budgets and runs as any request.
 """
 
 import asyncio
@@ -19,7 +19,9 @@ from serving.batches.runner import AGAIN_S, LATER, LineAnswer, SendLine
 
 
 def line_sender(app: FastAPI) -> SendLine:
-    """Sends lines to the routes of `app`, past its edge and its authentication: whose they are is known."""
+    """Return a function that sends lines to the routes of `app`. It bypasses the edge and the authentication:
+    the caller is known.
+    """
 
     async def send_line(path: str, body: bytes, caller: Caller, name: str) -> LineAnswer:
         headers = {"content-type": "application/json", HEADER.lower(): name}
@@ -50,21 +52,21 @@ def line_sender(app: FastAPI) -> SendLine:
 
 
 class _Exchange:
-    """The client's side of one request that stays until it is answered."""
+    """Client side of one request. It never disconnects."""
 
     def __init__(self, body: bytes) -> None:
         self._body: bytes | None = body
         self._status, self._headers, self._answer = 500, dict[str, str](), b""
 
     async def receive(self) -> Message:
-        """The body, and after it nothing: this client never leaves."""
+        """Return the body, then wait forever: this client never disconnects."""
         body, self._body = self._body, None
         if body is None:
             await asyncio.Event().wait()
         return {"type": "http.request", "body": body or b"", "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Keeps what is answered."""
+        """Store the response."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._headers = {key.decode(): value.decode() for key, value in message.get("headers", ())}
@@ -72,7 +74,7 @@ class _Exchange:
             self._answer += message.get("body", b"")
 
     def answer(self) -> LineAnswer:
-        """What was answered."""
+        """Return the response of the line."""
         body = orjson.loads(self._answer)
         return LineAnswer(self._status, self._headers.get(WORKFLOW_HEADER, ""), body, self._later_s(body))
 

@@ -1,4 +1,4 @@
-"""`/v1/batches`: files of requests that are run without hurry."""
+"""`/v1/batches`: files of requests that run with low priority, within 24 hours."""
 
 import uuid
 from dataclasses import replace
@@ -25,7 +25,7 @@ from serving.redaction.texts import map_texts
 router = APIRouter()
 WINDOW_US = 86_400_000_000
 AGAIN_S = 30.0
-"""After so long a team that has too many open batches may ask again."""
+"""Seconds after which a team with too many open batches may retry."""
 STAMPS = {
     "in_progress": "in_progress_at",
     "finalizing": "finalizing_at",
@@ -40,7 +40,7 @@ MetaText = Annotated[NameText, Field(max_length=512)]
 
 
 class NewBatch(BaseModel):
-    """The body of `POST /v1/batches`."""
+    """Body of `POST /v1/batches`."""
 
     input_file_id: Annotated[str, Field(max_length=100, pattern=r"^[^\x00]+$")]
     endpoint: str
@@ -51,17 +51,17 @@ class NewBatch(BaseModel):
 
 @router.post("/v1/batches")
 async def create(request: Request) -> Response:
-    """Run the lines of a file, each as a request of its own, within 24 hours."""
+    """Create a batch, which runs each line of a file as a request of its own, within 24 hours."""
     caller = caller_of(request)
     check_keeps(caller)
-    asked = read_body(NewBatch, await request.body())
+    body = read_body(NewBatch, await request.body())
     dialects: Dialects = request.app.state.dialects
-    if asked.endpoint not in dialects.by_path:
+    if body.endpoint not in dialects.by_path:
         served = ", ".join(dialects.by_path)
-        raise BadTask(f"endpoint: {quote(asked.endpoint)} takes no batch; there are {served}.", param="endpoint")  # fmt: skip
-    file = await find_file(request, asked.input_file_id, caller, "input_file_id")
+        raise BadTask(f"endpoint: {quote(body.endpoint)} does not support batches. Use one of {served}.", param="endpoint")  # fmt: skip
+    file = await find_file(request, body.input_file_id, caller, "input_file_id")
     if file.purpose != BATCH:
-        raise BadTask(f"input_file_id: the purpose of this file is not {BATCH!r}.", param="input_file_id")
+        raise BadTask(f"input_file_id: the purpose of the file must be {BATCH!r}.", param="input_file_id")
     batches = batches_of(request)
     at_us = batches.now_us()
     batch = Batch(
@@ -70,12 +70,12 @@ async def create(request: Request) -> Response:
         owner=batches.store.owner,
         status="validating",
         input_file_id=file.id,
-        endpoint=asked.endpoint,
-        metadata=dict(map_texts(asked.metadata or {}, redactor_of(caller.policies))),
+        endpoint=body.endpoint,
+        metadata=dict(map_texts(body.metadata or {}, redactor_of(caller.policies))),
         made_us=at_us,
         expires_us=at_us + WINDOW_US,
         drop_us=max(batches.drop_us(caller.policies), at_us + WINDOW_US),
-        output_s=asked.output_expires_after.seconds if asked.output_expires_after else None,
+        output_s=body.output_expires_after.seconds if body.output_expires_after else None,
     )
     async with batches.adding:
         await _check_open(batches, batch)
@@ -85,15 +85,15 @@ async def create(request: Request) -> Response:
 
 
 async def _check_open(batches: Batches, batch: Batch) -> None:
-    """Whether its team may have one more open batch.
+    """Check that the team may have one more open batch.
 
     Raises:
-        Overloaded: it has as many as it may.
+        Overloaded: the team has reached its limit.
     """
     most = batches.settings.max_open_per_team
     if await batches.store.count_open(batch.account) >= most:
         raise Overloaded(
-            f"A team may have {most} open batches, and this one has. Send it again when one has ended, or cancel one; "
+            f"This team has reached its limit of {most} open batches. Retry when one has ended, or cancel one; "
             "GET /v1/batches lists them.",
             retry_after_s=AGAIN_S,
         )
@@ -103,35 +103,38 @@ async def _check_open(batches: Batches, batch: Batch) -> None:
 async def list_batches(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    after: Annotated[str | None, Query(description="The id of a batch: those before it in time.")] = None,
+    after: Annotated[
+        str | None, Query(description="Id of a batch. Only batches created before it are listed.")
+    ] = None,
 ) -> Response:
-    """The batches of the caller's team, the newest first."""
+    """List the batches of the caller's team, newest first."""
     caller = caller_of(request)
-    found = await batches_of(request).store.batches(caller)
-    return await page(found, lambda each: batch_json(each, (each.completed, each.failed)), limit, after)
+    batches = await batches_of(request).store.batches(caller)
+    return await page(batches, lambda each: batch_json(each, (each.completed, each.failed)), limit, after)
 
 
 @router.get("/v1/batches/{id}")
 async def batch(request: Request, id: str) -> Response:
-    """One batch, and how far it is. Another team's is as one that is not there."""
+    """Return one batch with its progress. A batch of another team is reported as not found."""
     caller = caller_of(request)
     return success(await _show(request, await _find(request, id, caller)))
 
 
 @router.post("/v1/batches/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
-    """Begin no more lines, on whichever replica it is worked on. Those under way end, and what there is is
-    written to files. A batch that has ended stays as it is. A key that may not read, and did not make the batch, gets only
-    its `status`.
+    """Cancel a batch, on whichever replica it is running. No further lines start.
+
+    Lines that are running finish, and the results so far are written to files. A batch that has ended stays
+    unchanged. A key that may not read the batch and did not create it receives only the `status`.
     """
     caller = caller_of(request)
     await _find(request, id, caller)
     batches = batches_of(request)
 
-    def change(found: Batch) -> Batch:
-        if found.status not in ("validating", "in_progress"):
-            return found
-        return replace(found, status="cancelling", stamps=found.stamps | {"cancelling": batches.now_us()})
+    def change(batch: Batch) -> Batch:
+        if batch.status not in ("validating", "in_progress"):
+            return batch
+        return replace(batch, status="cancelling", stamps=batch.stamps | {"cancelling": batches.now_us()})
 
     changed = await batches.store.change(id, change)
     if not caller.reads(changed.account):
@@ -139,40 +142,40 @@ async def cancel(request: Request, id: str) -> Response:
     return success(await _show(request, changed))
 
 
-async def _show(request: Request, found: Batch) -> Json:
-    counts = found.completed, found.failed
-    return batch_json(found, await batches_of(request).store.counts(found.id) if found.is_open else counts)
+async def _show(request: Request, batch: Batch) -> Json:
+    counts = batch.completed, batch.failed
+    return batch_json(batch, await batches_of(request).store.counts(batch.id) if batch.is_open else counts)
 
 
 async def _find(request: Request, id: str, caller: Caller) -> Batch:
-    found = await batches_of(request).store.get(id)
-    if found is None or not caller.sees(found.account):
+    stored = await batches_of(request).store.get(id)
+    if stored is None or not caller.sees(stored.account):
         raise UnknownName(
-            f"No batch {quote(id)} is kept here; GET /v1/batches lists yours.", param="batch_id"
+            f"Batch {quote(id)} not found. GET /v1/batches lists your batches.", param="batch_id"
         )
-    return found
+    return stored
 
 
-def batch_json(found: Batch, counts: tuple[int, int]) -> Json:
-    """A batch, as OpenAI writes one."""
+def batch_json(batch: Batch, counts: tuple[int, int]) -> Json:
+    """Return a batch in OpenAI's format."""
     completed, failed = counts
     stamps: dict[str, Any] = {
-        field: found.stamps[status] // SECOND_US if status in found.stamps else None
+        field: batch.stamps[status] // SECOND_US if status in batch.stamps else None
         for status, field in STAMPS.items()
     }
     return {
-        "id": found.id,
+        "id": batch.id,
         "object": "batch",
-        "endpoint": found.endpoint,
-        "errors": {"object": "list", "data": found.errors} if found.errors else None,
-        "input_file_id": found.input_file_id,
+        "endpoint": batch.endpoint,
+        "errors": {"object": "list", "data": batch.errors} if batch.errors else None,
+        "input_file_id": batch.input_file_id,
         "completion_window": "24h",
-        "status": found.status,
-        "output_file_id": found.output_file_id,
-        "error_file_id": found.error_file_id,
-        "created_at": found.made_us // SECOND_US,
-        "expires_at": found.expires_us // SECOND_US,
+        "status": batch.status,
+        "output_file_id": batch.output_file_id,
+        "error_file_id": batch.error_file_id,
+        "created_at": batch.made_us // SECOND_US,
+        "expires_at": batch.expires_us // SECOND_US,
         **stamps,
-        "request_counts": {"total": found.total, "completed": completed, "failed": failed},
-        "metadata": found.metadata or None,
+        "request_counts": {"total": batch.total, "completed": completed, "failed": failed},
+        "metadata": batch.metadata or None,
     }

@@ -1,4 +1,6 @@
-"""A route of FastAPI's whose body has no more parts than are read at once, as a body that is read by hand."""
+"""FastAPI route with a bound on the number of parts in its body, like routes that parse their bodies
+themselves.
+"""
 
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -12,10 +14,12 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class BoundedRoute(APIRoute):
-    """For an `APIRouter` whose routes name their bodies: FastAPI parses these before anything of ours is asked."""
+    """Route class for an `APIRouter` whose routes declare their bodies. FastAPI parses those before any of
+    our code runs.
+    """
 
     def get_route_handler(self) -> Handler:
-        """FastAPI's, behind the bound."""
+        """Return FastAPI's handler, with the bound checked first."""
         handle = super().get_route_handler()
 
         async def handle_bounded(request: Request) -> Response:

@@ -13,9 +13,10 @@ router = APIRouter()
 
 @router.get("/v1/budget")
 async def budget(request: Request, response: Response) -> OwnBudget:
-    """Return the daily and monthly budgets of your key and your team: limit, spent, held for open calls, left.
+    """Return the daily and monthly budgets of your key and your team: limit, spent, reserved for open calls,
+    left.
 
-    Every key may call this. Answers to runs carry what is left in `x-podium-budget-left-usd`.
+    Every key may call this. Responses to runs have the amount left in `x-podium-budget-left-usd`.
     """
     directory: Directory | None = request.app.state.directory
     account = caller_of(request).account

@@ -1,5 +1,6 @@
-"""Several answers to one request: each is a run of its own, as its own request would have begun it, and their
-answers go out as one. Knows how OpenAI's chats and completions number their choices, and nothing of runs.
+"""Several answers to one request, each with a run of its own, merged into one response.
+
+This module knows how Chat Completions and Completions number their choices, and nothing about runs.
 """
 
 import asyncio
@@ -18,10 +19,10 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChoicesResponse(Response):
-    """Answers with all of `responses`; the first failure is the answer instead, and ends the others.
+    """Response that merges all of `responses`. The first failure replaces the answer and ends the others.
 
     Args:
-        responses: one for each choice, in their order.
+        responses: one for each choice, in order.
     """
 
     def __init__(self, responses: Sequence[Response]) -> None:
@@ -29,7 +30,7 @@ class ChoicesResponse(Response):
         self._responses = responses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer the request (ASGI)."""
         merged, left = Merged(len(self._responses), send), asyncio.Event()
 
         async def wait_until_left() -> Message:
@@ -51,7 +52,7 @@ class ChoicesResponse(Response):
             async with asyncio.TaskGroup() as tasks:
                 for index, response in enumerate(self._responses):
                     tasks.create_task(answer(index, response))
-                    await asyncio.sleep(0)  # what others wait for has its turn between two that begin
+                    await asyncio.sleep(0)  # let other tasks run between two starts
         finally:
             watching.cancel()
         if not left.is_set():
@@ -59,7 +60,7 @@ class ChoicesResponse(Response):
 
 
 class Merged:
-    """What the responses send, as one answer."""
+    """Merges what the responses send into one response."""
 
     def __init__(self, n: int, send: Send) -> None:
         self._send, self._turn = send, asyncio.Lock()
@@ -69,10 +70,10 @@ class Merged:
         self._head: Json = {}
         self._streams = False
         self.is_over = False
-        """A failure was sent; nothing follows it."""
+        """True if a failure was sent. Nothing may follow it."""
 
     def sender(self, index: int) -> Send:
-        """Where the response of that choice sends to."""
+        """Return the ASGI `send` for the response of a choice."""
 
         async def take(message: Message) -> None:
             async with self._turn:
@@ -106,7 +107,9 @@ class Merged:
         await self._write(body, is_last=True)
 
     async def _pass_on(self, index: int, body: bytes) -> None:
-        """The stream's events, with the choice's number; their ends are one end."""
+        """Send the events of a stream with the number of their choice. Drop its end marker: `end` sends one
+        for all.
+        """
         out = b""
         for event in body.split(b"\n\n"):
             if not event.startswith(b"data: "):
@@ -130,7 +133,7 @@ class Merged:
         return b"data: " + dumps(chunk | {"id": self._head["id"], "choices": choices}) + b"\n\n"
 
     async def end(self) -> None:
-        """All have sent all."""
+        """Finish the response once all choices have sent everything."""
         if self.is_over:
             return
         if self._streams:
@@ -151,7 +154,7 @@ class Merged:
 
 
 def join(bodies: Sequence[Json]) -> Json:
-    """One answer of several: their choices in order, their usage together, each run's `podium` in
+    """Merge responses: all choices in order, the sum of their usage, and each run's `podium` in
     `podium.choices`.
     """
     choices = [choice | {"index": index} for index, body in enumerate(bodies) for choice in body["choices"]]
@@ -166,7 +169,7 @@ def join(bodies: Sequence[Json]) -> Json:
 
 
 def add(usages: Sequence[Json]) -> Json:
-    """Counts added, whatever their names and depth."""
+    """Add up counts by name, at any depth."""
     names = dict.fromkeys(name for usage in usages for name in usage)
     return {name: _sum([usage[name] for usage in usages if name in usage]) for name in names}
 

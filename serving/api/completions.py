@@ -1,4 +1,4 @@
-"""The routes that run something: a path for each dialect, and `POST /v1/plans`."""
+"""Routes that start runs: one path for each dialect, and `POST /v1/plans`."""
 
 from dataclasses import replace
 from typing import Never
@@ -34,19 +34,19 @@ from serving.edge.checks import too_large, too_much_text
 from serving.sessions.service import Service
 
 IS_BATCH = "podium.is_batch"
-"""In a scope: nobody waits for the answer."""
+"""Key in a scope: true for a line of a batch, whose answer can wait."""
 BETA_HEADERS = ("anthropic-beta", "openai-beta")
-"""They ask for what is newest, which nobody here waits for."""
-ANSWER = "Answer a conversation; streaming where the request asks for a stream."
-PLAN = "The plan that the same body would run, and what it may cost at worst. Only the conductor is called, and paid."
+"""Headers that ask for beta features. They are ignored, and noted in the record."""
+ANSWER = "Answer a conversation, as a stream if `stream` is true."
+PLAN = "Return the plan for this request and its worst-case cost. Only the conductor is called and billed."
 MOST_RUNS = 128
-"""Answers of one request."""
+"""Limit for the answers to one request."""
 
 
 def build_router(dialects: Dialects) -> APIRouter:
-    """The routes that run something: one for each dialect, and `POST /v1/plans`."""
+    """Return the routes that start runs: one for each dialect, and `POST /v1/plans`."""
     router = APIRouter()
-    # Plain routes of ASGI: FastAPI's own would look for dependencies and a response model at every request, and
+    # Plain ASGI routes: FastAPI's own would resolve dependencies and a response model on every request, and
     # there are none.
     for path in dialects.by_path:
         router.routes.append(Route(path, Answers(RunResponse, ANSWER), methods=["POST"]))
@@ -55,18 +55,18 @@ def build_router(dialects: Dialects) -> APIRouter:
 
 
 class Answers:
-    """A route that runs something.
+    """ASGI route that starts a run.
 
     Args:
-        response: owns the run.
-        about: for the API's description.
+        response: class of the response, which owns the run.
+        about: description for the OpenAPI document.
     """
 
     def __init__(self, response: "type[RunResponse]", about: str) -> None:
         self._response, self.__doc__ = response, about
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Answer the request (ASGI)."""
         response = await _respond(Request(scope, receive, send), self._response)
         await response(scope, receive, send)
 
@@ -83,9 +83,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     limits = service.pool.settings.limits
     parsed = await attach(completed, caller, batches_of(request).store, service)
     most = limits.max_text_bytes
-    if (
-        parsed is not sent and parsed.text_chars > most
-    ):  # earlier turns and files that are kept here are text too
+    if parsed is not sent and parsed.text_chars > most:  # earlier turns and stored files count as text too
         raise too_much_text(most)
     is_numbered = dialect.tells_again and parsed.podium.background and parsed.stream
     keeping = await keeping_of(request, caller, parsed.podium, may_change=not is_numbered)
@@ -102,7 +100,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
 
 
 def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) -> None:
-    """See that all answers of a request fit into a minute.
+    """Check that all answers to a request fit into the limits of one minute.
 
     Raises:
         BadTask: see `check_possible`.
@@ -116,44 +114,42 @@ def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) 
 
 
 def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
-    """Several answers end with their request.
+    """Check that a request for several answers ends with its client and does not ask for too many.
 
     Raises:
-        BadTask: they are to outlive it, or are too many.
+        BadTask: the runs would outlive the request, or are too many.
     """
     if keeping is not None:
-        message = (
-            "n: several answers cannot outlive their request: leave podium.keep and Idempotency-Key out."
-        )
+        message = "Several answers are not supported with podium.keep, podium.background or Idempotency-Key. Set n to 1."
         raise BadTask(message, param="n")
     if len(choices) > MOST_RUNS:
-        message = f"prompt: {len(choices)} answers are more than the {MOST_RUNS} of a request. Send several."
+        message = f"A request may ask for at most {MOST_RUNS} answers, not {len(choices)}. Split it."
         raise BadTask(message, param="prompt")
 
 
 async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Service) -> None:
-    """A run goes on once, with one answer.
+    """Check that a request for several answers continues no waiting run, which can have only one answer.
 
     Raises:
-        BadTask: the request brings results for a run that waits, or an id was not made here.
+        BadTask: the request has tool results for a waiting run, or a call id that was not issued here.
     """
     if not any(message.tool_results for message in request.conversation):
         return
     if find_tool_answer(request, dialect, await service.store.call_ids()) is not None:
-        message = (
-            "n: the results of tools go to the run that called them, which has one answer: ask with n 1."
-        )
+        message = "n must be 1 in a request with tool results: they continue one run, which has one answer."
         raise BadTask(message, param="n")
 
 
 class PlanResponse(RunResponse):
-    """Owns a run that ends with its plan: a client that leaves pays for no more of it either."""
+    """Response that owns a run that ends with its plan. If the client disconnects, the conductor's call is
+    closed.
+    """
 
     plan_only = True
 
     def content(self, records: RunRecords, resolved: ResolvedTask | None) -> record_json.Json:
-        """See `RunResponse.content`."""
-        assert resolved is not None, "a run that is resumed is none of a plan alone"
+        """Return the plan and its worst-case cost."""
+        assert resolved is not None, "a run that only plans is never resumed"
         return _plan_json(records.record, resolved)
 
 
@@ -184,22 +180,22 @@ def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
 
 
 def _pool(resolved: ResolvedTask) -> dict[str, PoolMember]:
-    """The pool plus the team itself, whose cost is unknown until its plan exists."""
+    """Return the pool plus the team itself, whose cost is unknown until its plan exists."""
     team = TeamWorker(resolved.task.model, _open_nothing)
     return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **resolved.team.pool}
 
 
 def _open_nothing(_: Call) -> Never:
-    raise AssertionError("an estimate calls nobody")
+    raise AssertionError("an estimate calls no worker")
 
 
 async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiRequest:
-    """The request in the body, which the edge (`serving/edge`) has read. Its limits are checked again: they
-    may have changed since the edge was made.
+    """Parse the body, which the edge (`serving/edge`) has read. Check its size again: the limits may have
+    changed since the edge was built.
 
     Raises:
-        TooLarge: it is longer than the settings allow.
-        BadTask: it is no request.
+        TooLarge: the body is longer than the settings allow.
+        BadTask: the body is not a valid request.
     """
     limits = service.pool.settings.limits
     body = await request.body()

@@ -1,7 +1,7 @@
-"""`/console`: the page for people, as set-up has built it from `console/`; see `cluster/local/console.py`.
+"""`/console`: the web page, built from `console/` during set-up; see `cluster/local/console.py`.
 
-Its files hold nothing of anybody, so they are told to everybody; what the page shows it asks of the API, with
-the key that its user gives it.
+Its files are public, because they contain no data. The page reads its data from the API, with the key that
+its user enters.
 """
 
 from pathlib import Path
@@ -14,9 +14,9 @@ from serving.api.authentication import CONSOLE
 from serving.paths import ROOT
 
 FOLDER = ROOT / "build" / "console"
-"""Where set-up puts the built page."""
+"""Folder of the built page."""
 NOT_BUILT = (
-    "The console is not built here. Run `make console` in Podium's folder; it needs the npm registry once.\n"
+    "The console is not built. Run `make console` in the Podium folder; this needs the npm registry once.\n"
 )
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
@@ -25,21 +25,23 @@ HEADERS = {
     "referrer-policy": "no-referrer",
     "cache-control": "no-cache",
 }
-"""No script, style or address but the page's own; model output could not load anything even as HTML."""
+"""The page may load only its own scripts, styles and addresses, so that model output can load nothing even as
+HTML.
+"""
 
 
 def console_url(run_id: str) -> str:
-    """Where the page shows a run, from the address of whatever server is asked: the same on each replica, however it is
-    reached.
+    """Return the path at which the page shows a run. It has no host: every replica serves it, under any
+    address.
     """
     return f"{CONSOLE}/#/runs/{run_id}"
 
 
 class Console(StaticFiles):
-    """The built page.
+    """Files of the built page.
 
     Args:
-        folder: where it is; None: where set-up puts it.
+        folder: folder with the files. None: `FOLDER`.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -47,10 +49,10 @@ class Console(StaticFiles):
         super().__init__(directory=self._folder, html=True, check_dir=False)
 
     async def check_config(self) -> None:
-        """The folder may be missing, and may appear while the server runs."""
+        """Do nothing: the folder may be missing now and appear while the server runs."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """One of its files; where it is not built, a sentence that says how to."""
+        """Return a file, or a 503 with instructions if the page is not built."""
         if (self._folder / "index.html").exists():
             response = await super().get_response(path, scope)
         else:

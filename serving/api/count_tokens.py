@@ -1,4 +1,4 @@
-"""`POST /v1/messages/count_tokens`: about how many tokens a prompt takes. Nothing is run, and nothing paid."""
+"""`POST /v1/messages/count_tokens`: estimate of a prompt's tokens. Calls no model and costs nothing."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -13,12 +13,14 @@ DIALECT = MessagesDialect()
 
 
 async def count_tokens(request: Request) -> Response:
-    """An estimate: which worker reads the prompt, and how it counts, is known when the plan is."""
+    """Estimate the input tokens of a prompt. The exact number depends on the workers that the plan will
+    choose.
+    """
     caller = caller_of(request)
     service: Service = request.app.state.service
-    asked = DIALECT.parse_prompt(await request.body())
-    check_name(asked.model, service.pool, caller.policies)
-    return success({"input_tokens": asked.input_token_estimate})
+    prompt = DIALECT.parse_prompt(await request.body())
+    check_name(prompt.model, service.pool, caller.policies)
+    return success({"input_tokens": prompt.input_token_estimate})
 
 
 router = APIRouter()

@@ -1,7 +1,7 @@
-"""The port to a wire format in which clients ask and are answered, and the choice of one by path.
+"""Interface of the wire formats (dialects), and their choice by path.
 
-The run, its record and its events are the same for all of them; a dialect reads a body and writes what its
-clients read.
+The run, its record and its events are the same for all dialects. A dialect parses the request and writes the
+response.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,148 +17,152 @@ from serving import errors
 from serving.api.request import ApiRequest
 
 CallId = Callable[[int], str]
-"""The client's id for the call of a tool with that number (`PendingCall`)."""
+"""Returns the client's id for the tool call with a number (`PendingCall`)."""
 
 
 class EarlierRuns(Protocol):
-    """What is kept of earlier runs, as far as the caller may go on with them."""
+    """Stored runs and conversations that the caller may continue."""
 
     async def find(self, id: str) -> RunRecords | None:
-        """The run of that id; None where there is none for the caller.
+        """Return a run, or None if the caller has no such run.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
     async def call_id(self, id: str) -> CallId:
-        """The client's ids of the calls of that run; raises as `find`."""
+        """Return the function for the call ids of a run. Raises like `find`."""
         ...
 
     async def items(self, conversation: str) -> list[dict[str, Any]]:
-        """What a conversation holds, the oldest item first.
+        """Return the items of a conversation, oldest first.
 
         Raises:
-            UnknownName: it is not kept, or not for the caller.
-            NotAllowed: no text may be kept for the caller.
-            TooLarge: it is full.
-            StoreUnavailable: the store is away.
+            UnknownName: the caller has no such conversation.
+            NotAllowed: the caller's policy does not allow texts to be stored.
+            TooLarge: the conversation is full.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
 
 class Encoder(Protocol):
-    """Writes one run as a stream."""
+    """Encoder of one run as a stream."""
 
     def begin(self) -> bytes:
-        """What comes before the first event."""
+        """Return what comes before the first event."""
         ...
 
     def encode(self, event: Event) -> bytes:
-        """What `event` puts on the stream; nothing, for most. A terminal event ends the stream."""
+        """Return what `event` adds to the stream, often nothing. A terminal event ends the stream."""
         ...
 
     def heartbeat(self) -> bytes:
-        """What shows a client that is waiting that somebody is at work: what its idle timer counts, and nothing
-        that it shows.
-        """
+        """Return bytes that keep an idle client from timing out, but that it does not show."""
         ...
 
 
 class Dialect(Protocol):
-    """One wire format. What has a body here is what most of them do: a dialect subclasses this."""
+    """Base class of wire formats. Methods with a body here do what most dialects need."""
 
     turns_field = "messages"
-    """Where a request has its conversation, for errors about all of it."""
+    """Request field with the conversation, for errors about the whole of it."""
     format_field = "response_format"
-    """Where it says what the answer must be."""
+    """Request field with the answer format."""
     joins = False
-    """A request that is sent again after a failure joins the first one's run (`serving/sessions/deduplication.py`), whatever
-    it asks for; elsewhere only those do that offer tools.
+    """True if every retry after a failure joins the run of the first request
+    (`serving/sessions/deduplication.py`). False: only requests with tools do.
     """
     tells_again = False
-    """A stream in the background can be taken up again after any of its events, so it is told from the store, the same
-    to everybody.
+    """True if a background stream can be resumed after any of its events. It is then read from the store, so
+    that all readers receive the same events.
     """
 
     def parse(self, body: bytes) -> ApiRequest:
-        """The request in `body`.
+        """Parse a request.
 
         Raises:
-            BadTask: naming the field, in the caller's spelling, and what it may be.
+            BadTask: a field is invalid. The message names it as the client wrote it.
         """
         ...
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """The answer of a run that has finished, or waits for results of tools; whole."""
+        """Return the whole response for a run that has finished or waits for tool results."""
         ...
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
-        """What writes the answer of a run as a stream."""
+        """Return the encoder for the stream of a run."""
         ...
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """A failure, where nothing of the answer was sent."""
+        """Return the body for a failure before any part of the answer was sent."""
         ...
 
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
-        """The HTTP status of a failure: what its clients do next depends on it. `is_paid`: a model was called for
-        it, so that no client may take it for something to be asked again, whatever headers it reads. `is_joined`:
-        the same request, sent again, gets this failure and no new run.
+        """Return the HTTP status of a failure, from which clients decide whether to retry.
+
+        Args:
+            error: the failure.
+            is_paid: whether a model was called. Then the status must not cause a retry, whatever headers a
+                client reads.
+            is_joined: whether a retry would get this failure instead of a new run.
         """
         status = errors.row(error).status
         return errors.FINAL if is_paid and errors.is_asked_again(status) else status
 
     def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
-        """The status and the body for a run in the background that has begun."""
+        """Return the status and the body for a background run that has started."""
         record = records.record
         return 202, {"id": record.id, "object": "workflow", "status": record.status}
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
-        """Whether a request may bring results of tools to that run, as far as only its dialect knows.
+        """Check that a request may send tool results to a run, as far as it depends on the dialect.
 
         Raises:
-            BadTask: naming the field that says otherwise.
+            BadTask: a field contradicts the run. The message names it.
         """
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
-        """What answers repeat of a request that brings results of tools, as far as that run's first was another."""
+        """Return the echoed fields of a request with tool results that differ from those of the run's first
+        request.
+        """
         return {}
 
     async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
-        """`request` with what it only refers to, such as earlier turns that the server keeps.
+        """Return `request` with everything that it refers to, such as stored earlier turns.
 
         Raises:
-            BadTask: what it refers to is not kept, or not for its caller to see.
-            StoreUnavailable: the store is away.
+            BadTask: something is not stored, or the caller may not see it.
+            StoreUnavailable: the store is unreachable.
         """
         return request
 
 
 def cancelled() -> PodiumError:
-    """The error for a client whose run somebody else ended."""
+    """Return the error for a client whose run was cancelled by another request."""
     return Cancelled("The run was cancelled before its answer was complete.")
 
 
 def interrupted() -> PodiumError:
-    """The error for a client whose run goes on elsewhere."""
+    """Return the error for a client whose run continues on another replica."""
     return Interrupted(
-        "The server that ran this has stopped. Ask again with the same Idempotency-Key, or read the run's record.",
+        "The server that ran this request has stopped. Retry with the same Idempotency-Key, or read the run's record.",
         retryable=True,
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Dialects:
-    """The dialects that are served, each at its path."""
+    """All dialects, each with its path."""
 
     by_path: Mapping[str, Dialect]
-    """`POST` to one of these is answered in that dialect."""
+    """Dialect of each path that starts runs with `POST`."""
     default: Dialect
-    """Spoken everywhere else."""
+    """Dialect of all other paths."""
 
     def of(self, path: str) -> Dialect:
-        """What is spoken at `path`, and at every path below one that is served."""
+        """Return the dialect of `path`, which may be below a dialect's path."""
         return next(
             (
                 dialect
@@ -169,5 +173,5 @@ class Dialects:
         )
 
     def error_body(self, error: PodiumError, path: str) -> dict[str, Any]:
-        """A failure for whoever asked at `path`, where no run was begun."""
+        """Return the body of an error without a run, in the dialect of `path`."""
         return self.of(path).error_body(error, None)

@@ -1,4 +1,4 @@
-"""Runs and conversations that a caller may go on with or ask about again."""
+"""Stored runs and conversations that a caller may continue or read."""
 
 from typing import Any
 
@@ -12,71 +12,72 @@ from serving.sessions.service import Service
 
 
 class CallersRuns:
-    """Those that `caller` may read, and those of its own key; see `EarlierRuns`."""
+    """Runs that `caller` may read, and conversations of its own team or key; see `EarlierRuns`."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service, self._caller = service, caller
 
     async def find(self, id: str) -> RunRecords | None:
-        """See `EarlierRuns.find`."""
         records = await self._service.records(id, self._caller)
         return records if records is not None and self._caller.reads(records.record.account) else None
 
     async def call_id(self, id: str) -> CallId:
-        """See `EarlierRuns.call_id`."""
         ids = await self._service.store.call_ids()
         return lambda number: ids.sign(CallName(id, number))
 
     async def items(self, conversation: str) -> list[dict[str, Any]]:
-        """See `EarlierRuns.items`."""
         self.check_keeps()
         check_room(await self.own_conversation(conversation, "conversation"), "conversation")
         return await self._service.conversations.items(conversation)
 
     async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
-        """The conversation of that id; another team's is as one that is not there.
+        """Return a conversation. One of another team counts as missing.
 
         Raises:
-            UnknownName: there is none for the caller.
-            StoreUnavailable: the store is away.
+            UnknownName: the caller has no such conversation.
+            StoreUnavailable: the store is unreachable.
         """
-        found = await self._service.conversations.get(id)
-        if found is None or not self._caller.reads(found.account):
-            raise UnknownName(f"{param}: no conversation {quote(id)} is kept here.", param=param)
-        return found
+        stored = await self._service.conversations.get(id)
+        if stored is None or not self._caller.reads(stored.account):
+            raise UnknownName(f"{param}: conversation {quote(id)} not found.", param=param)
+        return stored
 
     async def own_conversation(self, id: str, param: str = "conversation_id") -> Conversation:
-        """Likewise, to add to it or change it.
+        """Return a conversation that the caller may change.
 
         Raises:
-            NotAllowed: it is another team's, and the caller an administrator.
+            UnknownName: the caller has no such conversation.
+            NotAllowed: the conversation belongs to another team, and the caller is an administrator.
         """
-        found = await self.conversation(id, param)
-        if not self._caller.owns(found.account):
-            message = f"{param}: the conversation is another team's. An administrator may read and delete it, and add nothing."
+        stored = await self.conversation(id, param)
+        if not self._caller.owns(stored.account):
+            message = (
+                f"{param}: the conversation belongs to another team. "
+                "Administrators can read and delete it, but not change it."
+            )
             raise NotAllowed(message, param=param)
-        return found
+        return stored
 
     def check_keeps(self) -> None:
-        """Conversations are texts, and kept.
+        """Check that the caller's policy allows storing text, which conversations need.
 
         Raises:
-            NotAllowed: by a policy no text of the caller's may be.
+            NotAllowed: a policy of the caller forbids it.
         """
         if whose := self._caller.policies.whose(lambda policy: policy.store_content):
             raise NotAllowed(
-                f"conversation: by the policy of this {whose}, no text is kept, which conversations need. Send the earlier "
-                f"turns in `input`. An administrator may change it: `podium {whose}s policy`.",
+                f"conversation: the policy of this {whose} does not allow texts to be stored, which conversations need. "
+                f"Send the earlier turns in `input`. An administrator can change it with `podium {whose}s policy`.",
                 param="conversation",
             )
 
 
 def check_room(conversation: Conversation, param: str) -> None:
-    """Whether more may be added to a conversation.
+    """Check that a conversation can take more items.
 
     Raises:
-        TooLarge: it is full.
+        TooLarge: the conversation is full.
     """
     if conversation.is_full:
-        message = f"{param}: {quote(conversation.id)} is full. Begin another one with the items that matter."
+        message = f"{param}: conversation {quote(conversation.id)} is full. Start a new one with the items that you need."
         raise TooLarge(message, param=param)

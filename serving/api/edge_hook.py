@@ -1,8 +1,8 @@
-"""How the edge gets into the processes of Ray Serve: `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`.
+"""Installs the edge in the processes of Ray Serve, through `RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH`.
 
-Serve calls the function of that name in every process that is about to accept HTTP, before it makes
-Uvicorn's server: its proxies, and the replicas that HAProxy speaks to. What it returns is put around
-Serve's own ASGI application.
+Serve calls the function named there in every process that accepts HTTP, before it creates the Uvicorn server.
+These are its proxies, and the replicas behind HAProxy. Serve wraps its ASGI application in the middlewares that
+the function returns.
 """
 
 import os
@@ -18,11 +18,13 @@ from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 
 FILES_PER_CONNECTION = 2
-"""Kept free for each connection that may wait: as many may be answered, and Ray needs files of its own."""
+"""File descriptors to reserve per waiting connection: as many connections may be open, and Ray needs files
+too.
+"""
 
 
 def in_proxy() -> list[Middleware]:
-    """For Serve's proxy: connections and requests. What is not whole never becomes a request of the
+    """Return the edge for Serve's proxy, for connections and requests. Incomplete requests never reach the
     router.
     """
     policy, room = _bound_connections(EdgeProtocol)
@@ -30,15 +32,18 @@ def in_proxy() -> list[Middleware]:
 
 
 def in_replica() -> list[Middleware]:
-    """For a replica behind HAProxy, whose port anybody may speak to who reaches it: connections. The application
-    has its edge inside. The protocol says who reads.
+    """Install the connection limits in a replica behind HAProxy, whose port is reachable from outside.
+
+    The application has its own edge. The protocol tells it how much each client has read.
     """
     _bound_connections(ReaderProtocol)
     return []
 
 
 def _bound_connections(base: type[EdgeProtocol]) -> tuple[Policy, WaitingRoom]:
-    """Put the protocol where Uvicorn looks. Let the edge answer a WebSocket's handshake like any request: with 426."""
+    """Replace Uvicorn's HTTP protocol. Turn off its WebSocket protocol, so that the edge answers handshakes
+    with 426.
+    """
     policy = Policy.from_environment(os.environ)
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes

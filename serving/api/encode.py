@@ -1,5 +1,5 @@
-"""JSON bytes of anything a record may hold: one odd value in one record must not fail a list of them, nor
-tear a stream.
+"""JSON encoding for everything that a record may hold. An unusual value must not make a whole list or stream
+fail.
 """
 
 from typing import Any, cast
@@ -12,8 +12,8 @@ INT_BITS = 64
 
 
 def dumps(value: Any) -> bytes:
-    """`value` as JSON; what JSON or UTF-8 cannot say (larger integers, lone surrogates, unknown types) as
-    the nearest text.
+    """Encode `value` as JSON. Values without a JSON or UTF-8 form (integers beyond 64 bits, lone surrogates,
+    unknown types) become the closest text.
     """
     try:
         return orjson.dumps(value)

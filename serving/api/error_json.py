@@ -1,11 +1,12 @@
-"""A failure as JSON, in records and in answers.
+"""Failures as JSON, in records and in responses.
 
-Its `detail` is for operators: records have it (`operator_json`), answers never do (`error_json`).
+`detail` is for operators: records have it (`operator_json`), responses never do (`error_json`).
 """
 
 import re
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Attempt, Failure
@@ -16,18 +17,20 @@ from serving.sessions.deduplication import has_called
 FACTS = ("reason", "worker", "step", "cost", "spent", "held", "limit", "deadline_s", "retry_after_s")
 
 AGAIN = re.compile(r"(?<=\.) Try again(?: later| soon)?\.")
-"""What whoever raises an error advises that may pass, knowing nothing of the run."""
-PAID_AGAIN = " A new answer is paid again."
+"""Advice to retry in messages of errors, which does not consider what the run has cost so far."""
+PAID_AGAIN = " A new request is billed again."
 
 
-def told_of(error: PodiumError | Failure, record: Record) -> Failure:
-    """The failure of a run as its caller is told it: not to try again, where models were paid by then."""
+def caller_failure(error: PodiumError | Failure, record: Record) -> Failure:
+    """Return the failure of a run for its caller. If models were paid, a note on the cost replaces advice to
+    retry.
+    """
     failure = _failure(error)
     return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if has_called(record) else failure
 
 
 def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
-    """`error` for a caller: the four fields of OpenAI's errors, and what only we know under `podium`."""
+    """Return `error` for a caller: the four fields of OpenAI's errors, and further facts as `podium`."""
     failure, status = _failure(error), row(error)
     facts: dict[str, Any] = {name: value for name in FACTS if (value := failure.get(name)) not in (None, "")}
     if "retry_after_s" in facts:
@@ -48,7 +51,7 @@ def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> 
 
 
 def operator_json(error: PodiumError | Failure) -> dict[str, Any]:
-    """`error_json`, and what only operators may read."""
+    """Return `error_json` with the details for operators."""
     failure, shape = _failure(error), error_json(error)
     attempts = [operator_attempt_json(each) for each in failure.attempts]
     podium = shape.get("podium", {}) | ({"attempts": attempts} if attempts else {})
@@ -56,7 +59,7 @@ def operator_json(error: PodiumError | Failure) -> dict[str, Any]:
 
 
 def attempt_json(attempt: Attempt) -> dict[str, Any]:
-    """A call that gave no answer and was followed by another, for a caller."""
+    """Return a failed call that was followed by another one, for a caller."""
     return {
         "worker": attempt.worker,
         "error": attempt.error,
@@ -71,7 +74,7 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def operator_attempt_json(attempt: Attempt) -> dict[str, Any]:
-    """`attempt_json`, and what only operators may read."""
+    """Return `attempt_json` with the details for operators."""
     place = {"deployment": attempt.deployment} if attempt.deployment else {}
     return attempt_json(attempt) | {"detail": attempt.detail} | place
 

@@ -1,4 +1,4 @@
-"""Events of a run as JSON: what `progress: events` shows, and what followers of a run read."""
+"""Events of a run as JSON, for `progress: events` and for the event stream of a run."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ Json = dict[str, Any]
 
 
 def progress(event: Event) -> Json | None:
-    """An event as `progress: events` shows it; None for those that are not progress."""
+    """Return an event as `progress: events` shows it, or None if it is not shown."""
     match event:
         case PlanStarted(round=round, source=source, worker=worker):
             shown: Json = {"type": "plan_began", "round": round, "source": source, "worker": worker}
@@ -91,9 +91,10 @@ def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Jso
             return {"type": "step_lost", "why": outcome.value, "error": error}
 
 
-def told(event: Event) -> Json | None:
-    """An event as `GET /v1/workflows/{id}/events` shows it; None for those that are not shown. Beyond `progress`
-    with what a step or a conductor said, as far as the team's policy keeps it.
+def details(event: Event) -> Json | None:
+    """Return an event as `GET /v1/workflows/{id}/events` shows it, or None if it is not shown.
+
+    It adds to `progress` the output of steps and conductors, as far as the team's policy stores texts.
     """
     match event:
         case PlanEnded() | StepFinished():
@@ -121,20 +122,20 @@ def told(event: Event) -> Json | None:
 
 
 def _piece(event: AnswerDelta | WorkDelta) -> Json:
-    """A piece of the answer; a piece of what the conductor (`step` is null) or an inner step says."""
-    said: Json = {"text": event.text, "reasoning": event.reasoning, "at_s": seconds(event.at_s)}
+    """Return a piece of the answer, or of the output of an inner step or the conductor (`step` is null)."""
+    piece: Json = {"text": event.text, "reasoning": event.reasoning, "at_s": seconds(event.at_s)}
     if isinstance(event, AnswerDelta):
-        return {"type": "answer", **said}
-    return {"type": "work", "plan": event.plan, "step": event.step, **said}
+        return {"type": "answer", **piece}
+    return {"type": "work", "plan": event.plan, "step": event.step, **piece}
 
 
 def _calls(event: StepWaits) -> Json:
-    """What a step said with its calls of tools, and these."""
+    """Return the output of a step together with its tool calls."""
     return {"output": event.result.output, "tool_calls": [call_of_tool(each) for each in event.calls]}
 
 
 def _wait(event: RunSuspended | ResultsGiven) -> Json:
-    """The beginning and the end of a time that a run waits for its client's tools."""
+    """Return the beginning or the end of a wait for the client's tools."""
     match event:
         case RunSuspended(calls=calls):
             names = [each.call.name for each in calls]

@@ -1,9 +1,9 @@
-"""What happens in a run, as server-sent events, for any number of watchers at the cost of one.
+"""Event streams of runs, as server-sent events. Any number of watchers of a run cost as much as one.
 
-A run that somebody watches has one feed here: it is told of news by the router's own store, or looks for them where
-another router runs it, and writes each event as bytes once. A feed holds a window of the events. A watcher that is slower
-than others by more than that, or comes too late for it, gets a feed of its own, which reads the store as fast as that
-watcher does. Knows no request.
+Each watched run has one feed on a router. The router's own store notifies it of events; for a run of another
+router it polls the store. It encodes each event once and holds a window of the encoded events. A watcher that
+falls behind the window, or starts too late for it, gets a feed of its own, which reads the store at that
+watcher's pace.
 """
 
 import asyncio
@@ -27,42 +27,46 @@ from serving.sessions.service import Service
 from serving.shares import Room, Share
 
 WINDOW_BYTES = 262_144
-"""Of events that a feed holds. Larger events are held whole, and counted in `limits.max_unread_bytes`."""
-MOST_TOLD = 1_000
-"""Events of a run of this router that wait for its feed."""
+"""Bytes of events that a feed holds. Larger events are held whole and counted in `limits.max_unread_bytes`.
+"""
+MOST_PENDING = 1_000
+"""Limit for events of a local run that wait for its feed."""
 PAUSE_S = 0.05
-"""Between two times that watchers are told something."""
+"""Pause between two sends to the watchers."""
 SOONEST_S, LATEST_S = 0.1, 0.25
-"""How often a run of another router is looked at: less often while nothing happens in it."""
+"""Interval for polling a run of another router. It grows while nothing happens."""
 SURE_S = 2.0
-"""How often a run of this router is looked at in the store, whatever it told."""
+"""Interval for checking the store for a local run, in case a notification was dropped."""
 Json = dict[str, Any]
 Frame = tuple[int, bytes]
-"""An event as it is sent, and its number."""
+"""Number of an event, and the event as it is sent."""
 
 
 class Feed:
-    """One run's events, without those that its watchers have got already. It reads no further ahead than the first of them.
+    """Events of one run, without those that its watchers have already. It reads no further ahead than its
+    first watcher.
 
     Args:
-        service: that has the run, or its store.
-        id: of the run.
-        room: where its bytes are counted.
-        account: of the watcher that it was made for, which holds them.
+        service: has the run, or its store.
+        id: id of the run.
+        room: counts the bytes that the feed holds.
+        account: account of the first watcher, to which those bytes count.
     """
 
     def __init__(self, service: Service, id: str, room: Room, account: Account) -> None:
         self.frames = deque[Frame]()
         self.n_dropped, self.dropped_seq = 0, 0
-        """How many frames were dropped before those, and the number of the last."""
+        """Number of dropped frames, and the number of the last dropped event."""
         self.is_over = False
-        """Whether nothing follows `frames`."""
+        """True if `frames` has the last events of the run."""
         self.is_full = False
-        """Whether there was no room for what follows: the feed ends, and its watchers have to come again."""
+        """True if there was no room for the next events. The feed ends then, and its watchers have to
+        reconnect.
+        """
         self.watchers = set[Watch]()
         self._service, self._id, self._large = service, id, Share(room, account)
         self._newest, self._n_bytes = 0, 0
-        self._told: list[Item] = []
+        self._pending: list[Item] = []
         self._answer = RetoldAnswer()
         self._woken, self._news, self._moved = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -70,32 +74,32 @@ class Feed:
 
     @property
     def n_frames(self) -> int:
-        """How many there were until now."""
+        """Number of frames so far, dropped ones included."""
         return self.n_dropped + len(self.frames)
 
     def begin(self) -> None:
-        """Look for events until the run ends."""
+        """Start reading events, until the run ends."""
         self._watching.enter_context(self._service.sessions.watch(self._id, self))
         self._task = asyncio.create_task(self._read_on(), name=f"feed of {self._id}")
 
     async def aclose(self) -> None:
-        """Look no more."""
+        """Stop reading."""
         self._watching.close()
         await end_task(self._task)
         self._large.resize(0)
 
     def hear(self, items: Sequence[Item]) -> None:
-        """What has just happened in the run, here. What does not fit is read from the store later."""
-        if len(self._told) < MOST_TOLD:
-            self._told += items
+        """Receive new events of a local run. Events that do not fit are read from the store later."""
+        if len(self._pending) < MOST_PENDING:
+            self._pending += items
         self._woken.set()
 
     async def wait(self, n_frames: int, timeout_s: float) -> bool:
         """Wait for more than `n_frames` frames or the end. Return False after `timeout_s` seconds."""
-        assert self._task is not None, "it was begun"
+        assert self._task is not None, "the feed has begun"
         while self.n_frames <= n_frames and not (self.is_over or self.is_full):
             if self._task.done():
-                self._task.result()  # what went wrong
+                self._task.result()  # raise its error
             news = asyncio.ensure_future(self._news.wait())
             try:
                 done, _ = await asyncio.wait([news, self._task], timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)  # fmt: skip
@@ -106,7 +110,9 @@ class Feed:
         return True
 
     def trim(self) -> None:
-        """Drop what the first watcher has got, down to `WINDOW_BYTES`. Call it when a watcher has moved on."""
+        """Drop frames that the first watcher has, down to `WINDOW_BYTES`. Call it when a watcher has moved
+        on.
+        """
         first = max((each.n_frames for each in self.watchers), default=0)
         while self._n_bytes > WINDOW_BYTES and self.n_dropped < first:
             self.dropped_seq, frame = self.frames.popleft()
@@ -119,7 +125,7 @@ class Feed:
         pause_s = SOONEST_S
         while not (self.is_over or self.is_full):
             n_before = self.n_frames
-            if not self._take_told():
+            if not self._take_pending():
                 page = await self._page()
                 self._take(page.items)
                 self.is_over = page.is_over and not self.is_full
@@ -142,17 +148,17 @@ class Feed:
     async def _wait_for_news(self, pause_s: float) -> None:
         is_here = self._service.sessions.find(self._id) is not None
         with suppress(TimeoutError):
-            async with asyncio.timeout(PAUSE_S if self._told else SURE_S if is_here else pause_s):
+            async with asyncio.timeout(PAUSE_S if self._pending else SURE_S if is_here else pause_s):
                 await self._woken.wait()
 
-    def _take_told(self) -> bool:
-        """Take what was told, where it follows what is here; False: the store has to be looked at."""
+    def _take_pending(self) -> bool:
+        """Take the notified events, if they follow the newest one. Return False if the store must be read."""
         self._woken.clear()
-        self._told = [item for item in self._told if item.seq > self._newest]
-        if not self._told or self._told[0].seq > self._newest + 1:
+        self._pending = [item for item in self._pending if item.seq > self._newest]
+        if not self._pending or self._pending[0].seq > self._newest + 1:
             return False
-        told, self._told = self._told, []
-        self._take(told)
+        items, self._pending = self._pending, []
+        self._take(items)
         return True
 
     def _take(self, items: Sequence[Item]) -> None:
@@ -173,11 +179,11 @@ class Feed:
 
     @property
     def _n_large(self) -> int:
-        """Bytes beyond what each watcher holds anyway: frames, and the answer that they were made from."""
+        """Bytes beyond the window: frames, and the answer that they are made from."""
         return max(0, self._n_bytes + self._answer.n_chars - WINDOW_BYTES)
 
     async def _page(self) -> EventPage:
-        """What the store has; nothing while it is away, and the run goes on all the same."""
+        """Return the next events of the store, or none while it is unreachable."""
         try:
             return await self._service.store.events(self._id, self._newest)
         except StoreUnavailable:
@@ -185,13 +191,13 @@ class Feed:
 
 
 class Watch:
-    """One watcher's place in the feed of a run; see `Feeds.watch`.
+    """Place of one watcher in the feed of a run; see `Feeds.watch`.
 
     Args:
-        feeds: of the router.
-        id: of the run.
-        account: of the watcher.
-        after: the number of the last event that it has.
+        feeds: the router's feeds.
+        id: id of the run.
+        account: account of the watcher.
+        after: number of the last event that the watcher has.
     """
 
     def __init__(self, feeds: "Feeds", id: str, account: Account, after: int) -> None:
@@ -201,19 +207,20 @@ class Watch:
 
     @property
     def is_over(self) -> bool:
-        """Whether it has everything."""
+        """True if the watcher has all events of the run."""
         return self._feed.is_over and self.n_frames == self._feed.n_frames
 
     async def wait(self, timeout_s: float) -> bool:
         """Wait for news or the end. Return False after `timeout_s` seconds."""
-        if self.n_frames < self._feed.n_dropped:  # others got what this one has not: it reads for itself
+        if self.n_frames < self._feed.n_dropped:  # the feed dropped frames that this watcher still needs
             await self.leave()
             self._join()
         return await self._feed.wait(self.n_frames, timeout_s)
 
     def take(self) -> bytes | None:
-        """Return what is sent next, about a piece, or None if there is no room for it. Each watcher has no more than that in
-        memory of its own, until it asks for the next.
+        """Return the next frames to send, about `PIECE_BYTES`, or None if there is no room for them.
+
+        A watcher holds no more than that in memory of its own until it takes the next piece.
         """
         feed, piece, n_bytes = self._feed, list[bytes](), 0
         for seq, frame in islice(feed.frames, max(0, self.n_frames - feed.n_dropped), None):
@@ -232,7 +239,7 @@ class Watch:
         return None if feed.is_full and not piece else b"".join(piece)
 
     async def leave(self) -> None:
-        """Watch no more; the feed ends with its last watcher."""
+        """Stop watching. The feed ends with its last watcher."""
         self._piece.resize(0)
         await self._feeds.leave(self._id, self._feed, self)
 
@@ -243,11 +250,11 @@ class Watch:
 
 
 class Feeds:
-    """Those that somebody watches.
+    """Feeds of the runs that are being watched.
 
     Args:
-        service: whose runs.
-        room: where bytes of answers are counted that clients have not taken.
+        service: has the runs.
+        room: counts the bytes of answers that clients have not read yet.
     """
 
     def __init__(self, service: Service, room: Room) -> None:
@@ -256,7 +263,7 @@ class Feeds:
 
     @asynccontextmanager
     async def watch(self, id: str, account: Account, after: int) -> AsyncGenerator[Watch]:
-        """A place in the feed of a run, for one watcher that has the events up to number `after`."""
+        """Watch a run until the end of the block. The watcher has the events up to number `after`."""
         watch = Watch(self, id, account, after)
         try:
             yield watch
@@ -264,7 +271,7 @@ class Feeds:
             await watch.leave()
 
     def join(self, id: str, account: Account, after: int) -> Feed:
-        """A feed of the run that has all events after that one, for one more watcher."""
+        """Return a feed that has all events of the run after number `after`, for one more watcher."""
         for feed in self._service.sessions.watchers(id):
             if isinstance(feed, Feed) and feed.dropped_seq <= after and not feed.is_full:
                 return feed
@@ -273,7 +280,7 @@ class Feeds:
         return feed
 
     async def leave(self, id: str, feed: Feed, watch: Watch) -> None:
-        """`watch` looks no more at `feed`."""
+        """Remove `watch` from `feed`, and close the feed after its last watcher."""
         if watch not in feed.watchers:
             return None
         feed.watchers.discard(watch)
@@ -283,8 +290,8 @@ class Feeds:
 
 
 def shown_events(event: Event, answer: RetoldAnswer) -> list[Json]:
-    """An event as watchers are shown it. Of an answer that is written again, what is new; all of it, as `answer_restarted`,
-    where it is another one.
+    """Return an event as watchers see it. Of an answer that is written again, only its new part is shown. If
+    it differs from the first one, all of it is shown as `answer_restarted`.
     """
     before: AnswerDelta | None = None
     match event:
@@ -306,9 +313,9 @@ def shown_events(event: Event, answer: RetoldAnswer) -> list[Json]:
 
 
 def _restart_json(whole: AnswerDelta) -> Json:
-    return (event_json.told(whole) or {}) | {"type": "answer_restarted"}
+    return (event_json.details(whole) or {}) | {"type": "answer_restarted"}
 
 
 def _event_json(event: Event) -> list[Json]:
-    shown = event_json.told(event)
+    shown = event_json.details(event)
     return [shown] if shown else []

@@ -1,9 +1,9 @@
-"""`POST /v1/workflows/{id}/feedback`: what those who asked for a run say of its answer."""
+"""`POST /v1/workflows/{id}/feedback`: feedback on the answer of a run."""
 
-from dataclasses import replace
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
@@ -25,81 +25,85 @@ Json = dict[str, Any]
 
 
 class FeedbackBody(BaseModel):
-    """What is said of a run; at least one thing of it."""
+    """Feedback on a run. Set at least one field."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     score: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        default=None, description="How good the answer is, from 0 to 1."
+        default=None, description="Quality of the answer, from 0 (worst) to 1 (best)."
     )
     labels: list[Annotated[NameText, Field(min_length=1, max_length=LABEL_CHARS)]] = Field(
-        default=[], max_length=MOST_LABELS, description="Words of your own, such as `wrong` or `too long`."
+        default=[],
+        max_length=MOST_LABELS,
+        description="Labels of your choice, such as `wrong` or `too long`.",
     )
     comment: str = Field(default="", max_length=COMMENT_CHARS)
     expected: str = Field(
         default="",
         max_length=EXPECTED_CHARS,
-        description="What had been the right answer: with it the question can be trained on.",
+        description="The correct answer. With it, the question can be used for training.",
     )
 
 
 @router.post("/v1/workflows/{id}/feedback")
 async def give_feedback(request: Request, id: str) -> Response:
-    """Say how good a run's answer is. For the team that asked for the run; what the same key said before is replaced. Texts
-    are kept where the team's policy keeps texts, as long as the run's own, without secrets. The record has it as `feedback`.
+    """Give feedback on the answer of a run that your team started. It replaces earlier feedback of the same key.
+
+    Texts are stored without secrets for as long as those of the run, if the team's policy allows storing
+    texts. The record of the run shows the feedback as `feedback`.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
     body = read_body(FeedbackBody, await request.body())
     run = await service.records(id, caller)
     if run is None:
-        raise UnknownName(f"No run {quote(id)} is kept here; the newest are at /v1/workflows.", param="id")
+        raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
     if not _made_by(caller, run.record.account):
-        message = "Another team asked for this run, and only that team says how good its answer is."
+        message = "This run belongs to another team. Only that team can give feedback on it."
         raise NotAllowed(message, param="id")
-    said = _to_feedback(run, caller, body)
-    await service.store.give_feedback(said)
-    return success({"id": id, "object": "workflow.feedback", **feedback_json(said)})
+    feedback = _to_feedback(run, caller, body)
+    await service.store.give_feedback(feedback)
+    return success({"id": id, "object": "workflow.feedback", **feedback_json(feedback)})
 
 
-def feedback_json(said: Feedback) -> Json:
-    """As a record shows it."""
+def feedback_json(feedback: Feedback) -> Json:
+    """Return feedback as a record shows it."""
     return {
-        "key_id": said.key_id or None,
-        "created": said.made_us // 1_000_000,
-        "score": said.score,
-        "labels": list(said.labels),
-        "comment": said.comment,
-        "expected": said.expected,
+        "key_id": feedback.key_id or None,
+        "created": feedback.made_us // 1_000_000,
+        "score": feedback.score,
+        "labels": list(feedback.labels),
+        "comment": feedback.comment,
+        "expected": feedback.expected,
     }
 
 
 def _made_by(caller: Caller, account: Account) -> bool:
-    """Whether the caller's own team asked for the run of that account; without a team, the key itself."""
+    """Return whether the caller's team started the run of `account`; without a team, whether its key did."""
     mine = caller.account
     return mine.team_id == account.team_id and (bool(mine.team_id) or mine.key_id == account.key_id)
 
 
 def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
-    """What may be kept of `body`.
+    """Return what may be stored of `body`.
 
     Raises:
-        BadTask: it says nothing, or has texts where those of the run are gone.
-        NotAllowed: it has texts, and the policy keeps none.
+        BadTask: `body` is empty, or has texts although the texts of the run are no longer stored.
+        NotAllowed: `body` has texts, and the policy does not allow storing them.
     """
     if body.score is None and not (body.labels or body.comment or body.expected):
-        raise BadTask("Say something: score, labels, comment or expected.", param="score")
+        raise BadTask("Set at least one of score, labels, comment and expected.", param="score")
     text = "comment" if body.comment else "expected" if body.expected else None
     permit = run.record.task.permit
     if text and not (permit.stores and caller.policies.both.store_content):
-        message = f"{text}: by the policy of this key or its team no text of a run is kept. Send score and labels alone."
+        message = f"{text}: the policy of this key or its team does not allow texts to be stored. Send only score and labels."
         raise NotAllowed(message, param=text)
     if text and not run.has_content:
-        raise BadTask(f"{text}: the run's texts are not kept any more. Send score and labels alone.", param=text)  # fmt: skip
+        raise BadTask(f"{text}: the texts of this run are no longer stored. Send only score and labels.", param=text)  # fmt: skip
     hides = permit.hides_personal_data or caller.policies.both.redact_personal_data
     redact = redactor_of(replace(permit, hides_personal_data=hides))
 
-    def kept(text: str) -> str:  # a database takes no half characters, PostgreSQL no NUL
+    def kept(text: str) -> str:  # databases reject lone surrogates, and PostgreSQL also NUL
         return redact(text).replace("\0", " ").encode(errors="replace").decode()
 
     labels = tuple(dict.fromkeys(map(kept, body.labels)))

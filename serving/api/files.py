@@ -1,5 +1,5 @@
-"""`/v1/files`: requests of batches and what became of them, and files that requests name. Knows nothing of what is in
-one.
+"""`/v1/files`: inputs and outputs of batches, and files that requests name. The content is not interpreted
+here.
 """
 
 import uuid
@@ -31,15 +31,15 @@ from serving.sessions.service import Service
 
 router = APIRouter()
 BATCH, USER_DATA = "batch", "user_data"
-"""Lines of a batch; what requests name by its id, a PDF or text."""
+"""Purposes: lines of a batch, and a PDF or text that requests name by its id."""
 SECOND_US = 1_000_000
 PARSED_BYTES = 16_384
-"""Of a form at once: its parser takes up to a microsecond for each byte."""
+"""Bytes of a form to parse at once. The parser takes up to a microsecond per byte."""
 Kept = TypeVar("Kept", File, Batch)
 
 
 class ExpiresAfter(BaseModel):
-    """OpenAI's: how long a file is kept, at most."""
+    """When a file expires, as in OpenAI's API."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=3_600, le=2_592_000)]
@@ -47,13 +47,17 @@ class ExpiresAfter(BaseModel):
 
 @router.post("/v1/files")
 async def upload(request: Request) -> Response:
-    """Keep a file of requests for a batch, or one that requests name: a form with `purpose` and `file`."""
+    """Upload a file as a multipart form with `purpose` and `file`.
+
+    With the purpose `batch`, the file holds the requests of a batch. With `user_data`, it is a PDF or text
+    that requests can name by its id.
+    """
     caller = caller_of(request)
     check_keeps(caller)
     batches = batches_of(request)
     purpose, name, content, asked_s = await _form(request, caller.account.key_id)
     if len(content) > batches.settings.max_file_bytes:
-        raise TooLarge(f"file: it is longer than {batches.settings.max_file_bytes} bytes (batches.max_file_bytes). Send several.", param="file")  # fmt: skip
+        raise TooLarge(f"file: the file must have at most {batches.settings.max_file_bytes} bytes (batches.max_file_bytes). Split it.", param="file")  # fmt: skip
     service: Service = request.app.state.service
     limits = service.pool.settings.limits
     redact = redactor_of(caller.policies, MOST_CHECKED_IN_FILE)
@@ -72,15 +76,15 @@ async def upload(request: Request) -> Response:
 
 
 async def _check_room(batches: Batches, file: File) -> None:
-    """Whether a file fits beside the others of its team.
+    """Check that the team has room for a file.
 
     Raises:
-        TooLarge: it does not.
+        TooLarge: the files of the team would exceed `batches.max_bytes_per_team`.
     """
     most = batches.settings.max_bytes_per_team
     if await batches.store.used_bytes(file.account) + file.n_bytes > most:
         raise TooLarge(
-            f"file: the files of this team may take {most} bytes (batches.max_bytes_per_team). Delete some.",
+            f"file: the files of a team may use at most {most} bytes (batches.max_bytes_per_team). Delete some.",
             param="file",
         )
 
@@ -90,27 +94,29 @@ async def files(
     request: Request,
     purpose: Annotated[str | None, Query(pattern=r"^[^\x00]+$")] = None,
     limit: Annotated[int, Query(ge=1, le=10_000)] = 10_000,
-    after: Annotated[str | None, Query(description="The id of a file: those after it in the list.")] = None,
+    after: Annotated[
+        str | None, Query(description="Id of a file. Only files after it in the list are returned.")
+    ] = None,
     order: Literal["asc", "desc"] = "desc",
 ) -> Response:
-    """The files that the caller's team has here."""
+    """List the files of the caller's team."""
     caller = caller_of(request)
-    found = await batches_of(request).store.files(caller, purpose)
+    listed = await batches_of(request).store.files(caller, purpose)
     if order == "asc":
-        found.reverse()
-    return await page(found, file_json, limit, after)
+        listed.reverse()
+    return await page(listed, file_json, limit, after)
 
 
 @router.get("/v1/files/{id}")
 async def file(request: Request, id: str) -> Response:
-    """One file, without its content. Another team's is as one that is not there."""
+    """Return one file without its content. A file of another team is reported as not found."""
     caller = caller_of(request)
     return success(file_json(await find_file(request, id, caller)))
 
 
 @router.get("/v1/files/{id}/content")
 async def content(request: Request, id: str) -> Response:
-    """What a file holds."""
+    """Return the content of a file."""
     caller = caller_of(request)
     n_bytes = (await find_file(request, id, caller)).n_bytes
     store = batches_of(request).store
@@ -122,8 +128,8 @@ async def content(request: Request, id: str) -> Response:
 
 
 async def _pieces(store: BatchStore, id: str, piece: bytes, n_bytes: int) -> AsyncGenerator[bytes]:
-    """`piece` and what follows it in the file: who reads slowly holds no more than one in memory. Where the file goes
-    meanwhile, the answer breaks off.
+    """Yield `piece` and the rest of the file. A slow client holds only one piece in memory. If the file is
+    deleted meanwhile, the response ends early.
     """
     n_sent = 0
     while piece:
@@ -136,7 +142,7 @@ async def _pieces(store: BatchStore, id: str, piece: bytes, n_bytes: int) -> Asy
 
 @router.delete("/v1/files/{id}")
 async def delete(request: Request, id: str) -> Response:
-    """Forget a file. A batch that has begun on it fails."""
+    """Delete a file. A batch that is processing it fails."""
     caller = caller_of(request)
     await find_file(request, id, caller)
     await batches_of(request).store.delete_file(id)
@@ -144,32 +150,32 @@ async def delete(request: Request, id: str) -> Response:
 
 
 async def find_file(request: Request, id: str, caller: Caller, param: str = "file_id") -> File:
-    """The file of that id.
+    """Return a file.
 
     Raises:
-        UnknownName: there is none, or it is not for `caller` to see.
+        UnknownName: there is no such file, or `caller` may not see it.
     """
-    found = await batches_of(request).store.file(id)
-    if found is None or not caller.sees(found.account):
+    stored = await batches_of(request).store.file(id)
+    if stored is None or not caller.sees(stored.account):
         raise _no_file(id, param)
-    return found
+    return stored
 
 
 def batches_of(request: Request) -> Batches:
-    """This router's."""
+    """Return this router's batches."""
     return request.app.state.batches
 
 
 def check_keeps(caller: Caller) -> None:
-    """Files are texts, and kept.
+    """Check that the caller's policy allows storing text, which files and batches need.
 
     Raises:
-        NotAllowed: by a policy no text of the caller's may be.
+        NotAllowed: a policy of the caller forbids it.
     """
     if whose := caller.policies.whose(lambda policy: policy.store_content):
         raise NotAllowed(
-            f"file: by the policy of this {whose}, no text is kept, which files and batches need. "
-            f"An administrator may change it: `podium {whose}s policy`.",
+            f"file: the policy of this {whose} does not allow texts to be stored, which files and batches need. "
+            f"An administrator can change it with `podium {whose}s policy`.",
             param="file",
         )
 
@@ -177,14 +183,14 @@ def check_keeps(caller: Caller) -> None:
 async def page(
     items: Sequence[Kept], show: Callable[[Kept], Json], limit: int, after: str | None
 ) -> Response:
-    """Some of a list.
+    """Return one page of a list.
 
     Raises:
-        UnknownName: `after` is none of it.
+        UnknownName: `after` is not in the list.
     """
     ids = [item.id for item in items]
     if after is not None and after not in ids:
-        raise UnknownName(f"after: there is no {quote(after)} in this list.", param="after")
+        raise UnknownName(f"after: {quote(after)} is not in this list.", param="after")
     begin = ids.index(after) + 1 if after is not None else 0
     shown = items[begin : begin + limit]
     first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
@@ -193,7 +199,7 @@ async def page(
 
 
 def file_json(file: File) -> Json:
-    """A file, as OpenAI writes one."""
+    """Return a file in OpenAI's format."""
     return {
         "id": file.id,
         "object": "file",
@@ -207,51 +213,53 @@ def file_json(file: File) -> Json:
 
 
 async def _in_pieces(body: bytes, payer: str) -> AsyncGenerator[bytes]:
-    """`body`, for a parser that does as much at once as it is given."""
+    """Yield `body` in pieces, because the parser processes all that it gets at once."""
     for begin in range(0, len(body), PARSED_BYTES):
         async with turn(payer):
             yield body[begin : begin + PARSED_BYTES]
 
 
 async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | None]:
-    """The purpose, the name and the content of the file in a form, and for how many seconds it is to be kept.
+    """Return the purpose, the name and the content of the file in a form, and for how many seconds to store
+    it.
 
     Raises:
-        BadTask: it is no such form.
+        BadTask: the form is malformed or incomplete.
     """
     try:
         async with aclosing(_in_pieces(await request.body(), payer)) as pieces:
             form = await MultiPartParser(request.headers, pieces, max_files=1, max_fields=10).parse()
     except (MultiPartException, FormParserError, KeyError) as exc:
-        raise BadTask("file: the body is no form with one file and a purpose.", param="file") from exc
+        message = "file: the body must be a multipart form with `purpose` and one `file`."
+        raise BadTask(message, param="file") from exc
     purpose, sent = form.get("purpose"), form.get("file")
     if not isinstance(purpose, str) or purpose not in (BATCH, USER_DATA):
-        raise BadTask(f"purpose: only {BATCH!r} and {USER_DATA!r} are served.", param="purpose")
+        raise BadTask(f"purpose must be {BATCH!r} or {USER_DATA!r}.", param="purpose")
     if not isinstance(sent, UploadFile):
-        raise BadTask("file: the form has no file.", param="file")
+        raise BadTask("file is missing from the form.", param="file")
     try:
         name = check_name_text((sent.filename or "file")[:255])
     except ValueError as exc:
-        raise BadTask(f"file: in its name {exc}.", param="file") from exc
+        raise BadTask(f"file: in its name, {exc}.", param="file") from exc
     return purpose, name, await sent.read(), _asked_s(form)
 
 
 def _asked_s(form: FormData) -> int | None:
-    """For how long a form asks that its file be kept; None: it does not say.
+    """Return for how many seconds the form asks to store the file, or None if it does not say.
 
     Raises:
-        BadTask: it asks for something else.
+        BadTask: `expires_after` is invalid.
     """
-    asked = {
+    fields = {
         key: form[f"expires_after[{key}]"] for key in ("anchor", "seconds") if f"expires_after[{key}]" in form
     }
-    if not asked:
+    if not fields:
         return None
     try:
-        return ExpiresAfter.model_validate(asked).seconds
+        return ExpiresAfter.model_validate(fields).seconds
     except ValidationError as exc:
         raise BadTask(f"expires_after: {exc.errors()[0]['msg']}.", param="expires_after") from exc
 
 
 def _no_file(id: str, param: str = "file_id") -> UnknownName:
-    return UnknownName(f"{param}: no file {quote(id)} is kept here; GET /v1/files lists yours.", param=param)
+    return UnknownName(f"{param}: file {quote(id)} not found. GET /v1/files lists your files.", param=param)

@@ -15,35 +15,37 @@ router = APIRouter()
 
 @router.get("/healthz")
 async def healthz() -> Response:
-    """The router is alive."""
+    """Report that the router is alive. Needs no key."""
     return success({"status": "ok"})
 
 
 @router.get("/v1/replicas")
 async def replicas(request: Request) -> Response:
-    """How many replicas each deployment has, by state."""
+    """Return the number of replicas of each deployment, by state."""
     service: Service = request.app.state.service
     return success({"object": "replicas", "replicas": await service.replicas()})
 
 
 @router.get("/readyz")
 async def readyz(request: Request) -> Response:
-    """Able to answer, and how well: see `serving.sessions.readiness`. Without a key, as for probes, it is the status alone;
-    a key without the scope `admin` is shown no details, and only the workers of its policy.
+    """Report whether the server can answer requests, and how well its workers do.
+
+    Without a key, for probes, the response has only the `status`. A key without the scope `admin` sees no
+    details, and only the workers that its policy allows.
     """
     service: Service = request.app.state.service
-    status, said = await service.readiness.state(service.pool, service.conductor_health)
+    status, state = await service.readiness.state(service.pool, service.conductor_health)
     if CALLER not in request.scope:
-        return success({"status": said["status"]}, status=status)
-    said |= {"workers": service.pool.settings.pool, "running": service.running}
+        return success({"status": state["status"]}, status=status)
+    state |= {"workers": service.pool.settings.pool, "running": service.running}
     if service.is_store_away:
-        said["store"] = "away"
+        state["store"] = "away"
     if service.refused:
-        said["refused_user_config"] = service.refused
+        state["refused_user_config"] = service.refused
     caller = caller_of(request)
     if not caller.may(Scope.ADMIN):
         permit = permit_of(caller.policies, service.pool.settings)
-        return success(for_others(said, permit), status=status)
+        return success(for_others(state, permit), status=status)
     if service.policy_faults:
-        said["policies"] = service.policy_faults
-    return success(said, status=status)
+        state["policies"] = service.policy_faults
+    return success(state, status=status)

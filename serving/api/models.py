@@ -1,4 +1,4 @@
-"""`GET /v1/models`: every name that `model` takes."""
+"""`GET /v1/models`: every name that `model` accepts."""
 
 from fastapi import APIRouter, Request
 from starlette.responses import Response
@@ -14,12 +14,15 @@ from serving.sessions.service import Service
 
 router = APIRouter()
 NEVER = "1970-01-01T00:00:00Z"
-"""`created` in Anthropic's form: nobody says when a model was made."""
+"""`created_at` in Anthropic's format. The real date of a model is unknown."""
 
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """OpenAI's list, with what Anthropic's has beside; `podium.kind` says which sort each name is."""
+    """List the models that the caller may use, with the fields of OpenAI's and Anthropic's lists.
+
+    `podium.kind` says whether a name is a conductor, a workflow or a worker.
+    """
     service: Service = request.app.state.service
     policies = caller_of(request).policies
     allowed = allowed_names(service.pool, policies)
@@ -31,7 +34,7 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
-    """One of them."""
+    """Return one model."""
     service: Service = request.app.state.service
     policies = caller_of(request).policies
     check_name(name, service.pool, policies)
@@ -65,7 +68,7 @@ def _model(service: Service, permit: Permit, name: str, kind: str) -> dict[str, 
 
 
 def _price(price: Price | None) -> dict[str, float] | None:
-    """Of a worker's own calls, in dollars a million tokens; null: it is not known."""
+    """Return a worker's own price in dollars per million tokens, or None if it is unknown."""
     if price is None:
         return None
     rates = {"input_usd_per_mtok": price.input_usd_per_mtok, "output_usd_per_mtok": price.output_usd_per_mtok}

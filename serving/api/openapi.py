@@ -1,6 +1,7 @@
-"""`GET /v1/openapi.json`: the whole API in OpenAPI's words. What FastAPI's own routes take is read from them; the
-bodies of the others, which are read by hand, are in `BODIES`. There is no page for it: FastAPI's loads scripts
-from a CDN.
+"""`GET /v1/openapi.json`: the OpenAPI document of the whole API.
+
+FastAPI generates the part for its own routes. The other routes parse their bodies themselves; `BODIES`
+declares those. There is no documentation page, because FastAPI's loads scripts from a CDN.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,23 +30,21 @@ from serving.api.respond import constant
 
 Json = dict[str, Any]
 REF = "#/components/schemas/{model}"
-DESCRIPTION = (
-    "One endpoint behind which many models answer. A key is sent as `Authorization: Bearer` or `x-api-key`."
-)
+DESCRIPTION = "One OpenAI-compatible endpoint for many models. Send the API key as `Authorization: Bearer` or `x-api-key`."
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """What a route takes, and what kinds of content it answers with."""
+    """Body that a route accepts, and the content types of its responses."""
 
     model: type[BaseModel] | None = None
-    """None: none, or what JSON Schema says badly, such as a file."""
+    """Schema of the body. None: no body, or one without a JSON Schema, such as a file."""
     content_type: str = "application/json"
     answers: tuple[str, ...] = ("application/json",)
 
 
 class FileForm(BaseModel):
-    """The form of `POST /v1/files`."""
+    """Form of `POST /v1/files`."""
 
     purpose: Literal["batch", "user_data"]
     file: Annotated[bytes, Field(json_schema_extra={"type": "string", "format": "binary"})]
@@ -71,18 +70,18 @@ BODIES: Mapping[str, Body] = {
     "POST /v1/batches": Body(NewBatch),
     "POST /v1/workflows/{id}/feedback": Body(FeedbackBody),
 }
-"""By method and path: a line for each route that FastAPI does not read the body of."""
+"""Bodies by method and path, for each route whose body FastAPI does not parse."""
 router = APIRouter()
 
 
 @router.get("/v1/openapi.json")
 async def openapi(request: Request) -> Response:
-    """This description."""
+    """Return the OpenAPI document of the API."""
     return constant(request, document)
 
 
 def document(routes: Sequence[BaseRoute]) -> Json:
-    """The description of `routes`; mounted folders are not in it."""
+    """Return the document for `routes`, without mounted folders."""
     read = get_openapi(
         title="Podium",
         version="1",
@@ -98,20 +97,20 @@ def document(routes: Sequence[BaseRoute]) -> Json:
             body = BODIES.get(f"{method} {route.path}", Body())
             schema = refs.get((body.model, "validation")) if body.model else None
             read["paths"].setdefault(route.path, {})[method.lower()] = _operation(route, method, body, schema)
-    for place, body in BODIES.items():  # FastAPI describes some of them, but not their bodies
+    for place, body in BODIES.items():  # FastAPI describes some of these routes, but not their bodies
         method, _, path = place.partition(" ")
         operation = read["paths"][path][method.lower()]
         if body.model is not None and "requestBody" not in operation:
             operation["requestBody"] = _request_body(body, refs[body.model, "validation"])
     for path in read["paths"].values():
         for operation in path.values():
-            operation["responses"].pop("422", None)  # FastAPI's word; ours is 400, in OpenAI's shape
+            operation["responses"].pop("422", None)  # FastAPI's default; ours is 400, in OpenAI's format
             operation["responses"].setdefault("default", _error())
     return read | {"security": [{"key": []}, {}]}
 
 
 def plain(routes: Sequence[BaseRoute]) -> list[Route]:
-    """The routes that FastAPI does not describe."""
+    """Return the routes that FastAPI does not describe."""
     return [route for route in routes if isinstance(route, Route) and not isinstance(route, APIRoute)]
 
 
@@ -144,6 +143,6 @@ def _request_body(body: Body, schema: Json) -> Json:
 def _error() -> Json:
     schema = {"$ref": REF.format(model=Error.__name__)}
     return {
-        "description": "An error; `param` names the field.",
+        "description": "The request failed. `param` names the field that caused it, if any.",
         "content": {"application/json": {"schema": schema}},
     }

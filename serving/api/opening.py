@@ -1,12 +1,13 @@
-"""Which run answers a request: one of its own, one that outlives its client, or that of an earlier request.
-
-Does not know what the client is sent.
+"""Finds or starts the run that answers a request: a run that ends with the request, a run that outlives its
+client, or the run of an earlier request.
 """
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.errors import StoreUnavailable
 from conductor.run.run import Run
@@ -27,13 +28,13 @@ class RunOpener:
     """Opens the run of one request, once.
 
     Args:
-        service: that runs it.
-        request: of the client.
-        headers: of the request, for its trace.
+        service: starts and finds runs.
+        request: the client's request.
+        headers: headers of the request, for its trace.
         caller: the client.
-        id: of the run, if the request gets one of its own.
-        keeping: how the run outlives its client; None: it ends with the response.
-        siblings: the other runs that answer the request; None: this is the only one.
+        id: id for a new run.
+        keeping: how the run outlives its client. None: it ends with the response.
+        siblings: the other runs that answer the request. None: this is the only one.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class RunOpener:
         self._caller, self._id, self._keeping, self._siblings = caller, id, keeping, siblings
         self._sessions = service.sessions
         self.rate: RateReservation = NO_RATES
-        """What the request has taken of the caller's rates."""
+        """What the request has used of the caller's rate limits."""
         self.is_left = False
-        """Whether the client left before a kept run had begun."""
+        """True if the client disconnected before a kept run had begun."""
         self.is_joined = True
-        """Whether a retry gets the failure of the run and no new run."""
+        """True if a retry gets the failure of this run instead of a new run."""
         self.own: Run | None = None
-        """The run, if it ends with this response, or a view of an earlier run; None for a kept run."""
+        """The run, if it ends with this response, or a view of an earlier run. None for a kept run."""
         self.joinable: Run | None = None
         """The run, if a retry would join it."""
 
@@ -65,11 +66,11 @@ class RunOpener:
         """Open the run that answers.
 
         Args:
-            resolved: the request.
-            may_join: whether it may join the run of an earlier request that failed or was cut off.
+            resolved: the task and the team that runs it.
+            may_join: whether to join the run of an equal earlier request that failed or was cut off.
 
         Raises:
-            PodiumError: there is none.
+            PodiumError: no run can answer.
         """
         opened = self._open_kept if self._keeping else self._open_unnamed
         async with opened(resolved, may_join=may_join) as run:
@@ -89,12 +90,12 @@ class RunOpener:
             if run.record.status == "finished":
                 await earlier.forget_retry(run.record)
             return
-        spec = replace(
+        spec = dataclasses.replace(
             self._spec(resolved),
             cached=match.record,
             is_cached=is_cached,
             n_beside=self._request.n_beside,
-            before_calls=self._siblings.wait_until_let_in if self._siblings else None,
+            before_calls=self._siblings.wait_until_admitted if self._siblings else None,
         )
         async with self._sessions.start(spec, self._caller) as session:
             run = self.own = session.run
@@ -107,11 +108,13 @@ class RunOpener:
 
     @asynccontextmanager
     async def _open_kept(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
-        """Open a run that outlives its client, or the run of an earlier request of the same name."""
+        """Open a run that outlives its client, or the run of an earlier request with the same idempotency
+        key.
+        """
         beginning = asyncio.create_task(self._begin(resolved), name="run begins")
         try:
             begun = await asyncio.shield(beginning)
-        except asyncio.CancelledError:  # the client left; what was claimed is run
+        except asyncio.CancelledError:  # the client disconnected, but the claimed run must still begin
             beginning.add_done_callback(_close_answer)
             self.is_left = True
             raise
@@ -128,19 +131,21 @@ class RunOpener:
         return RunSpec(self._id, resolved.task, resolved.team, self._headers, self.rate)
 
     def _follow(self, match: Match) -> AbstractAsyncContextManager[Run]:
-        """Open the run of an earlier request as one more reader."""
+        """Read the run of an earlier request."""
         claim = _claim_of(match)
         opened = follow(self._service.store, claim)
         return self._sessions.follow(claim.run_id, self._caller.account, opened)
 
     async def _wait_until_begun(self, match: Match) -> bool:
-        """See `wait_until_begun`. It reads the store as often as a follower, so it counts as one."""
+        """Wait for a claimed run; see `wait_until_begun`. It reads the store like a follower, so it counts as
+        one.
+        """
         claim = _claim_of(match)
         with self._sessions.read(claim.run_id, self._caller.account):
             return await wait_until_begun(self._service.store, claim)
 
     async def _begin(self, resolved: ResolvedTask) -> Run | Match:
-        """Begin a run that outlives this response, or return the earlier request whose run answers."""
+        """Start a run that outlives this response, or return the earlier request whose run answers."""
         keeping, store, earlier = self._keeping, self._service.store, self._sessions.requests
         assert keeping is not None, "the run outlives its client"
         match = await earlier.claim(keeping.key, self._id) if keeping.key else None
@@ -153,21 +158,21 @@ class RunOpener:
         try:
             if self._request.podium.background and store.is_away:
                 raise StoreUnavailable(NOT_WRITTEN)
-            spec = replace(spec, task=replace(spec.task, may_change=keeping.may_change))
+            spec = dataclasses.replace(spec, task=replace(spec.task, may_change=keeping.may_change))
             run = await self._sessions.start_kept(spec, self._caller)
             if self._request.podium.background:
                 await self._wait_until_written(run)
             return run
-        except Exception:  # nothing was run
+        except Exception:  # the run did not start
             if match is not None:
                 await store.release(_claim_of(match))
             raise
 
     async def _wait_until_written(self, run: Run) -> None:
-        """Wait until the beginning of a background run is written: an accepted run survives this replica.
+        """Wait until the start of a background run is stored: an accepted run must survive this replica.
 
         Raises:
-            StoreUnavailable: it cannot be written. The run is cancelled.
+            StoreUnavailable: the start cannot be stored. The run is cancelled.
         """
         try:
             await self._service.store.wait_until_written(self._id)
@@ -178,12 +183,12 @@ class RunOpener:
 
 
 def _claim_of(match: Match) -> Claim:
-    assert match.claim is not None, "an earlier request, or a named one, has a claim"
+    assert match.claim is not None, "a match of an earlier or a keyed request has a claim"
     return match.claim
 
 
 def _close_answer(beginning: "asyncio.Task[Run | Match]") -> None:
-    """Close the answer of a run whose client left before it had begun."""
+    """Close the answer of a run whose client disconnected before it had begun."""
     if not beginning.cancelled() and beginning.exception() is None:
         begun = beginning.result()
         if isinstance(begun, Run):

@@ -1,4 +1,4 @@
-"""Records, messages and events as JSON."""
+"""Records and messages as JSON."""
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
@@ -17,16 +17,16 @@ from serving.api.error_json import attempt_json, error_json, operator_attempt_js
 
 Json = dict[str, Any]
 PICTURE_CHARS = 64
-"""Of a picture's address: a `data:` one is shown by its beginning."""
+"""Characters of a picture's URL to show: a `data:` URL holds the picture itself."""
 
 
 def messages_json(messages: Iterable[Message]) -> list[Json]:
-    """Prompts as they were sent."""
+    """Return prompts as they were sent."""
     return [_message(message) for message in messages]
 
 
 def turns_json(step: StepRecord) -> Json:
-    """A step's turns with its tools; nothing where it called none."""
+    """Return a step's turns with its tools, or nothing if the step called none."""
     return {"turns": [_turn(turn) for turn in step.turns]} if step.turns else {}
 
 
@@ -48,12 +48,12 @@ def _seconds(at_s: float | None) -> float | None:
 
 
 def call_of_tool(pending: PendingCall) -> Json:
-    """A call of a tool, as its step made it."""
+    """Return a tool call as its step made it."""
     return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
 
 
 def results_json(given: Given) -> list[Json]:
-    """What a client sent to a run that waited."""
+    """Return the results that a client sent to a waiting run."""
     return [{"number": each.number, **_result(each.result)} for each in given.results]
 
 
@@ -87,12 +87,12 @@ def _part(part: Part) -> str:
 
 
 Inner = Mapping[str, Record]
-"""The records of the runs inside a run, by id."""
+"""Records of the runs inside a run, by id."""
 NONE: Inner = {}
 
 
 def model_name(record: Record) -> str:
-    """The name that was asked for; of a worker that failed over, the name of the one who answers."""
+    """Return the requested name. If a worker failed over, return the worker that answered."""
     plan = record.answering_plan
     if plan is None or plan.source != "worker":
         return record.model
@@ -100,8 +100,11 @@ def model_name(record: Record) -> str:
 
 
 def usage(record: Record) -> Json:
-    """The answering step's tokens, the rest beside them, and all in `total_tokens`. Where tokens of calls are in
-    none of these sums, how many calls; and whether the cost is a bound for that.
+    """Return the tokens of the answering step, with those of all other calls in the details and in
+    `total_tokens`.
+
+    `unmetered_calls` counts calls whose tokens are unknown and in none of the sums. `cost_is_bound` says that
+    the cost is an upper bound for that reason.
     """
     answering, rest = record.answering_usage, record.orchestration
     return {
@@ -124,7 +127,7 @@ def usage(record: Record) -> Json:
 
 
 def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
-    """The answer's `podium` object; its steps in full where they were asked for."""
+    """Return the `podium` object of an answer. `trace` includes its steps in full."""
     return {
         "workflow_id": record.id,
         "rounds": record.rounds,
@@ -143,7 +146,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
 def workflow(
     record: Record, inner: Inner = NONE, *, for_operator: bool = True, has_content: bool = True
 ) -> Json:
-    """The whole record; `content` is false where its texts are not here, only how long they are."""
+    """Return the whole record. `content` is false if only the lengths of its texts are stored."""
     plan = record.answering_plan
     return {
         "id": record.id,
@@ -180,22 +183,22 @@ def workflow(
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
-    """Every step of every plan, in full, in the order they were written."""
+    """Return every step of every plan in full, in the order in which they were written."""
     return [
         _step(plan, step, inner, for_operator=for_operator) for plan in record.plans for step in plan.steps
     ]
 
 
 def step_json(step: StepRecord | Step) -> Json:
-    """A step as `podium.plan` takes it; `needs` and `on_failure` where they were said."""
+    """Return a step as `podium.plan` accepts it, with `needs` and `on_failure` if they were set."""
     written: Json = {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
-    said: Json = {"needs": step.needs} if step.needs else {}
-    said |= {} if step.tools else {"tools": False}
-    return written | said | ({"on_failure": step.on_failure} if step.on_failure else {})
+    options: Json = {"needs": step.needs} if step.needs else {}
+    options |= {} if step.tools else {"tools": False}
+    return written | options | ({"on_failure": step.on_failure} if step.on_failure else {})
 
 
 def dollars(amount: Decimal | None) -> float | None:
-    """For JSON; unknown stays null."""
+    """Return an amount for JSON; an unknown one is null."""
     return None if amount is None else float(amount)
 
 
@@ -220,8 +223,8 @@ def _brief(step: Json) -> Json:
 
 
 def _tries(step: StepRecord) -> tuple[Attempt, ...]:
-    """The calls of a step that gave no answer, before the one that did; where none did, all but the last, whose error is
-    the step's.
+    """Return the failed calls of a step, up to the one that answered. If none answered, leave out the last
+    one: its error is the step's own.
     """
     own = step.failure if step.result is None and step.started_s is not None else None
     return (*step.cut, *step.failed, *(own.attempts if own else ()))
@@ -268,18 +271,18 @@ def _plan(plan: PlanRecord, *, for_operator: bool) -> Json:
 
 
 def _segment(segment: Segment) -> Json:
-    """A time that the run waited for its client's tools; `waited_s` is null while it does."""
+    """Return a wait for the client's tools. `waited_s` is null while the run still waits."""
     waited_s = None if segment.given is None else seconds(segment.waited_s)
     return {"at_s": seconds(segment.at_s), "suspended": segment.suspended or None, "waited_s": waited_s}
 
 
 def _origin(record: Record) -> Json:
-    """The run whose answer it was given, where it was given one."""
+    """Return the run that a cached answer comes from, or nothing."""
     return {"cached_from": record.cached_from} if record.cached_from else {}
 
 
 def _account(account: Account) -> Json | None:
-    """Whom the run is for, by ids; None where no key was asked for."""
+    """Return the ids of the key and the team of the run, or None if the server needed no key."""
     return {"key_id": account.key_id, "team_id": account.team_id or None} if account.key_id else None
 
 
@@ -292,7 +295,7 @@ def _error(failure: Failure | None, *, for_operator: bool) -> Json | None:
 def call_json(
     result: CallResult | None, cut: tuple[Attempt, ...] = (), *, for_operator: bool = False
 ) -> Json:
-    """What a call gave and took, and what failed before it."""
+    """Return the output and cost of a call, and the attempts that failed before it."""
     attempts = [
         (operator_attempt_json if for_operator else attempt_json)(each)
         for each in (*cut, *(result.attempts if result else ()))
@@ -317,7 +320,7 @@ def call_json(
 
 
 def tokens(usage: Usage | None) -> Json | None:
-    """Tokens of a call; None where nobody said."""
+    """Return the tokens of a call, or None if the upstream did not report them."""
     if usage is None:
         return None
     return {
@@ -330,7 +333,7 @@ def tokens(usage: Usage | None) -> Json | None:
 
 
 def cache_writes(usage: Usage) -> Json:
-    """Tokens written to the provider's cache, and those of them that it keeps for an hour."""
+    """Return the tokens written to the provider's cache, and how many of them it keeps for an hour."""
     return {
         "cache_write_tokens": usage.cache_write_tokens,
         "cache_write_1h_tokens": usage.cache_write_1h_tokens,
@@ -338,5 +341,5 @@ def cache_writes(usage: Usage) -> Json:
 
 
 def seconds(at_s: float | None) -> float | None:
-    """For JSON."""
+    """Return a time for JSON, rounded to microseconds."""
     return None if at_s is None else round(at_s, 6)

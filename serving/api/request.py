@@ -37,33 +37,33 @@ EFFORT_STEPS: dict[str, int] = {
     "max": 5,
 }
 EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
-"""Rounds on top of the model's own."""
+"""Rounds that an effort adds to the model's own."""
 MOST = 1_000_000_000
-"""No limit may be larger, so that sums of them still fit into JSON's numbers."""
+"""Upper bound for every limit, so that sums of limits fit into JSON numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
-"""Of English, and of an answer of no stated length."""
+"""Estimates: characters per token of English, and tokens of an answer without a stated length."""
 PICTURE_TOKENS = 1_600
-"""What the providers' counts for a picture of usual size come to."""
+"""Estimated tokens of a picture of usual size, from the providers' own counts."""
 MOST_PARTS = 20_000
-"""Of a conversation, its messages counted with them. A short request may refer to earlier turns or hold compacted ones, and
-more of them keep a router busy for seconds.
+"""Limit for the messages and parts of a conversation together. A short request can refer to earlier turns or
+hold compacted ones, and more parts would keep a router busy for seconds.
 """
 MOST_NAMES = 1000
-"""Workers that a request may name."""
+"""Limit for the workers that a request may name."""
 
 
 def check_size(messages: Iterable[Message], param: str) -> None:
-    """See that a conversation has no more parts than can be worked on at once.
+    """Check that a conversation is not too large to process.
 
     Raises:
-        TooLarge: it has.
+        TooLarge: the conversation has more than `MOST_PARTS` messages and parts.
     """
     n_parts = 0
-    for message in messages:
-        n_parts += 1 + sum(1 for _ in message.all_parts)
+    for each in messages:
+        n_parts += 1 + sum(1 for _ in each.all_parts)
         if n_parts > MOST_PARTS:
-            said = f"The conversation has more than {MOST_PARTS} messages and parts. Send those that matter."
-            raise TooLarge(said, param=param)
+            message = f"The conversation has more than {MOST_PARTS} messages and parts. Send fewer."
+            raise TooLarge(message, param=param)
 
 
 class _Strict(BaseModel):
@@ -71,83 +71,118 @@ class _Strict(BaseModel):
 
 
 class PlannedStep(_Strict):
-    """A step of a plan of the caller's own. An empty subtask is the question as it stands."""
+    """Step of a plan that the request brings."""
 
-    worker: str
-    subtask: str = ""
+    worker: str = Field(description="Name of the worker.")
+    subtask: str = Field(default="", description="Task for the worker. Empty: the question itself.")
     access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
-        default_factory=list[int]
+        default_factory=list[int],
+        description="Indexes of the earlier steps whose results the step reads, from 0, or `all`.",
     )
-    needs: str = ""
-    """Why this worker; for the record alone. A plan of `POST /v1/plans` has it and can be sent back as it is."""
-    tools: bool = True
-    """Whether it may call the request's tools."""
-    on_failure: OnFailure | None = None
-    """What follows where it fails; null: what `on_step_failure` says."""
+    needs: str = Field(
+        default="",
+        description="Why this worker was chosen. Only stored in the record. `POST /v1/plans` returns it, so that its "
+        "plan can be sent back unchanged.",
+    )
+    tools: bool = Field(default=True, description="Whether the step may call the tools of the request.")
+    on_failure: OnFailure | None = Field(
+        default=None, description="What happens if the step fails. null: as in `on_step_failure`."
+    )
 
 
 NameText = Annotated[str, AfterValidator(check_name_text)]
 
 
 class Podium(_Strict):
-    """What a request may set beyond OpenAI's fields. Limits only ever lower what the model's settings
-    allow.
-    """
+    """Options beyond OpenAI's fields. Limits can only lower those of the model's settings, except `rounds`."""
 
-    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(default=None, max_length=MOST_NAMES)
-    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
-        default_factory=list[str], max_length=MOST_NAMES
+    workers: Annotated[list[str], Field(fail_fast=True)] | None = Field(
+        default=None,
+        max_length=MOST_NAMES,
+        description="Names of the workers that the run may call. null: as in the model's settings.",
     )
-    max_steps: int | None = Field(default=None, ge=1, le=100)
-    rounds: int | None = Field(default=None, ge=1, le=5)
-    max_cost_usd: Decimal | None = Field(default=None, gt=0, ge=Decimal("1e-12"), le=MOST)
-    max_tokens: int | None = Field(default=None, gt=0, le=MOST)
-    deadline_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    progress: Literal["off", "events", "reasoning"] = "off"
-    trace: bool = False
-    on_step_failure: OnFailure | None = None
-    """Where a step fails that others read: `fail` ends the run, `skip` tells those who read it. null: as the model's settings
-    say."""
-    cache: bool = True
-    """An answer that was given to an equal request of the team may be given again, where the settings keep any."""
-    keep: bool = False
-    """The run goes on when its client leaves."""
-    background: bool = False
-    """As `keep`, and the answer is the run's id, at once."""
+    exclude_workers: Annotated[list[str], Field(fail_fast=True)] = Field(
+        default_factory=list[str],
+        max_length=MOST_NAMES,
+        description="Names of workers that the run must not call.",
+    )
+    max_steps: int | None = Field(default=None, ge=1, le=100, description="Most steps in one plan.")
+    rounds: int | None = Field(default=None, ge=1, le=5, description="Rounds of planning.")
+    max_cost_usd: Decimal | None = Field(
+        default=None,
+        gt=0,
+        ge=Decimal("1e-12"),
+        le=MOST,
+        description="Most that the run may cost, in dollars. The run ends before it exceeds this.",
+    )
+    max_tokens: int | None = Field(
+        default=None,
+        gt=0,
+        le=MOST,
+        description="Most tokens for all calls of the run together. The run ends before it exceeds this.",
+    )
+    deadline_s: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False, description="Time limit of the run, in seconds."
+    )
+    progress: Literal["off", "events", "reasoning"] = Field(
+        default="off",
+        description="How a stream shows the plan and its progress: `off` not at all, `events` as JSON objects in "
+        "`podium`, `reasoning` in words as reasoning.",
+    )
+    trace: bool = Field(default=False, description="Whether the answer's `podium` has all steps in full.")
+    on_step_failure: OnFailure | None = Field(
+        default=None,
+        description="What happens if a step fails whose result other steps read: `fail` ends the run, `skip` tells "
+        "those steps. null: as in the model's settings.",
+    )
+    cache: bool = Field(
+        default=True,
+        description="Whether the answer may be that of an earlier equal request of the same team, if the settings "
+        "allow it.",
+    )
+    keep: bool = Field(default=False, description="Whether the run continues if its client disconnects.")
+    background: bool = Field(
+        default=False,
+        description="Like `keep`. Without `stream`, the response returns at once, with the id of the run.",
+    )
     plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
-        default=None, min_length=1, max_length=100
+        default=None,
+        min_length=1,
+        max_length=100,
+        description="Plan to run, instead of one that the conductor writes.",
     )
 
 
 def or_empty(value: Any) -> Any:
-    """Null says no more than an empty object."""
+    """Return an empty object for null, which means the same."""
     return {} if value is None else value
 
 
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
-    """What a caller asks.
+    """Request of a client, independent of its dialect.
 
     Args:
-        model: a model's, a workflow's or a worker's name.
-        conversation: at least one message.
-        sampling: of the answer.
-        effort: how much thought and how many steps it is worth.
+        model: name of a model, a workflow or a worker.
+        conversation: messages, at least one.
+        sampling: sampling parameters of the answer.
+        effort: reasoning effort. It also bounds the number of steps.
         podium: limits of this request, and how its run is shown.
-        stream: the answer is wanted while it is written.
-        include_usage: a stream ends with the run's usage.
-        tools: what the model may call; the client runs them.
-        answer_format: what the answer must be; None: any text.
-        echo: what the answer repeats of the request, as its dialect writes it.
-        operation: what is asked of the worker that `model` names; anything but a chat has no plan.
-        priority: whether somebody waits for the answer.
-        n: so many answers, each by a run of its own.
-        more: further texts to complete, beside the conversation.
-        n_beside: so many other answers share its limits of cost and tokens.
-        as_base64: vectors are wanted as base64, not as numbers.
-        places: where each message of `conversation` came, in the dialect's words; empty: `messages`, one by one.
-        left_out: what was sent, is not served and does not change the answer: a line for each, for the record.
-        logprobs_field: where it asks for log probabilities.
+        stream: whether to stream the answer.
+        include_usage: whether a stream ends with the usage of the run.
+        tools: tools that the model may call; the client runs them.
+        answer_format: format that the answer must have. None: any text.
+        echo: request fields that the response repeats, as the dialect writes them.
+        operation: operation of the worker `model`. Only a chat has a plan.
+        priority: `batch` if the answer can wait.
+        n: number of answers, each with a run of its own.
+        more: further prompts to complete, beside `conversation`.
+        n_beside: number of other answers that share its limits of cost and tokens.
+        as_base64: whether to return embeddings as base64 instead of numbers.
+        places: request field of each message, for error messages. Empty: `messages[i].content[j]`.
+        left_out: a line for each field that was ignored because it does not change the answer, for the
+            record.
+        logprobs_field: request field that asks for log probabilities.
     """
 
     model: str
@@ -172,27 +207,29 @@ class ApiRequest:
 
     @property
     def choices(self) -> "list[ApiRequest]":
-        """A request for each answer that is wanted, in their order."""
+        """One request per answer, in the order of the answers."""
         if self.n == 1 and not self.more:
             return [self]
-        asked = (self.conversation, *self.more)
-        one = replace(self, more=(), n=1, n_beside=len(asked) * self.n - 1)
-        return [replace(one, conversation=each) for each in asked for _ in range(self.n)]
+        conversations = (self.conversation, *self.more)
+        one = replace(self, more=(), n=1, n_beside=len(conversations) * self.n - 1)
+        return [replace(one, conversation=each) for each in conversations for _ in range(self.n)]
 
     def place(self, message: int, part: int) -> str:
-        """Where that part of that message came."""
+        """Return the request field of a part of a message, for error messages."""
         return self.places[message] if self.places else f"messages[{message}].content[{part}]"
 
     @property
     def token_estimate(self) -> int:
-        """About how many tokens it takes: its text and one answer. What a team of models takes beside that is
-        known when its run has ended.
+        """Estimated tokens of the text and of one answer. What a plan uses beyond that is known once the run
+        has ended.
         """
         return self.text_token_estimate + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
     @property
     def input_token_estimate(self) -> int:
-        """About how many tokens a model reads that is shown all of it."""
+        """Estimated input tokens of a model that reads the whole request, pictures and PDFs included. At
+        least 1.
+        """
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
@@ -200,12 +237,12 @@ class ApiRequest:
 
     @property
     def text_chars(self) -> int:
-        """How much text its messages, its tools and its plan hold."""
+        """Number of characters in the messages, the tools and the plan."""
         return sum(map(len, self._texts))
 
     @property
     def text_token_estimate(self) -> int:
-        """About how many tokens that is."""
+        """Estimated tokens of that text."""
         texts = list(self._texts)
         n_chars = sum(map(len, texts))
         if all(map(str.isascii, texts)):
@@ -214,10 +251,10 @@ class ApiRequest:
 
     @property
     def _texts(self) -> Iterator[str]:
-        asked = (self.conversation, *self.more)
+        conversations = (self.conversation, *self.more)
         for step in self.podium.plan or ():
             yield from (step.subtask, step.needs)
-        for conversation in asked:
+        for conversation in conversations:
             for message in conversation:
                 if message.thoughts:
                     yield _shape_text(message.thoughts)
@@ -229,11 +266,11 @@ class ApiRequest:
 
 
 def estimate_tokens(text: str) -> int:
-    """Return about how many tokens `text` takes: rather too many than far too few, whatever its script.
+    """Estimate the tokens of `text` in any script. The estimate is high rather than low.
 
-    A token of English is about four characters. Other alphabets take up to one for each character, Chinese, Japanese,
-    Korean and Indic scripts up to one and a half, and an emoji up to three. Counted by the length of each character in
-    UTF-8, which tells them apart fast enough for a megabyte.
+    An English token has about four characters. Other alphabets need up to one token per character; Chinese,
+    Japanese, Korean and Indic scripts up to 1.5; an emoji up to 3. The length of a character in UTF-8 tells
+    these apart, which is fast enough for a megabyte.
     """
     n_chars, n_bytes = len(text), len(text.encode("utf-8", "surrogatepass"))
     ascii = len(text.encode("ascii", "ignore"))
@@ -260,35 +297,37 @@ def _shape_text(shape: Mapping[str, Any]) -> str:
 
 
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
-"""Those that OpenAI's APIs know. Another word is refused: who writes `Flex` or `batch` means to wait, and would not."""
+"""Service tiers of OpenAI's APIs. Others are rejected: a client that sends `Flex` or `batch` accepts a delay,
+and would silently be served without it.
+"""
 FLEX = "flex"
 
 
 def priority_of(tier: Tier | None) -> Priority:
-    """`flex` can wait; every other tier is how requests are served anyway."""
+    """Return the priority of a tier: only `flex` can wait."""
     return "batch" if tier == FLEX else "interactive"
 
 
 def tier_of(priority: Priority) -> str:
-    """The tier by which a request was served."""
+    """Return the tier at which a request was served."""
     return FLEX if priority == "batch" else "default"
 
 
 PATHS = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions", "embeddings": "/v1/embeddings"}
-FIELDS = {name: name for name in WireOptions.__dataclass_fields__} | {"top_logprobs": "logprobs"}
-"""What callers of Chat Completions call each option."""
+FIELDS = {name: name for name in WireOptions.__struct_fields__} | {"top_logprobs": "logprobs"}
+"""Fields of Chat Completions, by the name of the option."""
 
 
 def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Container[str]]) -> None:
-    """Whether the name that `request` asks for can be asked for that.
+    """Check that the name in the request serves the requested operation.
 
     Args:
-        request: that asks.
-        pool: who is there.
-        allowed: gives the names that the caller may ask.
+        request: the request.
+        pool: the workers.
+        allowed: returns the names that the caller may use.
 
     Raises:
-        BadTask: it cannot; who can is told.
+        BadTask: the name does not serve the operation. The message suggests names that do.
     """
     wanted, name = request.operation, request.model
     member = pool.members.get(name)
@@ -296,24 +335,24 @@ def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Conta
         return
     if member is not None and wanted in member.serves:
         if request.podium.plan is not None and wanted != "chat":
-            raise BadTask("podium.plan: only a chat has a plan.", param="podium.plan")
+            raise BadTask("podium.plan is only supported for a chat.", param="podium.plan")
         return
     may_ask = allowed()
     able = [each.name for each in pool.members.values() if wanted in each.serves and each.name in may_ask]
     remedy = (
-        f"Ask {', '.join(map(quote, able[:5]))}."
+        f"Use {', '.join(map(quote, able[:5]))}."
         if able
-        else "No worker does that you may ask (settings: serves)."
+        else "No worker that you may call does (setting `serves`)."
     )
-    what = "does not serve" if member else "is no worker, which alone serves"
+    what = "does not serve" if member else "is not a worker, and only workers serve"
     raise BadTask(f"model: {quote(name)} {what} {PATHS[wanted]}. {remedy}", param="model")
 
 
 def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]) -> None:
-    """Whether everybody who may answer takes the options of the task, which `request` asked for.
+    """Check that every worker that may answer supports the options of the task.
 
     Raises:
-        BadTask: naming the field, and who does not.
+        BadTask: a worker does not. `param` names the field.
     """
     asked = task.sampling.options.asked
     if not asked:
@@ -324,12 +363,12 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
 
 
 def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
-    who = "ask a worker that does by its own name: `podium.takes` of GET /v1/models says which."
+    remedy = "call a worker that does by its name; GET /v1/models lists them as `podium.takes`."
     if option == "token_prompt":
-        message = f"prompt: {quote(worker)} does not take tokens (`token_prompt`). Send text, or {who}"
+        message = f"prompt: {quote(worker)} does not accept tokens (`token_prompt`). Send text, or {remedy}"
         return BadTask(message, param="prompt")
     field = request.logprobs_field if option == "top_logprobs" else FIELDS[option]
-    message = f"{field} would change the answer, and {quote(worker)} does not take it. Leave it out, or {who}"
+    message = f"{field} changes the answer, and {quote(worker)} does not support it. Remove it, or {remedy}"
     return BadTask(message, param=field)
 
 
@@ -341,8 +380,9 @@ class Keeping:
     """How a run outlives its client.
 
     Args:
-        key: the client's name for the request; None: each request is a new one.
-        may_change: its answer may be replaced by another one; not if its events are numbered for good.
+        key: the client's idempotency key. None: every request is a new one.
+        may_change: whether a later answer may replace the first one. False if the events of the run are
+            numbered.
     """
 
     key: IdempotencyKey | None
@@ -350,7 +390,8 @@ class Keeping:
 
 
 async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
-    """Return how the run of a request outlives its client, or None if it does not. `may_change`: see `Keeping`.
+    """Return how the run of a request outlives its client, or None if it does not. For `may_change` see
+    `Keeping`.
 
     Raises:
         BadTask: the `Idempotency-Key` is malformed.
@@ -367,8 +408,9 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_ch
 
 
 def _name_on_record(name: str) -> str:
-    """Return `name` as it is stored, whatever the policy: an address or a key is stored as its digest. Others stay as they
-    are, so that replicas of an earlier version find the same claims.
+    """Return `name` as it is stored. Whatever the policy, an address or a key in it is stored as a digest.
+
+    Other names stay as they are, so that replicas of an earlier version find the same claims.
     """
     return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
 

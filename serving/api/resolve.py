@@ -1,13 +1,15 @@
-"""A request as a `Task`: which model was meant, which limits hold, which team runs it."""
+"""Turns a request into a `Task`: which model it names, which limits apply, and which team runs it."""
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from typing import Literal, TypeVar
 from urllib.parse import urlsplit
 
+from msgspec.structs import replace
+
 from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
-from conductor.model.field_values import copy_with
 from conductor.model.messages import File, Image, Message
 from conductor.model.terms import Permit
 from conductor.model.worker import PoolMember
@@ -35,12 +37,12 @@ from serving.settings.settings import Settings
 from serving.workers.pictures import INLINE
 
 OWN_PLAN_STEPS = 5
-"""A plan of the caller's own has at most so many steps, where the model allows no more."""
+"""Limit for the steps of a plan in a request, unless the model allows more."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTask:
-    """A task and the team that runs it."""
+    """Task and the team that runs it."""
 
     task: Task
     team: Team
@@ -54,29 +56,31 @@ def resolve(
     plan_only: bool = False,
     fetchers: Collection[str] | None = None,
 ) -> ResolvedTask:
-    """What `request` asks of `pool`, inside its caller's policies. `fetchers`: see `find_fetchers`.
+    """Resolve a request against the pool and its caller's policies. For `fetchers` see `find_fetchers`.
 
     Raises:
         UnknownModel: no model, workflow or worker has that name.
-        BadTask: the limits contradict each other, or a plan of the caller's own cannot run.
-        NotAllowed: a policy does not allow it.
+        BadTask: the limits contradict each other, or the plan in the request cannot run.
+        NotAllowed: a policy forbids the request.
     """
     resolved = _resolve(request, pool, policies, fetchers, plan_only=plan_only)
     return (
         resolved
         if fetchers is None
-        else replace(resolved, team=_without_far_pictures(resolved.team, fetchers))
+        else dataclasses.replace(resolved, team=_without_far_pictures(resolved.team, fetchers))
     )
 
 
 def _without_far_pictures(team: Team, fetchers: Collection[str]) -> Team:
-    """Return `team`, whose workers that would reject the address of a picture are shown no pictures, and a note instead."""
+    """Return `team` with pictures turned off for workers that would reject their URLs. These get a note
+    instead.
+    """
 
     def narrow(member: PoolMember) -> PoolMember:
-        return member if member.name in fetchers else replace(member, sees_images=False)
+        return member if member.name in fetchers else dataclasses.replace(member, sees_images=False)
 
-    conductor = team.conductor and replace(team.conductor, member=narrow(team.conductor.member))
-    return replace(
+    conductor = team.conductor and dataclasses.replace(team.conductor, member=narrow(team.conductor.member))
+    return dataclasses.replace(
         team, conductor=conductor, pool={name: narrow(member) for name, member in team.pool.items()}
     )
 
@@ -96,7 +100,7 @@ def _resolve(
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
     task = narrow_task(task, _asked(request, settings), policies, settings)
     if request.n_beside:
-        task = copy_with(task, budget=task.budget.part(request.n_beside + 1))
+        task = replace(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
     _check_tools(task)
     if podium.plan is not None:
@@ -119,17 +123,17 @@ def _resolve(
 
 
 def _check_tools(task: Task) -> None:
-    """A run that waits for tools is kept meanwhile.
+    """Check that a run with tools may be stored while it waits for its client.
 
     Raises:
-        NotAllowed: no text of it may be kept.
+        NotAllowed: the policy does not allow storing its text.
     """
     if task.tools and not task.permit.stores:
         raise not_kept("tools")
 
 
 def _asked(request: ApiRequest, settings: Settings) -> Asked:
-    """What `request` names by itself, for its caller's policies."""
+    """Return what `request` itself asks for, to check against its caller's policies."""
     podium = request.podium
     fixed = [] if podium.plan is not None else _fixed_workers(request.model, settings)
     return Asked(
@@ -144,7 +148,7 @@ def _asked(request: ApiRequest, settings: Settings) -> Asked:
 
 
 def names(pool: Pool) -> dict[str, str]:
-    """Every name that `model` takes, and which sort it is."""
+    """Return every name that `model` accepts, with its kind."""
     return (
         dict.fromkeys(pool.settings.models, "conductor")
         | dict.fromkeys(pool.settings.workflows, "workflow")
@@ -153,23 +157,23 @@ def names(pool: Pool) -> dict[str, str]:
 
 
 def allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
-    """Those that the caller may ask."""
+    """Return the names that the caller may use, with their kinds."""
     permit = permit_of(policies, pool.settings)
     known = names(pool).items()
     return {name: kind for name, kind in known if _may_ask(name, pool, policies, permit)}
 
 
 def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> None:
-    """Let a name pass that the caller may ask; one that it may not ask is as one that is not there.
+    """Check that the caller may use a name. A name that it may not use counts as unknown.
 
     Args:
-        name: of a model, a workflow or a worker.
-        pool: who is there.
-        policies: of the caller.
-        has_plan: the request brings one, so that no conductor is called.
+        name: name of a model, a workflow or a worker.
+        pool: the workers.
+        policies: policies of the caller.
+        has_plan: whether the request has a plan, so that no conductor is called.
 
     Raises:
-        UnknownModel: no other.
+        UnknownModel: the name is unknown or not allowed.
     """
     is_known = any(name in known for known in (pool.settings.models, pool.settings.workflows, pool.members))
     if is_known and _may_ask(name, pool, policies, permit_of(policies, pool.settings), has_plan=has_plan):
@@ -189,7 +193,9 @@ def _may_ask(name: str, pool: Pool, policies: Policies, permit: Permit, *, has_p
 
 
 def _fixed_workers(name: str, settings: Settings) -> list[str]:
-    """Whom a workflow asks, or the worker itself; nobody for a model, whose conductor chooses."""
+    """Return the workers that a workflow calls, or the worker itself. Empty for a model, whose conductor
+    chooses.
+    """
     if name in settings.models:
         return []
     return [step.worker for step in settings.workflows.get(name, ())] or [name]
@@ -203,15 +209,20 @@ def _check_given_plan(
     source: Source,
     fetchers: Collection[str] | None,
 ) -> ResolvedTask:
-    """Rejects a caller's plan that uses workers the request excludes."""
+    """Resolve a task with a fixed plan.
+
+    Raises:
+        BadTask: the plan uses workers that the request excludes, or its workers cannot serve the request.
+    """
     team.members_for(task)
     used = tuple(dict.fromkeys(step.worker for step in plan.steps))
     allowed = used if task.workers is None else task.workers
     for field, refused in (("exclude_workers", set(task.exclude_workers)), ("workers", {*used} - {*allowed})):
         if needed := refused.intersection(used):
-            raise BadTask(f"The plan needs the worker {min(needed)!r}.", param=f"podium.{field}")
+            message = f"The plan uses the worker {min(needed)!r}, which podium.{field} rules out."
+            raise BadTask(message, param=f"podium.{field}")
     workers = task.workers if source == "client" else used
-    given = copy_with(task, plan=plan, plan_source=source, workers=workers)
+    given = replace(task, plan=plan, plan_source=source, workers=workers)
     members = team.members_for(given)
     answering = plan.steps[-1:] if task.tools.is_forced else plan.steps
     given = _fit_tools(given, [(step, members[step.worker]) for step in answering])
@@ -224,26 +235,26 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
     """Return `task`, with a note for the record if none of `steps` can call the client's tools.
 
     Args:
-        task: of the request.
-        steps: those that may call a tool, each with its worker.
+        task: task of the request.
+        steps: the steps that may call tools, each with its worker.
 
     Raises:
-        BadTask: none of them can, and the request says that a tool must be called.
+        BadTask: none of them can, but the request requires a tool call.
     """
     if not task.tools or any(may_call_tools(step, member) for step, member in steps):
         return task
     if task.tools.is_forced:
         message = (
-            "tool_choice: no worker that may answer this request can call tools, and one must be called. "
-            "Ask one whose `podium.calls_tools` is not false in GET /v1/models, or leave `tools` and `tool_choice` out."
+            "tool_choice: no worker that may answer this request can call tools. Use one whose `podium.calls_tools` is "
+            "not false in GET /v1/models, or remove `tools` and `tool_choice`."
         )
         raise BadTask(message, param="tool_choice")
     note = "tools: no worker that may answer this request can call tools (calls_tools); they were left out."
-    return copy_with(task, left_out=(*task.left_out, note))
+    return replace(task, left_out=(*task.left_out, note))
 
 
 async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
-    """Return the workers that may be given the addresses of the request's pictures; None if all pictures are in it."""
+    """Return the workers that may receive the URLs of the request's pictures, or None if there are none."""
     shown = [part for _, part in _attachments(request) if isinstance(part, Image)]
     urls = [part.url for part in shown if not part.url.startswith(INLINE)]
     return await pool.find_fetchers(urls) if urls else None
@@ -252,11 +263,10 @@ async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | Non
 def _check_attachments(
     request: ApiRequest, members: Collection[PoolMember], fetchers: Collection[str] | None
 ) -> None:
-    """A picture or a file that none of `members` would be shown is not dropped in silence, nor is the address of a
-    picture sent to those that would reject it.
+    """Check that at least one of `members` can read each picture and file, so that none is dropped silently.
 
     Raises:
-        BadTask: naming its place.
+        BadTask: no worker can read one, or fetch a picture from its URL. `param` names its place.
     """
     for place, part in _attachments(request):
         able = [member for member in members if reads(member, part)]
@@ -274,13 +284,13 @@ def _check_attachments(
         )
         message = (
             f"{place}: no worker that may answer this request can {what}. "
-            f"Ask one whose `podium.{fact}` is true in GET /v1/models, or send text."
+            f"Use one whose `podium.{fact}` is true in GET /v1/models, or send text."
         )
         raise BadTask(message, param=place)
 
 
 def _is_fetched(part: Image | File, members: Iterable[PoolMember], fetchers: Collection[str] | None) -> bool:
-    """Whether one of `members` may be given the address of `part`, if it is one."""
+    """Return whether one of `members` may receive the URL of `part`. True if `part` is no URL."""
     if fetchers is None or not isinstance(part, Image) or part.url.startswith(INLINE):
         return True
     return any(member.name in fetchers for member in members)
@@ -291,7 +301,7 @@ def _host(url: str) -> str:
 
 
 def _attachments(request: ApiRequest) -> Iterator[tuple[str, Image | File]]:
-    """Each picture and file with the place of the part that it is in."""
+    """Yield each picture and file, with the request field that it is in."""
     for index, message in enumerate(request.conversation):
         for number, part in enumerate(message.parts):
             for each in Message(message.role, (part,)).all_parts:
@@ -308,7 +318,7 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
     return Task(
         conversation=request.conversation,
         model=request.model,
-        sampling=copy_with(request.sampling, effort=effort if is_model else None),
+        sampling=replace(request.sampling, effort=effort if is_model else None),
         stream=request.stream,
         workers=None if workers is None else tuple(workers),
         exclude_workers=tuple(podium.exclude_workers),

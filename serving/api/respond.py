@@ -1,4 +1,4 @@
-"""JSON out."""
+"""JSON responses."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
@@ -18,19 +18,20 @@ Item = TypeVar("Item")
 
 
 def success(body: Any, headers: dict[str, str] | None = None, status: int = 200) -> Response:
-    """`body` as JSON."""
+    """Return `body` as a JSON response."""
     return Response(dumps(body), status, headers, "application/json")
 
 
 def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Response:
-    """What `make` gives of the application's routes, as JSON: made once, and not sent to a client that has it
-    (`If-None-Match`).
+    """Return what `make` returns for the application's routes, as a JSON response.
+
+    The content is made once. A client that has it (`If-None-Match`) gets a 304.
     """
-    made: dict[Any, tuple[bytes, str]] = request.app.state.constants
-    if make not in made:
+    contents: dict[Any, tuple[bytes, str]] = request.app.state.constants
+    if make not in contents:
         content = dumps(make(request.app.routes))
-        made[make] = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-    content, tag = made[make]
+        contents[make] = content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+    content, tag = contents[make]
     headers = {"etag": tag, "cache-control": "private, max-age=0, must-revalidate"}
     if tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
@@ -38,7 +39,7 @@ def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Re
 
 
 async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest: dict[str, Any]) -> Response:
-    """A list as JSON, made in slices: `show` of each item in `data`, beside `rest`."""
+    """Return a list as a JSON response: `show` of each item in `data`, beside `rest`. Encode it in slices."""
     shown = [dumps(show(item)) async for item in in_slices(items)]
     head, tail = dumps({"object": "list"}), dumps(rest)
     body = b'%s,"data":[%s]%s' % (head[:-1], b",".join(shown), b"," + tail[1:] if rest else b"}")
@@ -46,7 +47,7 @@ async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest:
 
 
 def failure(request: Request, error: PodiumError, status: int | None = None) -> Response:
-    """`error` in the dialect of the request's path, under its status in the table unless another is given."""
+    """Return `error` in the dialect of the request's path. `status` overrides the status of its type."""
     dialects: Dialects = request.app.state.dialects
     content = dumps(dialects.error_body(error, request.scope["path"]))
     return Response(content, status or errors.row(error).status, errors.headers(error), "application/json")

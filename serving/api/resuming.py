@@ -1,15 +1,17 @@
 """Requests with tool results: finds their run, and continues it.
 
-Agents retry up to 30 times, and run a tool before the answer has ended. So results that were sent before attach to their
-run or get its answer again, and nothing is called twice. Rejected are only different results, another key, an id that
-was not made here, and a run that does not wait any more.
+Agents retry up to 30 times, and run a tool before the answer has ended. Results that were sent before
+therefore attach to their run or get its answer again, so that no model is called twice. Rejected are only
+different results, another API key, an id that was not issued here, and a run that no longer waits.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, Interrupted, NotAllowed
 from conductor.model.messages import Message, ToolResult
@@ -38,11 +40,11 @@ class ToolAnswer:
     """Tool results of a client for a run.
 
     Args:
-        run_id: of the run.
-        results: by call number.
+        run_id: id of the run.
+        results: results by call number.
         said: new messages of the user.
-        request: that has the results.
-        dialect: of the request.
+        request: request with the results.
+        dialect: dialect of the request.
     """
 
     run_id: str
@@ -53,11 +55,13 @@ class ToolAnswer:
 
 
 def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> ToolAnswer | None:
-    """Return the tool results at the end of the conversation, for the newest run among them, or None if there are none.
+    """Return the tool results at the end of the conversation, for the newest run among them, or None if there
+    are none.
+
     Results before the last answer in words are history.
 
     Raises:
-        BadTask: an id was not made here, or one call has two different results.
+        BadTask: a call id was not issued here, or one call has two different results.
     """
     conversation, param = request.conversation, dialect.turns_field
     answered = [n for n, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls]
@@ -83,28 +87,29 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
 async def attach(
     service: Service, answer: ToolAnswer, caller: Caller, headers: dict[str, str], rate: RateReservation
 ) -> AsyncGenerator[Run | None]:
-    """Continue the run with `answer`, or attach to it if it has got these results. Yield None if the run has ended and the
-    user sends a new message.
+    """Continue the run with `answer`, or attach to it if it already has these results.
+
+    Yield None if the run has ended and the user sends a new message.
 
     Raises:
-        NotAllowed: the run is another key's.
-        BadTask: the results differ from earlier ones, or the run does not wait any more.
+        NotAllowed: the run belongs to another key.
+        BadTask: the results differ from earlier ones, or the run no longer waits.
         PodiumError: the run cannot continue.
     """
     try:
         async with asyncio.timeout(SETTLES_S):
-            found = await _settle(service, answer, caller, headers, rate)
+            settled = await _settle(service, answer, caller, headers, rate)
     except TimeoutError:
-        message = "The run that called these tools is being resumed. Ask again."
+        message = "Another request is resuming the run that called these tools. Retry."
         raise Interrupted(message, retryable=True) from None
-    match found:
+    match settled:
         case Run():
             try:
-                yield found
+                yield settled
             finally:
-                found.answer.close()
+                settled.answer.close()
         case _Repeated():
-            id, opened = answer.run_id, follow_segment(service.store, found.records, found.segment)
+            id, opened = answer.run_id, follow_segment(service.store, settled.records, settled.segment)
             async with service.sessions.follow(id, caller.account, opened) as run:
                 yield run
         case None:
@@ -113,7 +118,7 @@ async def attach(
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    """A run whose segment ended with the same results."""
+    """Run with a segment that ended with the same results."""
 
     records: RunRecords
     segment: int
@@ -129,7 +134,7 @@ async def _settle(
         record = records.record
         if record.account.key_id != caller.account.key_id:
             raise NotAllowed(
-                "These tool results belong to a run of another API key. Send them with the key that began it."
+                "These tool results belong to a run of another API key. Send them with the key that started it."
             )
         match = match_results(record, answer.results)
         if match.outcome is Outcome.AWAITED:
@@ -144,17 +149,17 @@ async def _settle(
             redact, payer = redactor_of(record.task.permit), caller.account.key_id
             texts = (*answer.results.values(), *(each.result for each in given.results))
             async with known_texts(redact, payer, *texts, answer.said, given.said):
-                if answer.said and not _is_on_record(record, answer.said, given.said):  # a new word
+                if answer.said and not _is_on_record(record, answer.said, given.said):  # a new message
                     return None
                 _check_request(record, answer)
                 _check_same(record, answer, given)
             return _Repeated(records, match.segment)
-        await asyncio.sleep(pause_s)  # another request has just resumed it, and has not stored that yet
-    raise AssertionError("it tries until its time is over")
+        await asyncio.sleep(pause_s)  # another request has just resumed the run, which is not stored yet
+    raise AssertionError("the timeout of `attach` ends the loop")
 
 
 def _new_results(record: Record, answer: ToolAnswer) -> Given:
-    """Return the results that the run waits for."""
+    """Return the results that the run is waiting for."""
     pending = {call.number for call in record.pending}
     new = tuple(GivenResult(number, result) for number, result in answer.results.items() if number in pending)
     offered = answer.request.tools
@@ -163,10 +168,10 @@ def _new_results(record: Record, answer: ToolAnswer) -> Given:
 
 
 def _check_request(record: Record, answer: ToolAnswer) -> None:
-    """Check that the request asks for the answer format and the storage that the run began with.
+    """Check that the request has the answer format and the storage options that the run started with.
 
     Raises:
-        BadTask: it asks for something else.
+        BadTask: it has others.
     """
     answer.dialect.check_resumes(answer.request, record)
     wanted, held = answer.request.answer_format, record.task.answer_format
@@ -176,27 +181,27 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
         return
     param = answer.dialect.format_field
     raise BadTask(
-        f"{param}: the run that called these tools was asked for another form of answer. Send the one that it began "
-        "with, or ask for this one in a new message, after its answer.",
+        f"{param}: the run that called these tools has another answer format. Send that one, or change the format in "
+        "a new message after the answer.",
         param=param,
     )
 
 
 def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
-    """Check that repeated results equal the recorded ones, whose secrets were redacted.
+    """Check that repeated results equal the stored ones, whose secrets were redacted.
 
     Raises:
-        BadTask: one differs.
+        BadTask: a result differs.
     """
     for each in given.results:
         sent = answer.results.get(each.number)
         if sent is None:
             continue
-        kept = replace(each.result, id=sent.id)  # the provider's
+        kept = replace(each.result, id=sent.id)  # the stored id is the provider's
         if not _is_on_record(record, sent, kept):
             raise BadTask(
-                f"The tool call {sent.id} has been answered with a different result. Send the same one again, or go on "
-                "from the newest answer.",
+                f"The tool call {sent.id} already has a different result. Send the same result again, or continue from "
+                "the newest answer.",
                 param=answer.dialect.turns_field,
             )
 
@@ -212,14 +217,14 @@ def _same(one: ToolResult, other: ToolResult) -> bool:
 
 
 def _refuse_late(answer: ToolAnswer) -> None:
-    """Reject results that no run waits for. If the user sends a new message, they are history.
+    """Reject results that no run waits for, unless the user sends a new message: then they are history.
 
     Raises:
         BadTask: there is no new message.
     """
     if not answer.said:
         raise BadTask(
-            "The run that called these tools does not wait any more: it took too long, or was ended. Ask again "
+            "The run that called these tools no longer waits: it expired or was cancelled. Send the conversation "
             "without these results, or add a message.",
             param=answer.dialect.turns_field,
         )

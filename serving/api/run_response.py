@@ -1,8 +1,8 @@
 """The response that owns a run.
 
-It is a coroutine that holds the run's scope, not a generator body: when the client leaves, the scope is
-left, and with it every task, call and held cent. (A generator inside a `StreamingResponse` is not closed
-when the client goes under ASGI 2.3.)
+The response is a coroutine that holds the run's scope. When the client disconnects, leaving the scope closes
+every task, call and cost reservation. A generator in a `StreamingResponse` would not do: under ASGI 2.3 it is
+not closed when the client disconnects.
 """
 
 import asyncio
@@ -36,20 +36,21 @@ from serving.api.resolve import ResolvedTask, find_fetchers, resolve
 from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
 from serving.api.wire import Wire
-from serving.edge.exchange import when_given_up
+from serving.edge.exchange import notify_on_drop
 from serving.runs.tool_ids import CallIds, CallName
 from serving.sessions.following import follow_segment, retell
 from serving.sessions.service import Service
 
 Json = dict[str, Any]
 SHOWN = AnswerDelta | RunFinished | RunSuspended
-"""With these a client is shown something of the answer."""
+"""Events that show the client a part of the answer, or its end."""
 
 
 class RunResponse(Response):
-    """Runs a request while the client stays, and answers as JSON or as server-sent events.
+    """Response that runs a request while its client is connected, as JSON or as server-sent events.
 
-    A failure before the first byte is a proper HTTP status; one after it is the last event of the stream.
+    A failure before the first byte becomes an HTTP status. A later failure becomes the last event of the
+    stream.
     """
 
     plan_only = False
@@ -73,10 +74,12 @@ class RunResponse(Response):
         self._opener = RunOpener(service, request, headers, caller, self._id, keeping, siblings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI. Returns once the answer is out, or the client has gone and everything is closed but what goes on for
-        a second asking.
+        """Answer the request (ASGI).
+
+        Return when the answer is sent. If the client disconnects first, return when everything is closed,
+        except a run that continues so that a retry can join it.
         """
-        when_given_up(scope, self._note_why)
+        notify_on_drop(scope, self._note_why)
         account = self._caller.account
         wire = Wire(send, self._dialect, self._siblings, lambda: self._service.budget_headers(account))
         answering = asyncio.create_task(self._answer(wire))
@@ -98,7 +101,7 @@ class RunResponse(Response):
             answering.result()
 
     def _note_why(self, error: PodiumError) -> None:
-        """Note in the run why its client is given up."""
+        """Record in the run why its client was disconnected."""
         if self._opener.own is not None:
             self._opener.own.why_left = Failure.of(error)
 
@@ -109,7 +112,7 @@ class RunResponse(Response):
             if answer is not None and await self._resume(answer, wire):
                 return
             fetchers = await find_fetchers(self._request, self._service.pool)
-            # In one turn of the loop, so that no `user_config` replaces the pool between the two.
+            # No `await` between these lines, so that a new `user_config` cannot replace the pool in between.
             pool, policies = self._service.pool, self._caller.policies
             resolved = resolve(self._request, pool, policies, plan_only=self.plan_only, fetchers=fetchers)
             async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
@@ -120,19 +123,19 @@ class RunResponse(Response):
             wire.is_joined = self._opener.is_joined
             await wire.error(exc)
         finally:
-            if not (self._opener.is_left or self._opener.rate.is_owned):  # else the run settles it
+            if not (self._opener.is_left or self._opener.rate.is_owned):  # otherwise the run settles it
                 await self._service.sessions.admission.rates.settle(self._opener.rate, None)
 
     def _may_join(self, task: Task) -> bool:
-        """Whether the same request, sent again, joins the run of its first sending where that failed or was cut off."""
-        is_alone = self._siblings is None and not self.plan_only  # else several would join one and the same
+        """Return whether a retry of this request may join its run after a failure or a cut-off answer."""
+        is_alone = self._siblings is None and not self.plan_only  # siblings would all join the same run
         return is_alone and task.operation == "chat" and (self._dialect.joins or bool(task.tools))
 
     async def _find_tool_answer(self) -> ToolAnswer | None:
-        """What the request brings for a run that waits; None: it is a run of its own.
+        """Return the tool results for a waiting run, or None if the request starts a run of its own.
 
         Raises:
-            BadTask: an id was not made here.
+            BadTask: a call id was not issued by this server.
         """
         request = self._request
         if self.plan_only or not any(message.tool_results for message in request.conversation):
@@ -141,7 +144,7 @@ class RunResponse(Response):
         return find_tool_answer(request, self._dialect, ids)
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
-        """Answer with the run that `answer` belongs to; False: it is history by now."""
+        """Answer with the waiting run of `answer`. Return False if that run is no longer waiting."""
         async with attach(self._service, answer, self._caller, self._incoming, self._opener.rate) as run:
             if run is None:
                 return False
@@ -161,20 +164,20 @@ class RunResponse(Response):
             else:
                 await self._stream(run, wire)
         else:
-            await self._whole(run, resolved, wire)
+            await self._send_json(run, resolved, wire)
 
     def _call_id(self, run_id: str) -> CallId:
-        """What makes the client's ids of calls of tools."""
+        """Return the function that signs call numbers into the ids that clients see."""
         ids = self._call_ids
 
         def sign(number: int) -> str:
-            assert ids is not None, "a run that calls tools was given some"
+            assert ids is not None, "a run that calls tools has call ids"
             return ids.sign(CallName(run_id, number))
 
         return sign
 
     async def _admit(self, wire: Wire) -> None:
-        """Count the request in the rates of its caller.
+        """Count the request against the rate limits of its caller.
 
         Raises:
             RateLimited: a limit is reached.
@@ -185,7 +188,7 @@ class RunResponse(Response):
         if rate.refusal is not None:
             raise rate.refusal
 
-    async def _whole(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
+    async def _send_json(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
         is_over = False
         while not is_over:
             newest = (await run.answer.next_all())[-1]
@@ -196,7 +199,7 @@ class RunResponse(Response):
         await wire.json(200, self.content(run.records, resolved))
 
     def content(self, records: RunRecords, resolved: ResolvedTask | None) -> Json:
-        """What a client gets that does not stream."""
+        """Return the JSON body for a client that does not stream."""
         return self._dialect.body(records, self._request, self._call_id(records.record.id))
 
     async def _stream(self, run: Run, wire: Wire) -> None:
@@ -211,26 +214,26 @@ class RunResponse(Response):
         await wire.send(encoder.begin() + b"".join(map(encoder.encode, early)))
         if is_over:
             return await wire.end()
-        return await self._tell(run, encoder, wire)
+        return await self._stream_rest(run, encoder, wire)
 
     async def _stream_from_store(self, run: Run, wire: Wire) -> None:
-        """The same to everybody who reads it, now or later."""
+        """Stream the stored events, so that every reader receives the same ones, now and later."""
         run.answer.close()
         n_given = sum(segment.given is not None for segment in run.record.segments)
-        async with retell(self._service.store, run.record.id, n_given) as told:
-            await self._stream(told, wire)
+        async with retell(self._service.store, run.record.id, n_given) as replay:
+            await self._stream(replay, wire)
 
-    async def _tell(self, run: Run, encoder: Encoder, wire: Wire) -> None:
-        """The rest of a stream that has begun."""
+    async def _stream_rest(self, run: Run, encoder: Encoder, wire: Wire) -> None:
+        """Stream the rest of the run."""
         limits = self._service.pool.settings.limits
         while True:
             events: list[Event] = []
-            try:  # since the last byte, not the last event: many events send nothing
+            try:  # counted from the last byte, since many events send nothing
                 async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
                     events = await run.answer.next_all()
             except TimeoutError:
                 pass
-            if not await self._may_be_told():
+            if not await self._may_continue():
                 return await wire.end()
             await self._service.store.wait_while_late(run.record.id)
             if not events:
@@ -238,25 +241,25 @@ class RunResponse(Response):
                 continue
             if is_over := isinstance(events[-1], Terminal):
                 await self._service.end_turn(run.records)
-            await wire.send(b"".join(map(encoder.encode, events)))  # what came together leaves together
+            await wire.send(b"".join(map(encoder.encode, events)))  # one send for all
             if is_over:
                 return await wire.end()
 
-    async def _may_be_told(self) -> bool:
-        """Whether the client still is: who asked for a run is told all of it."""
+    async def _may_continue(self) -> bool:
+        """Return whether the stream may go on. The client that started a run always receives all of it."""
         return True
 
 
-class RetoldResponse(RunResponse):
-    """Tells of a run that was begun by an earlier request, as a stream from its beginning. It breaks off where the key is
-    let in no longer.
+class ReplayResponse(RunResponse):
+    """Response that streams the run of an earlier request from its beginning. The stream ends early if the
+    key is no longer accepted.
 
     Args:
-        records: the run, as it was when its segment ended.
-        segment: which one.
-        is_same: its events are those that whoever else reads it got: it is in the background.
-        is_let_in: whether who reads it would be let in now.
-        (the others): as for every run; `request` is the earlier one, as far as answers repeat it.
+        records: the run as it was when the segment ended.
+        segment: number of the segment.
+        is_same: whether to replay the stored events, which are the same for all readers (a background run).
+        is_accepted: returns whether the key is still accepted.
+        args, named: as for `RunResponse`. `request` is the earlier request, as far as answers repeat it.
     """
 
     def __init__(
@@ -265,12 +268,12 @@ class RetoldResponse(RunResponse):
         records: RunRecords,
         segment: int,
         is_same: bool,
-        is_let_in: Callable[[], Awaitable[bool]],
+        is_accepted: Callable[[], Awaitable[bool]],
         **named: Any,
     ) -> None:
         super().__init__(*args, **named)
         self._records, self._segment, self._is_same = records, segment, is_same
-        self._is_let_in = is_let_in
+        self._is_accepted = is_accepted
 
     async def _answer(self, wire: Wire) -> None:
         store, id = self._service.store, self._records.record.id
@@ -285,19 +288,19 @@ class RetoldResponse(RunResponse):
             encoder = self._dialect.encoder(run, self._request, self._call_id(id))
             await wire.begin_stream()
             await wire.send(encoder.begin())
-            await self._tell(run, encoder, wire)
+            await self._stream_rest(run, encoder, wire)
 
-    async def _may_be_told(self) -> bool:
-        return await self._is_let_in()
+    async def _may_continue(self) -> bool:
+        return await self._is_accepted()
 
 
 def _may_call_tools(record: Record) -> bool:
-    """Whether calls of tools may be shown: of a run that waited, also once it is offered no tools."""
+    """Return whether the run can have tool calls: it has tools, or it waited for some earlier."""
     return bool(record.task.tools or record.segments)
 
 
 def _error_of(event: Event) -> PodiumError | None:
-    """Why there is no answer, where `event` says so."""
+    """Return the error that `event` reports, or None."""
     match event:
         case RunFailed(failure=failure):
             return failure.to_error()
@@ -310,11 +313,12 @@ def _error_of(event: Event) -> PodiumError | None:
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
-    """Events until the first piece of the answer, the end, or `first_byte_s` after the first of them, which comes at once: by then
-    the run is noted in the store.
+    """Return the events up to the first piece of the answer or the end, or until `first_byte_s` have passed.
+
+    The time counts from the first event, which comes at once: by then the store has a record of the run.
 
     Raises:
-        PodiumError: the run failed by then, so the failure can still be an HTTP status.
+        PodiumError: the run failed in this time, so that the failure can still become an HTTP status.
     """
     events = [await run.answer.next()]
     try:
@@ -329,6 +333,6 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has left."""
+    """Return when the client has disconnected."""
     while (await receive())["type"] != "http.disconnect":
         pass

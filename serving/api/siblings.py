@@ -1,4 +1,4 @@
-"""The runs that answer one request together, each with one of its `n` answers."""
+"""Runs that answer one request together, one for each of its `n` answers."""
 
 import asyncio
 
@@ -7,18 +7,20 @@ from serving.sessions.deduplication import has_called
 
 
 class Siblings:
-    """`n` runs. None begins before there is room for all: else what some have called would be paid for nothing."""
+    """The `n` runs of a request. No run starts before all are admitted, since a rejected one would waste the
+    others' calls.
+    """
 
     def __init__(self, n: int) -> None:
-        self._let_in = asyncio.Barrier(n)
+        self._admitted = asyncio.Barrier(n)
         self.runs: list[Run] = []
-        """Those that have begun."""
+        """Runs that have begun."""
 
-    async def wait_until_let_in(self) -> None:
-        """Return once this has been awaited for each of them."""
-        await self._let_in.wait()
+    async def wait_until_admitted(self) -> None:
+        """Wait until every run has called this."""
+        await self._admitted.wait()
 
     @property
     def have_called(self) -> bool:
-        """Whether a model was at work for one of them."""
+        """True if any of the runs has called a model."""
         return any(has_called(run.record) for run in self.runs)

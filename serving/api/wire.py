@@ -1,4 +1,4 @@
-"""ASGI's sending side of a response that owns a run: JSON, an error, or a stream."""
+"""Sending side of a response that owns a run: JSON, an error, or a stream."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -11,7 +11,7 @@ from conductor.run.run import Run
 from serving import errors
 from serving.api.dialect import Dialect
 from serving.api.encode import dumps
-from serving.api.error_json import told_of
+from serving.api.error_json import caller_failure
 from serving.api.siblings import Siblings
 from serving.sessions.deduplication import has_called
 
@@ -21,7 +21,7 @@ WORKFLOW_HEADER = "x-podium-workflow-id"
 
 
 class Wire:
-    """ASGI's sending side, and what was sent of it."""
+    """Sends a response over ASGI, and keeps track of what was sent."""
 
     def __init__(
         self,
@@ -32,27 +32,27 @@ class Wire:
     ) -> None:
         self._send, self._dialect, self._siblings = send, dialect, siblings
         self._budget = budget
-        """Reads the headers that say what is left of the caller's budgets."""
+        """Returns the headers with the caller's remaining budget."""
         self.run: Run | None = None
-        """Its id is in headers and errors from the moment there is one."""
+        """The run, once there is one. Its id is in the headers and in errors."""
         self.extra: dict[str, str] = {}
-        """More headers."""
+        """Additional headers."""
         self.is_cached = False
-        """Whether the answer is an earlier run's; then a header says so."""
+        """True if the answer comes from the cache. A header says so."""
         self.is_joined = True
-        """Whether the same request, sent again, joins the run."""
+        """True if a retry of the request joins the run."""
         self.is_left = False
-        """See `leave`."""
+        """True if `leave` was called."""
         self.begun = False
         self.sent_s = 0.0
-        """When the newest byte of the stream was sent, or it was begun, by the loop's clock."""
+        """Time of the last byte of the stream, or of its start (the loop's clock)."""
 
     def leave(self) -> None:
-        """Its client is gone: nothing is sent any more."""
+        """Stop sending: the client has disconnected."""
         self.is_left, self._send = True, _send_nothing
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
-        """All of the response."""
+        """Send the whole response as JSON."""
         content = dumps(body)
         await self._start(
             status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
@@ -61,25 +61,26 @@ class Wire:
 
     @property
     def workflow_id(self) -> str | None:
-        """Of the run; None while there is none."""
+        """Id of the run, or None if there is none yet."""
         return self.run.record.id if self.run else None
 
     async def error(self, error: PodiumError) -> None:
-        """A failure before the first byte; where models were paid for, or the dialect says that it is final, SDKs are
-        told not to ask again.
+        """Send an error before the first byte.
+
+        If models were paid, or the dialect reports the failure as final, a header tells SDKs not to retry.
         """
         was_paid = self.run is not None and has_called(self.run.record)
         was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
         status = self._dialect.status(error, is_paid=was_paid, is_joined=self.is_joined)
         headers = errors.headers(error)
         is_final = status != errors.row(error).status and status == errors.FINAL
-        if is_final or was_paid:  # asked again, all of it would be paid again, or the same failure be told
+        if is_final or was_paid:  # a retry would be billed again, or fail in the same way
             headers["x-should-retry"] = "false"
-        told = told_of(error, self.run.record) if self.run else error
-        await self.json(status, self._dialect.error_body(told, self.workflow_id), headers)
+        failure = caller_failure(error, self.run.record) if self.run else error
+        await self.json(status, self._dialect.error_body(failure, self.workflow_id), headers)
 
     async def begin_stream(self) -> None:
-        """The headers of server-sent events."""
+        """Send the headers of a stream of server-sent events."""
         headers = {
             "content-type": "text/event-stream; charset=utf-8",
             "cache-control": "no-cache",
@@ -89,13 +90,13 @@ class Wire:
         self.sent_s = asyncio.get_running_loop().time()
 
     async def send(self, data: bytes) -> None:
-        """A piece of the stream; nothing, where it is empty."""
+        """Send a piece of the stream, unless it is empty."""
         if data:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self.sent_s = asyncio.get_running_loop().time()
 
     async def end(self) -> None:
-        """The end of the stream."""
+        """End the stream."""
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:

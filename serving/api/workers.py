@@ -1,4 +1,4 @@
-"""`GET /v1/workers`: how the workers are doing on this router, for administrators."""
+"""`GET /v1/workers`: slots and recent calls of the workers on this router, for administrators."""
 
 from typing import Any
 
@@ -18,8 +18,9 @@ Json = dict[str, Any]
 
 @router.get("/v1/workers")
 async def workers(request: Request) -> Response:
-    """Each worker's slots and its newest calls, as this router knows them; others know their own, and are
-    told what circuits are open.
+    """Return the slots and recent calls of each worker on this router.
+
+    Other routers count their own calls. They share only which circuits are open.
     """
     service: Service = request.app.state.service
     return success({"object": "list", "data": [_worker(service.pool, name) for name in service.pool.members]})

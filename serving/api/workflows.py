@@ -1,4 +1,4 @@
-"""`/v1/workflows`: the records of runs, what happens in them, and their end."""
+"""`/v1/workflows`: records of runs, their events, and cancellation."""
 
 import time
 from collections.abc import AsyncGenerator
@@ -13,7 +13,7 @@ from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.accounts.directory import Directory
 from serving.api import record_json
-from serving.api.authentication import caller_of, is_still_let_in
+from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.encode import dumps
 from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
@@ -27,7 +27,7 @@ from serving.sessions.service import Service
 router = APIRouter()
 MOST_USD = 9_000_000
 NO_NUL = r"^[^\x00]+$"
-"""PostgreSQL's texts have none."""
+"""PostgreSQL does not store NUL characters in text."""
 HEARTBEAT = b": still there\n\n"
 
 
@@ -35,18 +35,26 @@ HEARTBEAT = b": still there\n\n"
 async def workflows(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 20,
-    after: Annotated[str | None, Query(description="The id of a run: those that began before it.")] = None,
-    worker: Annotated[str | None, Query(pattern=NO_NUL, description="It was called in the run.")] = None,
-    model: Annotated[str | None, Query(pattern=NO_NUL, description="It was asked for.")] = None,
-    status: Annotated[RunStatus | None, Query(description="The run has it now.")] = None,
-    min_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
-    max_cost_usd: Annotated[Decimal | None, Query(ge=0, le=MOST_USD)] = None,
-    rated: Annotated[bool, Query(description="Only those of which somebody has said something.")] = False,
+    after: Annotated[
+        str | None, Query(description="Id of a run. Only runs that started before it are listed.")
+    ] = None,
+    worker: Annotated[
+        str | None, Query(pattern=NO_NUL, description="Name of a worker that the run called.")
+    ] = None,
+    model: Annotated[str | None, Query(pattern=NO_NUL, description="Model that was requested.")] = None,
+    status: Annotated[RunStatus | None, Query(description="Current status of the run.")] = None,
+    min_cost_usd: Annotated[
+        Decimal | None, Query(ge=0, le=MOST_USD, description="Lowest cost of the run, in dollars.")
+    ] = None,
+    max_cost_usd: Annotated[
+        Decimal | None, Query(ge=0, le=MOST_USD, description="Highest cost of the run, in dollars.")
+    ] = None,
+    rated: Annotated[bool, Query(description="Only runs with feedback.")] = False,
     team: Annotated[
         str | None,
         Query(
             pattern=NO_NUL,
-            description="Its id, for an administrator's key also its name: its keys asked for the run.",
+            description="Id of the team that started the run. An administrator may also use its name.",
         ),
     ] = None,
     words: Annotated[
@@ -55,13 +63,15 @@ async def workflows(
             min_length=3,
             max_length=200,
             pattern=NO_NUL,
-            description="They are in the question or the answer.",
+            description="Text that the question or the answer contains. Case does not matter.",
         ),
     ] = None,
 ) -> Response:
-    """The newest runs that the caller's team asked for, also those under way. A list has no texts, only how
-    long they are; they are in each run's own record. Where `has_more` is true, `next_after` is the `after` of the next page;
-    a page that is not full may have one: for filters that few runs match, one request looks back for about 0.3 s.
+    """List the newest runs of the caller's team, including those that are still running.
+
+    The list has only the lengths of texts; `GET /v1/workflows/{id}` returns the texts. If `has_more` is true,
+    pass `next_after` as `after` to read the next page. A page with fewer runs than `limit` may have a next
+    page: one request searches for about 0.3 s, and some filters match few runs.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -76,21 +86,23 @@ async def workflows(
 
 @router.get("/v1/workflows/{id}")
 async def workflow(request: Request, id: str) -> Response:
-    """One run, also while it goes on, here or on another replica. Another team's is as one that is not there."""
+    """Return one run, finished or running, on any replica. A run of another team is reported as not found."""
     caller = caller_of(request)
     run = await _find(request, id, caller)
     service: Service = request.app.state.service
     feedback = [feedback_json(each) for each in await service.store.feedback(id)]
-    said = await _waits_for(run, service) | {"feedback": feedback} | _now(run.record)
+    details = await _waits_for(run, service) | {"feedback": feedback} | _now(run.record)
     async with turn(READS):
-        return success(_shown(run, caller) | said)
+        return success(_shown(run, caller) | details)
 
 
 @router.post("/v1/workflows/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
-    """End a run, on whichever replica it is under way; what was begun is closed, and paid as far as it came.
-    Within a second on another replica. The record as it is now is the answer. A key that may not read, and did not ask
-    for the run, gets only the `status`, which says whether it has ended already.
+    """Cancel a run, on whichever replica it is running. Open calls are closed, and their tokens so far are
+    billed.
+
+    A run on another replica ends within a second. The response is the current record of the run. A key that
+    did not start the run and may not read it receives only the `status`, which says whether the run has ended.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -109,16 +121,20 @@ async def events(
     last_event_id: Annotated[str | None, Header()] = None,
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
-    """What happens in a run, as server-sent events, from its beginning or from the event after
-    `Last-Event-ID`; until it ends. Any replica can be asked. Pieces of the answer are among them from when somebody
-    asks, the first with all that was said by then; of runs that outlive their client, all of them. It breaks off where
-    the key is let in no longer, or has too many bytes of unread answers: who asks again is told why.
+    """Stream the events of a run as server-sent events, from its beginning or after `Last-Event-ID`, until it
+    ends.
+
+    Every replica can serve the stream. Pieces of the answer are included from the first watcher on; the first
+    piece has all text until then. For a run that outlives its client, all pieces are included.
+
+    The stream ends early if the key is no longer accepted, or if its clients leave too many bytes unread. A
+    new request then returns the error.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
     if last_event_id is not None:
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 18):
-            raise BadTask(f"Last-Event-ID: {quote(last_event_id)} is not the id of an event.", param="Last-Event-ID")  # fmt: skip
+            raise BadTask(f"Last-Event-ID: {quote(last_event_id)} is not an event id.", param="Last-Event-ID")  # fmt: skip
         after = int(last_event_id)
     await _find(request, id, caller)
     await service.store.watch(id)
@@ -134,7 +150,7 @@ async def _follow(
     async with feeds.watch(id, caller.account, after) as watch:
         while not watch.is_over:
             has_news = await watch.wait(heartbeat_s)
-            if not await is_still_let_in(request):
+            if not await is_still_accepted(request):
                 return
             if not has_news:
                 yield HEARTBEAT
@@ -156,7 +172,9 @@ def _shown(run: RunRecords, caller: Caller) -> record_json.Json:
 
 
 def _now(record: Record) -> record_json.Json:
-    """How long a run goes on already, by this machine's clock, without the time that it waited for its client."""
+    """Return how long a run has been running, by this machine's clock, without the time that it waited for
+    its client.
+    """
     if record.status != "running":
         return {}
     waited_s = sum(segment.waited_s for segment in record.segments)
@@ -164,8 +182,8 @@ def _now(record: Record) -> record_json.Json:
 
 
 async def _waits_for(run: RunRecords, service: Service) -> record_json.Json:
-    """The calls of tools that a run waits for, with the ids that their results are sent under: a run in the background
-    told them to nobody.
+    """Return the tool calls that a run waits for, with the ids for their results. A run in the background has
+    sent them to no client.
     """
     record = run.record
     if record.status != "waiting" or not run.has_content:
@@ -178,14 +196,14 @@ async def _waits_for(run: RunRecords, service: Service) -> record_json.Json:
 
 
 async def _find(request: Request, id: str, caller: Caller) -> RunRecords:
-    """The run of that id.
+    """Return a run.
 
     Raises:
-        UnknownName: there is none, or it is not for `caller` to see.
-        StoreUnavailable: the store is away.
+        UnknownName: there is no such run, or `caller` may not see it.
+        StoreUnavailable: the store is unreachable.
     """
     service: Service = request.app.state.service
     run = await service.records(id, caller)
     if run is None:
-        raise UnknownName(f"No run {quote(id)} is kept here; the newest are at /v1/workflows.", param="id")
+        raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
     return run

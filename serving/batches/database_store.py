@@ -185,8 +185,13 @@ def _row(item: Batch) -> dict[str, Any]:
         "owner": item.owner,
         "made_us": item.made_us,
         "drop_us": item.drop_us,
-        "body": orjson.dumps(item).decode(),
+        "body": orjson.dumps(item, default=_account_json).decode(),
     }
+
+
+def _account_json(account: Account) -> dict[str, str]:
+    """Return an account as JSON without a `type`."""
+    return {"key_id": account.key_id, "team_id": account.team_id}
 
 
 def _batch(body: str) -> Batch:

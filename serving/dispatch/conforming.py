@@ -7,14 +7,16 @@ a repair, and would begin another one. An answer that was cut, refused, or that 
 its finish reason says what it is.
 """
 
+import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.errors import AnswerInvalid, WorkerError
 from conductor.model.call import AnswerFormat, Call
-from conductor.model.field_values import copy_with
 from conductor.model.messages import Message, Text, ToolChoice
 from conductor.model.reply import Delta, FinishReason, Reply
 from serving.schemas.translation import Translate
@@ -57,16 +59,16 @@ def ask_for_form(
     if wanted.strict:
         changes["coalesce"] = True
         if call.sampling.stop:  # JSON that was cut holds to no schema
-            changes["sampling"] = copy_with(call.sampling, stop=())
+            changes["sampling"] = replace(call.sampling, stop=())
             notes = (*notes, STOP_NOTE)
     if repair is not None:
-        tools = copy_with(call.tools, choice=ToolChoice("none"))
+        tools = replace(call.tools, choice=ToolChoice("none"))
         changes |= {
             "tools": tools,
             "answer_format": translate(wanted, tools).native,
             "messages": _with_fault(messages, repair),
         }
-    return copy_with(call, **changes), notes
+    return replace(call, **changes), notes
 
 
 async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | None]:
@@ -128,7 +130,7 @@ def _again(reply: Reply, text: str) -> Reply:
     async def deltas() -> AsyncGenerator[Delta]:
         yield whole
 
-    return replace(reply, deltas=deltas(), texts=[], thoughts=[], tool_calls=[], logprobs=[])
+    return dataclasses.replace(reply, deltas=deltas(), texts=[], thoughts=[], tool_calls=[], logprobs=[])
 
 
 def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:

@@ -7,12 +7,13 @@ fit is a failure before the first token: nothing of it is shown, it is paid, and
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
+
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.field_values import copy_with
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.run.continuing import BYTES_PER_TOKEN, byte_size
@@ -78,14 +79,14 @@ class Continuation:
         if form == "prefill":
             prefix = call.prefix.rstrip()
             blanks = call.prefix[len(prefix) :]
-            return cls(form, call, copy_with(_without_room(call, blanks), prefix=prefix), blanks)
+            return cls(form, call, replace(_without_room(call, blanks), prefix=prefix), blanks)
         seam = Seam(call.prefix)
         turns = (
             Message.of("assistant", call.prefix),
             Message.of("user", GO_ON.format(beginning=seam.beginning)),
         )
         limited = _without_room(call, seam.beginning + seam.blanks)
-        sent = copy_with(limited, messages=(*call.messages, *turns), prefix="")
+        sent = replace(limited, messages=(*call.messages, *turns), prefix="")
         return cls(form, call, sent, seam=seam)
 
     async def join(self, opened: AsyncExitStack, reply: Reply) -> None:
@@ -141,7 +142,7 @@ def _without_room(call: Call, repeated: str = "") -> Call:
     if rest_tokens is None or most is None:
         return call
     longest = min(most, rest_tokens + byte_size(repeated))
-    return copy_with(call, sampling=copy_with(call.sampling, max_output_tokens=longest))
+    return replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], heard: list[str]) -> list[Delta]:

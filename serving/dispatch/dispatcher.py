@@ -4,11 +4,13 @@
 on record, waits, and changes the call for the next worker.
 """
 
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, suppress
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from conductor.errors import (
     LineTooLong,
@@ -18,7 +20,6 @@ from conductor.errors import (
 )
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
-from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptLimits
 from serving.dispatch import policy
@@ -124,7 +125,7 @@ class Dispatcher:
         if skipped.skipped_for:
             attempts.bring_forward(skipped.skipped_for)
         if any(charges(None, skipped.attempts)):
-            attempts.call = copy_with(attempts.call, terms=copy_with(terms, begins=False))
+            attempts.call = replace(attempts.call, terms=replace(terms, begins=False))
         attempts.waited_s += skipped.waited_s
         _move_on(attempts)
 
@@ -139,7 +140,7 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
     route, error = attempts.route, failed.error
     step = policy.after(failed, attempts, time.monotonic())
     if isinstance(step, policy.Retry) and attempts.may_ask_again is None and not _spend(route, attempts.call):
-        step = policy.after(replace(failed, may_retry=False), attempts, time.monotonic())
+        step = policy.after(dataclasses.replace(failed, may_retry=False), attempts, time.monotonic())
     if isinstance(step, policy.Stop):
         earlier = () if step.is_final else attempts.errors
         raise policy.last_error(error, earlier, attempts.failed, failed.took_s) from error.__cause__
@@ -185,10 +186,10 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
     begins = (
         attempts.begins if attempts.others else terms.begins
     )  # whatever was paid, another queue may be shorter
-    sent = copy_with(
+    sent = replace(
         sent,
-        site=copy_with(call.site, attempt=attempts.number),
-        terms=copy_with(
+        site=replace(call.site, attempt=attempts.number),
+        terms=replace(
             terms, has_fallback=has_fallback, begins=begins, limits=AttemptLimits(places=tries.places)
         ),
     )
@@ -253,7 +254,7 @@ def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...
     profile = route.profile
     effort = limit_effort(call.sampling.effort, call.terms.permit.max_effort, profile.default_effort)
     if effort != call.sampling.effort:
-        call = copy_with(call, sampling=copy_with(call.sampling, effort=effort))
+        call = replace(call, sampling=replace(call.sampling, effort=effort))
     if call.answer_format is None:
         return call, ()
     return ask_for_form(call, profile.translate, tries.repair)

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from msgspec.structs import replace
+
 from conductor.model.call import Call, Sampling
-from conductor.model.field_values import copy_with
 from conductor.model.terms import EFFORTS
 from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.accepts import Accepts
@@ -44,7 +45,7 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
         grammar = None
         notes.append(f"The JSON schema was left out: {model} does not accept one.")
     sampling = Sampling(longest, temperature, top_p, stop, seed, effort, call.sampling.options, **samplers)
-    return copy_with(call, sampling=sampling, grammar=grammar), tuple(notes)
+    return replace(call, sampling=sampling, grammar=grammar), tuple(notes)
 
 
 def _sampling(

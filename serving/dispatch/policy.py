@@ -7,8 +7,10 @@ and the queues of the workers now.
 import random
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
+
+from msgspec.structs import replace
 
 from conductor.errors import (
     ContentFiltered,

@@ -10,10 +10,11 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 
+from msgspec.structs import replace
+
 from conductor.errors import BudgetExceeded, PodiumError, StoreUnavailable, WorkerError
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
-from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.terms import Holds, Places
 from conductor.run.call import CallTask
@@ -66,8 +67,8 @@ class Race:
             await _any_of(self._tries, after_s)
             is_late = not self._tries[0].has_ended and self._places.has_other()
             if is_late and self._may_hedge() and await self._hold():
-                site = copy_with(self._call.site, attempt=self._call.site.attempt + 1)
-                hedge = copy_with(self._call, site=site)
+                site = replace(self._call.site, attempt=self._call.site.attempt + 1)
+                hedge = replace(self._call, site=site)
                 hold = self._holds.hold(hedge=True)
                 self._tries.append(_Try(self._route.open(hedge, hold), is_hedge=True))
             winner = await self._winner()

@@ -1,16 +1,18 @@
 """A worker with its deployments: one call to it, at one of them."""
 
 import asyncio
+import dataclasses
 import random
 import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
-from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
 from conductor.run.call import input_bound
@@ -134,8 +136,8 @@ class Route:
             has_fallback = terms.has_fallback or any(each.is_free for each in others)
             made = call
             if failed or has_fallback != terms.has_fallback:
-                site = copy_with(call.site, attempt=call.site.attempt + len(failed))
-                made = copy_with(call, site=site, terms=copy_with(terms, has_fallback=has_fallback))
+                site = replace(call.site, attempt=call.site.attempt + len(failed))
+                made = replace(call, site=site, terms=replace(terms, has_fallback=has_fallback))
             try:
                 opening = target.open(made, hold, watch, rules)
                 reply = await opened.enter_async_context(_probe(target, opening))
@@ -146,7 +148,7 @@ class Route:
                     raise
                 took_s = time.monotonic() - began_s
                 if isinstance(exc, LineTooLong):
-                    rules = replace(rules, waited_s=rules.waited_s + exc.waited_s)
+                    rules = dataclasses.replace(rules, waited_s=rules.waited_s + exc.waited_s)
                 call = await call_again(call, hold, exc)
                 lost = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # with what was paid for it
                 failed += [*exc.attempts, replace(lost, deployment=target.name)]
@@ -207,14 +209,14 @@ async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, w
         StoreUnavailable: the reservation cannot be stored.
     """
     if call.terms.begins and is_paid(error):
-        call = copy_with(call, terms=copy_with(call.terms, begins=False))
+        call = replace(call, terms=replace(call.terms, begins=False))
     if hold is None:
         await asyncio.sleep(wait_s)
         return call
     longest = await hold.renew(error, wait_s)
     wanted = call.sampling.max_output_tokens
     longest = longest if wanted is None else min(wanted, longest)
-    return copy_with(call, sampling=copy_with(call.sampling, max_output_tokens=longest))
+    return replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
 
 
 def is_paid(error: WorkerError) -> bool:

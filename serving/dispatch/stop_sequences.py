@@ -4,8 +4,9 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
+
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.reply import Delta, FinishReason

@@ -10,6 +10,8 @@ from math import inf
 from types import TracebackType
 from typing import Self
 
+from msgspec.structs import replace
+
 from conductor.errors import (
     ContextOverflow,
     LineTooLong,
@@ -20,7 +22,6 @@ from conductor.errors import (
 )
 from conductor.model.call import Call
 from conductor.model.failure import Failure
-from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold, Callee
 from conductor.model.worker import Worker
@@ -245,7 +246,7 @@ class Target:
                         learns_pauses=self.learns_pauses,
                     )
                     limits.on_queued = _on_queued(call, watch, outer)
-                    sent = copy_with(call, terms=copy_with(terms, limits=limits))
+                    sent = replace(call, terms=replace(terms, limits=limits))
                     async with self.client.open(sent) as reply:
                         limiter.on_first_token(terms, sent_s, was_full=was_full)
                         watch.speak(reply)

@@ -1,6 +1,6 @@
-"""Checks of a request before anything else runs: host, origin, content type, body.
+"""Checks of the host, origin, content type and body of a request.
 
-They read the headers that `read_fields` has picked out of all the others.
+They use only the headers that `read_fields` returns.
 """
 
 import asyncio
@@ -20,40 +20,41 @@ from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
 WHOLE = "podium.whole"
-"""In a scope: the protocol has all of the request, so that its body is received without waiting."""
+"""Key in a scope: true if the protocol has the whole request, so that reading its body does not wait."""
 HOST, ORIGIN, TYPE, UPGRADE = b"host", b"origin", b"content-type", b"upgrade"
 LENGTH, FRAMING, ENCODING = b"content-length", b"transfer-encoding", b"content-encoding"
 ASKED_HEADERS, IDEMPOTENCY_KEY = b"access-control-request-headers", b"idempotency-key"
 FIELDS = {HOST, ORIGIN, TYPE, UPGRADE, LENGTH, FRAMING, ENCODING, ASKED_HEADERS, IDEMPOTENCY_KEY}
-"""The headers that the edge reads, but for credentials."""
+"""Headers that the edge reads, apart from credentials."""
 Fields = Mapping[bytes, Sequence[str]]
-"""Values by name."""
+"""Header values by name."""
 BODY = "limits.max_body_bytes"
-UNREAD = "and its method has none here. Send the request without it"
+UNREAD = "(limit for a method without a body). Send the request without one"
 PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
-"""Beginning of a picture or a file in JSON, OpenAI's and Anthropic's. It may be as long as the body; text may not. Text that
-poses as a picture here is counted once the body is parsed."""
+"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the
+whole body, but text may not. Text that looks like one here is counted once the body is parsed.
+"""
 PICTURE_BEGIN_BYTES = 32
-"""No beginning of one is longer."""
+"""Upper bound for the length of such a start."""
 MOST_PICTURES = 10_000
-"""Limit for the pictures that are looked for in one body. The rest counts as text: the search holds up the router, and any
-client may send such a body.
+"""Limit for the pictures to look for in one body. The rest counts as text. The search blocks the router, and
+any client may send such a body.
 """
 
 
 class BodyBound(NamedTuple):
-    """Limit for a body, and the setting that holds it; see `too_large`."""
+    """Limit for a body, and the setting that defines it; see `too_large`."""
 
     max_bytes: int
     setting: str = BODY
 
 
 class ClientGoneError(Exception):
-    """The client left before its body was whole."""
+    """The client disconnected before its body was complete."""
 
 
 def read_fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
-    """Return the headers that the edge reads. Names are in lower case."""
+    """Return the headers that the edge uses, with names in lower case."""
     fields: dict[bytes, list[str]] = {}
     for name, value in headers:
         if name in FIELDS:
@@ -64,13 +65,13 @@ def read_fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
 async def read_body(
     scope: Scope, receive: Receive, fields: Fields, policy: Policy, room: WaitingRoom, bound: BodyBound
 ) -> bytes:
-    """Return the body, within `bound`. It waits in `room` until it is whole.
+    """Return the body. Until it is complete, it has a place in `room`.
 
     Raises:
-        TooLarge: it is, or announces itself, larger than is taken.
-        TooSlow: it is not whole in time.
-        Overloaded: others needed its place.
-        ClientGoneError: the client has left.
+        TooLarge: the body or its Content-Length exceeds `bound`.
+        TooSlow: the body is not complete in time.
+        Overloaded: the place was given to another request.
+        ClientGoneError: the client disconnected.
     """
     for announced in fields.get(LENGTH, ()):
         if announced.isascii() and announced.isdigit() and int(announced[:20]) > bound.max_bytes:
@@ -126,10 +127,10 @@ async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
 
 
 async def read_rest(receive: Receive) -> bytes:
-    """Return a body whose length was bounded before.
+    """Return a body whose length has been checked before.
 
     Raises:
-        ClientGoneError: the client has left.
+        ClientGoneError: the client disconnected.
     """
     body, more = bytearray(), True
     while more:
@@ -139,13 +140,15 @@ async def read_rest(receive: Receive) -> bytes:
 
 
 def encodings(fields: Fields) -> list[str]:
-    """Return the encodings of the body, in the order in which they were applied; an empty list for a plain body."""
+    """Return the content encodings in the order in which they were applied, or an empty list for a plain
+    body.
+    """
     names = [name.strip().lower() for value in fields.get(ENCODING, ()) for name in value.split(",")]
     return [name for name in names if name not in ("", "identity")]
 
 
 def check_text(body: bytes, max_text_bytes: int) -> None:
-    """Bound the part of a JSON body that is no picture and no file, without parsing it.
+    """Check the length of the text in a JSON body, apart from pictures and files, without parsing it.
 
     Raises:
         TooLarge: the text is longer than `max_text_bytes`.
@@ -154,7 +157,7 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
         return
     left_bytes, end = max_text_bytes, 0
     for _ in range(MOST_PICTURES):
-        # A picture that begins where there is too much text before it changes nothing.
+        # The search may stop where the text is too long: a later picture would not change the result.
         begun = PICTURE.search(body, end, end + left_bytes + PICTURE_BEGIN_BYTES)
         if begun is None:
             break
@@ -167,13 +170,13 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
 
 
 def too_large(max_body_bytes: int, setting: str = BODY) -> TooLarge:
-    """Return the error for a body. `setting` bounds it; it is empty if the method has no body here."""
+    """Return the error for a long body. `setting` names its limit, or is empty if the method has no body."""
     why = f"({setting}). Send less, or smaller pictures and files" if setting else UNREAD
     return TooLarge(f"The body is longer than {max_body_bytes} bytes {why}.", param="body")
 
 
 def too_much_text(max_text_bytes: int) -> TooLarge:
-    """Return the error for the text of a body."""
+    """Return the error for a body with too much text."""
     return TooLarge(
         f"The text of the request, pictures aside, is longer than {max_text_bytes} bytes "
         "(limits.max_text_bytes). Send less text.",
@@ -182,18 +185,19 @@ def too_much_text(max_text_bytes: int) -> TooLarge:
 
 
 def body_too_slow(policy: Policy) -> TooSlow:
-    """Return the error for a body that stops, or drips."""
+    """Return the error for a body that is too slow."""
     return TooSlow(
-        f"The body was not whole in time: {policy.stall_s:g} s may pass between two pieces of it, {policy.body_s:g} s in all.",
+        f"The body was not received in time. At most {policy.stall_s:g} s may pass between two pieces (http.stall_s), "
+        f"and {policy.body_s:g} s in all (http.body_s).",
         param="body",
     )
 
 
 def overload_error() -> Overloaded:
-    """Return the error for a request whose place others needed."""
+    """Return the error for an incomplete request that was closed to make room for others."""
     message = (
-        "Too many requests here are unfinished (http.max_waiting, http.max_unfinished_bytes, "
-        "router.max_ongoing_requests), and this one made room for others. "
+        "Too many requests are incomplete (http.max_waiting, http.max_unfinished_bytes, "
+        "router.max_ongoing_requests), so this one was closed to make room for others. "
         "Try again soon."
     )
     return Overloaded(message, retry_after_s=RETRY_AFTER_S)
@@ -204,15 +208,15 @@ ANY = "*"
 
 
 def check_host(fields: Fields, policy: Policy, server: str) -> None:
-    """Check that the request names a host that is served here.
+    """Check that the Host header names this server.
 
     Args:
-        fields: of the request.
-        policy: its `hosts` are served, and the loopback's names.
-        server: the address that the connection came in on.
+        fields: headers of the request.
+        policy: its `hosts` are allowed, in addition to loopback names.
+        server: address that received the connection.
 
     Raises:
-        NotAllowed: a foreign name.
+        NotAllowed: the name is not allowed.
     """
     if policy.hosts is None and not is_loopback(server):
         return
@@ -221,52 +225,54 @@ def check_host(fields: Fields, policy: Policy, server: str) -> None:
         name = _host_name(host)
         if not (is_loopback(name) or name in served or ANY in served):
             raise NotAllowed(
-                f"The Host header names {quote(host)}, which is not served here. Add the name to `http.hosts` of the settings.",
+                f"The Host header {quote(host)} is not allowed. Add the name to the setting `http.hosts`.",
                 param="Host",
             )
 
 
 def check_origin(fields: Fields, policy: Policy, server: str) -> str | None:
-    """Check that the request comes from no foreign web page. Return its origin if the settings name it.
+    """Check that the request does not come from a foreign web page. Return its origin if the settings name
+    it.
 
     Raises:
-        NotAllowed: a foreign origin.
+        NotAllowed: the origin is not allowed.
     """
     for origin in fields.get(ORIGIN, ()):
         if origin in policy.origins or ANY in policy.origins:
             return origin
         page = urlsplit(origin) if origin.count("://") == 1 else urlsplit("")
         if page.netloc and page.netloc in fields.get(HOST, ()):
-            continue  # the same origin; what `hosts` may be was checked before
+            continue  # same origin; `check_host` has checked the host
         if not (page.netloc and is_loopback(server) and is_loopback(_host_name(page.netloc))):
             raise NotAllowed(
-                f"Web pages of {quote(origin)} may not call this server. Add the origin to `http.origins` of the settings.",
+                f"Web pages of {quote(origin)} may not call this server. Add the origin to the setting `http.origins`.",
                 param="Origin",
             )
     return None
 
 
 def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) -> None:
-    """Check that a body is JSON: what a form, or a page without a preflight, can send is not. An upload is a form; a foreign
-    page cannot send one here, because `check_origin` came first. If there is no body, such as of a cancel, its type is not
-    read.
+    """Check that a body is JSON, which a form or a page without a preflight cannot send.
+
+    An upload must be a form. A foreign page cannot send one, because `check_origin` runs first. Without a
+    body, as in a cancel request, the type is not checked.
 
     Raises:
-        WrongContentType: it says that it is something else, or nothing.
+        WrongContentType: the Content-Type is missing or another one.
     """
     if method not in WITH_BODY or not has_body(fields):
         return
-    given = fields.get(TYPE, ())
+    types = fields.get(TYPE, ())
     wanted = "multipart/form-data" if is_upload else "application/json"
-    if [value.split(";")[0].strip().lower() for value in given] != [wanted]:
-        said = quote(given[0]) if given else "missing"
+    if [value.split(";")[0].strip().lower() for value in types] != [wanted]:
+        sent = quote(types[0]) if types else "missing"
         raise WrongContentType(
-            f"The Content-Type header is {said}. Send `Content-Type: {wanted}`.", param="Content-Type"
+            f"The Content-Type header is {sent}. Send `Content-Type: {wanted}`.", param="Content-Type"
         )
 
 
 def asks_for_websocket(fields: Fields) -> bool:
-    """Return whether the request is a WebSocket's handshake."""
+    """Return whether the request is a WebSocket handshake."""
     return UPGRADE in fields and "websocket" in [value.lower() for value in fields[UPGRADE]]
 
 
@@ -276,7 +282,7 @@ def has_body(fields: Fields) -> bool:
 
 
 def _host_name(host: str) -> str:
-    """Without the port; an IPv6 address without its brackets."""
+    """Return a host without its port, and an IPv6 address without its brackets."""
     if host.startswith("["):
         address, _, port = host[1:].partition("]")
         return address.lower() if not port or (port[0] == ":" and port[1:].isdigit()) else host
@@ -286,7 +292,7 @@ def _host_name(host: str) -> str:
 
 @lru_cache(maxsize=256)
 def is_loopback(name: str) -> bool:
-    """Return whether a host's name or address is this machine's loopback."""
+    """Return whether a host name or address is a loopback address."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -296,7 +302,7 @@ def is_loopback(name: str) -> bool:
 
 
 def raise_file_limit() -> int:
-    """Let this process open as many files as it may, and return how many. A connection is one."""
+    """Raise this process's limit of open files to its maximum, and return it. A connection is a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -1,6 +1,6 @@
-"""Encoded request bodies: gzip, deflate and zstd, within bounds.
+"""Decoding of request bodies in gzip, deflate and zstd, within limits.
 
-The edge decodes behind the authentication, so that a body that grows when it is decoded costs nothing unless a key pays for it.
+Decoding happens after authentication, so that only clients with a key can send bodies that expand.
 """
 
 import asyncio
@@ -12,18 +12,18 @@ from conductor.errors import BadTask, WrongContentType, quote
 from serving.edge.checks import too_large
 
 STEP_BYTES = 1_048_576
-"""Output of one decoding step, between two turns of the event loop."""
+"""Output of one decoding step, after which other tasks run."""
 MOST_ZSTD_WINDOW_BYTES = 8_388_608
 """RFC 9659."""
 ZLIB_METHOD, ZLIB_CHECK = 8, 31
 MOST_MEMBERS = 100
-"""Limit for the members of a gzip body, and the frames of a zstd body. Clients send one."""
+"""Limit for the members of a gzip body and the frames of a zstd body. Clients send one."""
 ZSTD_BYTES = 64
-"""Part of the body that one call of the decoder reads: it has no bound for its output, and 4 bytes may hold 128 kB."""
+"""Bytes of input per call of the zstd decoder. Its output is not bounded: 4 bytes may expand to 128 kB."""
 ZSTD_STEP_BYTES = 65_536
-"""Part of the encoded body that is decoded between two turns of the event loop."""
+"""Bytes of input after which other tasks run."""
 MOST_AT_ONCE_BYTES = 1_048_576
-"""A body that is longer when it is decoded waits until no other one is decoded: an encoded megabyte can hold a thousand."""
+"""Decoded size above which bodies are decoded one at a time: an encoded megabyte can expand to a thousand."""
 FIELD = "Content-Encoding"
 
 
@@ -31,33 +31,34 @@ async def decode(pieces: Iterator[bytes], most: int, long: asyncio.Lock) -> byte
     """Return the decoded body.
 
     Args:
-        pieces: of the decoded body.
-        most: bytes that it may have.
-        long: held while a body longer than `MOST_AT_ONCE_BYTES` is decoded, so that many cannot fill the memory together.
+        pieces: pieces of the decoded body.
+        most: limit for the decoded body, in bytes.
+        long: lock for a body above `MOST_AT_ONCE_BYTES`, so that several cannot exhaust the memory together.
 
     Raises:
         TooLarge: the decoded body is longer than `most` bytes.
-        BadTask: the encoded body is damaged.
+        BadTask: the encoded body is invalid.
     """
     decoded = bytearray()
     try:
-        async with AsyncExitStack() as held:
+        async with AsyncExitStack() as lock:
             for piece in pieces:
                 if len(decoded) <= MOST_AT_ONCE_BYTES < len(decoded) + len(piece):
-                    await held.enter_async_context(long)
+                    await lock.enter_async_context(long)
                 decoded += piece
                 if len(decoded) > most:
                     raise too_large(most)
                 await asyncio.sleep(0)
     except (OSError, EOFError, zlib.error, ValueError) as exc:
-        message = "The body is not of the encoding that the Content-Encoding header names, or is cut off."
+        message = "The body does not match its Content-Encoding, or is incomplete."
         raise BadTask(message, param=FIELD) from exc
     return bytes(decoded)
 
 
 def _gzip(body: bytes) -> Iterator[bytes]:
-    """A body may have several members (RFC 1952), and zeros after them. `gzip.GzipFile` takes any number of empty ones, and
-    five seconds for 20 MB of them.
+    """Yield the decoded pieces. A body may have several members (RFC 1952), followed by zeros.
+
+    `gzip.GzipFile` accepts any number of empty members, and takes five seconds for 20 MB of them.
     """
     rest = body
     for _ in range(MOST_MEMBERS):
@@ -68,14 +69,14 @@ def _gzip(body: bytes) -> Iterator[bytes]:
 
 
 def _deflate(body: bytes) -> Iterator[bytes]:
-    """The encoding has a zlib header. Some clients send it without one."""
+    """Yield the decoded pieces. The format has a zlib header, but some clients omit it."""
     has_header = len(body) > 1 and body[0] & 15 == ZLIB_METHOD and not int.from_bytes(body[:2]) % ZLIB_CHECK
     if (yield from _inflate(body, zlib.MAX_WBITS if has_header else -zlib.MAX_WBITS)):
         raise EOFError
 
 
 def _inflate(body: bytes, window_bits: int) -> Generator[bytes, None, bytes]:
-    """Yield the pieces of one stream. Return what follows it."""
+    """Yield the decoded pieces of one stream. Return the input after its end."""
     stream = zlib.decompressobj(window_bits)
     yield stream.decompress(body, STEP_BYTES)
     while stream.unconsumed_tail and not stream.eof:
@@ -90,10 +91,10 @@ def _inflate(body: bytes, window_bits: int) -> Generator[bytes, None, bytes]:
 def _zstd(body: bytes) -> Generator[bytes]:
     import zstandard
 
-    made, at = zstandard.ZstdDecompressor(max_window_size=MOST_ZSTD_WINDOW_BYTES), 0
+    decoder, at = zstandard.ZstdDecompressor(max_window_size=MOST_ZSTD_WINDOW_BYTES), 0
     try:
         for _ in range(MOST_MEMBERS):
-            frame, piece, step = made.decompressobj(), bytearray(), at + ZSTD_STEP_BYTES
+            frame, piece, step = decoder.decompressobj(), bytearray(), at + ZSTD_STEP_BYTES
             while not frame.eof:
                 if at >= len(body):
                     raise EOFError
@@ -119,16 +120,16 @@ DECODERS: dict[str, Callable[[bytes], Iterator[bytes]]] = {
     "zstd": _zstd,
 }
 SERVED = "gzip, deflate, zstd"
-"""For clients, in the `Accept-Encoding` of a refusal (RFC 9110, section 15.5.16)."""
+"""Supported encodings, for the `Accept-Encoding` header of an error (RFC 9110, section 15.5.16)."""
 
 
 def find_decoder(names: Sequence[str]) -> Callable[[bytes], Iterator[bytes]]:
-    """Return what decodes a body of these encodings.
+    """Return the decoder for a body with these encodings.
 
     Raises:
-        WrongContentType: they are not served here.
+        WrongContentType: the encodings are not supported.
     """
     if len(names) > 1 or names[0] not in DECODERS:
-        message = f"The Content-Encoding header is {quote(', '.join(names))}. Send the body as one of {SERVED}, or as it is."
+        message = f"The Content-Encoding {quote(', '.join(names))} is not supported. Use {SERVED} or none."
         raise WrongContentType(message, param=FIELD)
     return DECODERS[names[0]]

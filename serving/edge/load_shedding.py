@@ -1,10 +1,12 @@
-"""Load shedding: a router that has more work than its core can do refuses requests before it looks anything up for them.
+"""Load shedding: an overloaded router rejects requests before it looks anything up for them.
 
-It also refuses if nearly as many requests are open as Ray Serve gives it. An actor of Serve has `max_ongoing_requests` places
-for calls, and its own health check takes one of them: a router without a free place counts as dead after 90 s, and is ended.
+It also rejects requests shortly before Ray Serve's limit of open ones. A Serve actor has
+`max_ongoing_requests` places for calls, and its own health check needs one. A router without a free place
+counts as dead after 90 s and is stopped.
 
-Each request that asks for work waits for turns of the event loop first. If each turn takes long, thousands of others wait for
-theirs, and everything that needs many turns, such as answers and the look-up of a key, would outlast its client's patience.
+A request for a run first waits for a few turns of the event loop. If each turn takes long, thousands of
+requests are waiting, and everything that needs many turns, such as answers and key lookups, would exceed its
+client's timeout.
 """
 
 import asyncio
@@ -18,24 +20,25 @@ logger = logging.getLogger("podium")
 
 ALIVE, READY = "/healthz", "/readyz"
 PROBES = (ALIVE, READY)
-"""Never refused for load."""
+"""Paths that are never rejected for load."""
 TURNS, LONG_S, SHORT_S = 4, 0.25, 0.01
-"""A request is admitted after a turn that is shorter than `SHORT_S`. It is refused after `TURNS` longer turns, if they take
-`LONG_S` on average without the longest: a burst makes one turn long, and of thousands of requests in step some turns are short.
+"""A request is admitted after a turn shorter than `SHORT_S`. It is rejected after `TURNS` longer ones that
+take `LONG_S` on average, not counting the longest. A burst makes one turn long, and even among thousands of
+requests some turns are short.
 """
 OPEN = 15 / 16
-"""Part of `router.max_ongoing_requests` that may be open, probes aside."""
+"""Part of `router.max_ongoing_requests` that may be open, not counting probes."""
 LOG_EVERY_S = 10.0
 MAX_ONGOING, OPEN_RETRY_S = "router.max_ongoing_requests", 2.0
-TOO_MANY = f"This server has as many requests open as it takes at once ({MAX_ONGOING}). Try again soon."
-BEHIND = "This server has more to do at the moment than it can. Try again soon."
+TOO_MANY = f"This server has reached its limit of open requests ({MAX_ONGOING}). Try again soon."
+BEHIND = "This server is overloaded. Try again soon."
 
 
 class SparseWarning:
-    """Warns of many events in one line: an attack must not fill the disk.
+    """Warning that is logged once for many events, so that an attack cannot fill the disk.
 
     Args:
-        text: of the warning, with places for what `log` is given.
+        text: the warning, with placeholders for the arguments of `log`.
     """
 
     def __init__(self, text: str) -> None:
@@ -52,18 +55,19 @@ class SparseWarning:
 
 
 def check_open(n_open: int, most: int, room: WaitingRoom) -> None:
-    """Bound how many requests are open, those whose bodies are not whole among them. These make room for others.
+    """Check the number of open requests. If it is too high, evict one whose body is incomplete.
 
     Raises:
-        Overloaded: too many are, and none of them can make room.
+        Overloaded: too many requests are open, and none of them can be evicted.
     """
     if n_open + 1 > OPEN * most and not (n_open < most and room.evict_one()):
         raise Overloaded(TOO_MANY, param=MAX_ONGOING, retry_after_s=OPEN_RETRY_S)
 
 
 async def falls_behind() -> bool:
-    """Return whether everything that is ready is much work, again and again. On a loop that keeps up this takes one turn. It
-    counts the work of this thread, and not the time for which other programs have the core.
+    """Return whether the event loop is overloaded, which takes only one turn if it is not.
+
+    It measures the work of this thread, not the time in which other programs use the core.
     """
     turns_s = list[float]()
     for _ in range(TURNS):

@@ -1,17 +1,18 @@
-"""The edge as ASGI: the one entry of all requests.
+"""The edge as ASGI middleware, through which all requests enter.
 
-It runs in Serve's proxy and in the router replica behind it. Both reject a request that is foreign, unfinished or too large.
-The first one leaves a mark in the scope, which Serve passes on and no client can write, and the second does not check again.
+It runs in Serve's proxy and in the router replica behind it. Both reject foreign, incomplete and oversized
+requests. The proxy marks a checked request in its scope. Serve passes the mark on, no client can set it, and
+the replica skips those checks.
 
-A router checks more (`RouterChecks`). A client receives the error of the first check that fails:
+A router makes further checks (`RouterChecks`). The first check that fails determines the error:
 
 1. Number of open requests.
-2. Host, origin, content type, and the body: whole, in time, not too large.
+2. Host, origin, content type, and the body: complete, in time, not too large.
 3. For a run: a free slot, and an event loop that keeps up.
 4. Key.
 5. Encoding of the body.
 
-While a router answers, it gives up clients that read nothing (`exchange.py`).
+While a router answers, it drops clients that do not read (`exchange.py`).
 """
 
 import asyncio
@@ -56,31 +57,34 @@ from serving.settings.settings import Settings
 logger = logging.getLogger("podium")
 
 PASSED = "podium.edge"
-"""In a scope: the request is whole, and came past an edge."""
+"""Key in a scope: true if the request is complete and was checked by an edge."""
 HEALTH = {"/healthz", "/-/healthz"}
-"""Answered under any host name: probes use addresses. The answer says only that the process lives."""
+"""Paths that are answered under any host name, because probes use addresses. The response only says "alive".
+"""
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
     (b"access-control-max-age", b"600"),
 )
 ALLOWED_HEADERS = "authorization, content-type, idempotency-key, traceparent, tracestate, x-api-key"
-"""Headers that a page may send if its preflight names none: the SDKs name a dozen more, which change nothing here."""
+"""Headers that a page may send if its preflight names none. SDKs send a dozen more, which have no effect
+here.
+"""
 EXPOSED = (
     "x-podium-workflow-id, x-podium-cache, x-should-retry, retry-after, x-ratelimit-limit-requests, "
     "x-ratelimit-remaining-requests, x-ratelimit-reset-requests, x-ratelimit-limit-tokens, "
     "x-ratelimit-remaining-tokens, x-ratelimit-reset-tokens, x-podium-budget-left-usd, x-podium-budget-window"
 )
-"""Headers of an answer that a page may read."""
+"""Response headers that a page may read."""
 FILE = "batches.max_file_bytes"
 UNREAD_BYTES = 8192
-"""The longest body of a request whose method has none here, such as GET and DELETE: some clients send `{}`."""
+"""Limit for the body of a request whose method takes none, such as GET and DELETE: some clients send `{}`."""
 LARGE_BYTES = 262_144
-"""Longer bodies are passed on one at a time, and everything else has its turn before the next one: many may become whole in
-the same moment.
+"""Size above which bodies are passed on one at a time, with other tasks in between, since many may arrive at
+once.
 """
 HEADER_NAMES = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 JSON = (b"content-type", b"application/json")
-NO_WEBSOCKET = "WebSocket is not served here. Send the request as a POST; `stream: true` streams its answer."
+NO_WEBSOCKET = "WebSocket is not supported. Send a POST request; `stream: true` streams its response."
 UPGRADE_REQUIRED = 426
 UPGRADE_HEADERS = (
     (b"upgrade", b"HTTP/1.1"),
@@ -88,22 +92,24 @@ UPGRADE_HEADERS = (
     (b"x-should-retry", b"false"),
     JSON,
 )
-"""Headers of the answer to a WebSocket's handshake: clients such as Codex then speak HTTP (RFC 9110, section 15.5.22)."""
+"""Headers of the response to a WebSocket handshake. Clients such as Codex then use HTTP (RFC 9110, section
+15.5.22).
+"""
 POLICY_VIOLATION = 1008
 LOOKS = 6
-"""At each answer, in the time for which its client may take nothing."""
+"""Number of progress checks of each response within `limits.unread_s`."""
 Headers = Sequence[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class RouterChecks:
-    """Checks that a router makes, and Serve's proxy does not.
+    """Checks that a router makes and Serve's proxy does not.
 
     Args:
         settings: returns the current settings.
-        run_paths: a `POST` to one of these asks for a run.
+        run_paths: paths at which a `POST` starts a run.
         check_slots: raises `Overloaded` if no further run is admitted.
-        authenticate: takes the key out of a scope and leaves the caller there, or raises an error.
+        authenticate: replaces the key in a scope by its caller, or raises an error.
     """
 
     settings: Callable[[], Settings]
@@ -118,9 +124,10 @@ class Edge:
     Args:
         app: the application to guard.
         policy: the limits.
-        room: where unfinished requests wait. In the proxy the protocol that accepts the connections shares it.
-        error_body: writes the body of an error.
-        router: further checks; None in Serve's proxy.
+        room: holds the incomplete requests. In the proxy, it is shared with the protocol that accepts
+            connections.
+        error_body: returns the body of an error.
+        router: further checks. None in Serve's proxy.
     """
 
     def __init__(
@@ -135,17 +142,17 @@ class Edge:
         self._router = router
         self._n_evicted = self._n_shed = self._n_open = 0
         self._eviction_warning = SparseWarning(
-            "%d connections without a whole request were closed to make room"
+            "closed %d connections with incomplete requests to make room for others"
         )
         self._load_warning = SparseWarning(
-            "turns of the event loop are more than %g s of work: %d requests were refused since the start"
+            "event loop overloaded: turns take more than %g s; %d requests rejected since the start"
         )
         self._decoding = asyncio.Lock()
         self._exchanges = set[HttpExchange]()
         self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI."""
+        """Handle a request (ASGI)."""
         router = self._router
         if scope["type"] != "http":
             if router is None or scope["type"] == "lifespan":
@@ -178,7 +185,7 @@ class Edge:
         return None
 
     def _look(self) -> None:
-        """Give up the clients that take nothing, and look again while any request is open."""
+        """Drop clients that do not read, and repeat this while any request is open."""
         assert self._router is not None
         loop, limit_s = asyncio.get_running_loop(), self._router.settings().limits.unread_s
         self._timer = loop.call_later(limit_s / LOOKS, self._look) if self._exchanges else None
@@ -186,7 +193,7 @@ class Edge:
             exchange.check_progress(loop.time(), limit_s)
 
     async def _admit(self, scope: Scope, exchange: HttpExchange) -> bool:
-        """Return whether the request goes to `app`. Else it has its answer."""
+        """Return whether to pass the request to `app`. If not, it has been answered."""
         if self._room.evicted != self._n_evicted:
             self._log_evictions()
         router = self._router
@@ -209,7 +216,7 @@ class Edge:
         return True
 
     async def _check(self, scope: Scope, fields: Fields, exchange: HttpExchange) -> bool:
-        """Return False if the edge itself has answered the request."""
+        """Return False if the edge has answered the request itself."""
         method, is_upload = scope["method"], scope["method"] == "POST" and scope["path"] == UPLOAD
         if scope["path"] not in HEALTH:
             server = (scope.get("server") or ("",))[0]
@@ -233,7 +240,7 @@ class Edge:
     async def _read_body(
         self, scope: Scope, fields: Fields, exchange: HttpExchange, *, is_upload: bool
     ) -> None:
-        """Read the body. The text of an encoded one is bounded when it is decoded, once the caller is known."""
+        """Read the body. The text of an encoded one is checked once the caller is known and it is decoded."""
         policy, bound = self._policy, BodyBound(UNREAD_BYTES, "")
         if is_upload:
             bound = BodyBound(policy.max_upload_bytes, FILE)
@@ -244,7 +251,7 @@ class Edge:
         exchange.is_reading = False
         if len(body) > LARGE_BYTES:
             async with turn((scope.get("client") or ("",))[0]):
-                pass  # what parses it comes right after, in the same turn of the loop
+                pass  # parsing follows in the same turn of the loop
         if not is_upload and not (ENCODING in fields and encodings(fields)):
             check_text(body, policy.max_text_bytes)
         exchange.body = body
@@ -254,7 +261,7 @@ class Edge:
     ) -> None:
         method = scope["method"]
         if method == "POST" and scope["path"] in router.run_paths:
-            if IDEMPOTENCY_KEY not in fields:  # else it may join a run, which has its slot
+            if IDEMPOTENCY_KEY not in fields:  # with a key, it may join a run that has a slot already
                 router.check_slots()
             if await falls_behind():
                 self._n_shed += 1
@@ -280,7 +287,7 @@ class Edge:
         scope["headers"].append((LENGTH, b"%d" % len(exchange.body)))
 
     async def _refuse(self, scope: Scope, exchange: HttpExchange, error: PodiumError) -> None:
-        """Answer with the error. The connection of a request that is not going to be whole ends with it."""
+        """Answer with the error. Close the connection if the request is incomplete and will stay so."""
         headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
         headers.append(JSON)
         if exchange.is_reading and isinstance(error, TooSlow | Overloaded):
@@ -296,15 +303,15 @@ class Edge:
 
 
 def _allowed_headers(fields: Fields) -> bytes:
-    """Return the headers that a preflight asks for: a page that may call may send any; what they mean is checked where
-    they are read. No cookie is among them: credentials are never allowed.
+    """Return the headers that a preflight asks for. An allowed page may send any; their values are checked
+    where they are used. Cookies are not among them, because credentials are never allowed.
     """
     asked = fields.get(ASKED_HEADERS, [""])[-1]
     return (asked if HEADER_NAMES.match(asked) else ALLOWED_HEADERS).encode("latin-1")
 
 
 def _allow(origin: str) -> Headers:
-    """Return the headers that tell browsers that pages of `origin` may read the answer."""
+    """Return the headers that let pages of `origin` read the response."""
     return (
         (b"access-control-allow-origin", origin.encode("latin-1")),
         (b"access-control-expose-headers", EXPOSED.encode()),

@@ -1,6 +1,4 @@
-"""The limits of the edge, and how they reach a process that is given no arguments: one environment variable,
-`PODIUM_EDGE`.
-"""
+"""Limits of the edge. Processes without arguments get them through the variable `PODIUM_EDGE`."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol, Self
@@ -13,30 +11,30 @@ from serving.settings.sections import HttpSettings
 from serving.settings.settings import Settings, SettingsError
 
 UPLOAD = "/v1/files"
-"""A `POST` to it is a form with a file."""
+"""Path of uploads. A `POST` to it is a form with a file."""
 FORM_BYTES = 65_536
-"""Of the form, beside the file."""
+"""Bytes that a form may have in addition to the file."""
 
 
 class ErrorBody(Protocol):
-    """Writes errors in the dialect of a path: the edge knows none."""
+    """Function that writes errors in the dialect of a path, since the edge knows no dialects."""
 
     def __call__(self, error: PodiumError, path: str) -> dict[str, Any]:
-        """The JSON of `error` for whoever asked at `path`; empty where that is not known yet."""
+        """Return the JSON of `error` for a request to `path`, which is empty if it is not known yet."""
         ...
 
 
 class Policy(HttpSettings):
-    """`http` of the settings, and the sizes of `limits`."""
+    """The `http` settings, and the sizes from `limits`."""
 
     max_body_bytes: int
     max_text_bytes: int
     max_upload_bytes: int = FORM_BYTES
-    """Of a body sent to `UPLOAD`."""
+    """Limit for a body sent to `UPLOAD`."""
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """What `settings` say."""
+        """Return the policy that `settings` define."""
         limits = settings.limits
         return cls(
             **settings.http.model_dump(),
@@ -47,13 +45,13 @@ class Policy(HttpSettings):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """What `PODIUM_EDGE` says; the defaults where it is not set.
+        """Return the policy in `PODIUM_EDGE`, or the default one if the variable is not set.
 
         Raises:
-            SettingsError: it is set and is no policy.
+            SettingsError: the value is invalid.
         """
         defaults = cls.of(Settings.model_construct())
         try:
             return cls.model_validate_json(environment.get(VARIABLE) or defaults.model_dump_json())
         except ValidationError as exc:
-            raise SettingsError(f"The variable {VARIABLE} holds no edge policy: {exc}.") from exc
+            raise SettingsError(f"{VARIABLE} is not a valid edge policy: {exc}.") from exc

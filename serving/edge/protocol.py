@@ -1,9 +1,10 @@
-"""Uvicorn's HTTP protocol with the bounds it lacks: bytes and number of headers, time for them, what frames a body
-(chunk sizes, chunk extensions, trailers), pipelined requests, and connections that send nothing.
+"""Uvicorn's HTTP protocol with additional limits.
 
-With httptools, Uvicorn parses headers and trailers of any length, adds trailers to the headers, and waits without end
-for the first request of a connection. All of it is bounded here, in a subclass that is put in the place of Uvicorn's
-own default (`uvicorn.config.HTTP_PROTOCOLS`): in Serve's proxy, and in the replicas that HAProxy speaks to.
+With httptools, Uvicorn accepts headers and trailers of any length, adds trailers to the headers, and waits
+forever for the first request of a connection. This subclass bounds the number, bytes and time of headers, the
+framing of bodies (chunk sizes, chunk extensions, trailers), pipelined requests, and idle connections. It
+replaces Uvicorn's default (`uvicorn.config.HTTP_PROTOCOLS`) in Serve's proxy, and in the replicas behind
+HAProxy.
 """
 
 import asyncio
@@ -28,39 +29,42 @@ from serving.edge.waiting import Ticket, WaitingRoom
 
 LINGER_S = 1.0
 MAX_HEADERS = 100
-"""Fields of one request, as in Apache, nginx and HAProxy: each costs a callback and an object, however short it is."""
+"""Limit for the headers of a request, as in Apache, nginx and HAProxy: even a short one costs a callback and
+an object.
+"""
 MAX_PIPELINED = 8
-"""Requests that may wait on a connection behind the one that is being answered."""
+"""Limit for the requests that wait on a connection for the current response."""
 FREE_PIECES = 4096
 BYTES_PER_PIECE = 128
-"""A body may come in `FREE_PIECES` chunks and packets, and one more for each of so many bytes. Each costs the loop a
-callback, so that without a bound a body of one-byte chunks costs 100 times its bytes."""
+"""A body may have `FREE_PIECES` chunks and packets, and one more per `BYTES_PER_PIECE`. Each costs a
+callback. Without this limit, a body of one-byte chunks would cost 100 times its bytes.
+"""
 FRAME_BYTES = 20
-"""What the framing of a chunk may take: 16 digits, and two line ends. More of it is a chunk extension."""
+"""Bytes that may frame a chunk: 16 digits and two line ends. Anything more is a chunk extension."""
 UNSENT_BYTES = 65_536
-"""What may wait unsent in the kernel at a replica. Its buffer would grow to megabytes (`tcp_wmem`) for a client that reads
-nothing, and a long answer would be made to its end.
+"""Limit for unsent bytes in the kernel of a replica. For a client that does not read, the kernel's buffer
+would grow to megabytes (`tcp_wmem`), and a long answer would be generated to its end.
 """
 LOGGED = {b"x-request-id", b"x-session-id", b"session-id", b"serve-multiplexed-model-id"}
-"""Headers whose values Ray Serve writes to its logs, sends back or routes by, in lower case and with `-` for `_`."""
+"""Headers whose values Ray Serve logs, returns or routes by, in lower case and with `-` for `_`."""
 PLAIN = re.compile(rb"[\w.-]{1,64}")
-"""What such a value must be. Another one is dropped, and Ray Serve makes an id of its own."""
+"""Format of such a value. Others are dropped, and Ray Serve generates an id."""
 
 
 class RejectedError(Exception):
-    """Ends the parser; the answer is written where the parser is fed."""
+    """Stops the parser. The response is written by the caller of the parser."""
 
 
 def guard_protocol(
     policy: Policy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"] | None = None
 ) -> type["EdgeProtocol"]:
-    """The protocol for one process.
+    """Return the protocol class for one process.
 
     Args:
-        policy: the bounds.
-        room: where connections without a whole request wait.
-        error_body: what a rejected request is answered.
-        base: the protocol to bound; `EdgeProtocol` by default.
+        policy: the limits.
+        room: holds connections without a complete request.
+        error_body: returns the body of an error.
+        base: protocol class to configure. `EdgeProtocol` by default.
     """
     bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
     base = base or EdgeProtocol
@@ -68,12 +72,12 @@ def guard_protocol(
 
 
 def _jitter(seconds: float) -> float:
-    """Up to a quarter more: thousands that came together are not to end in one turn of the loop."""
+    """Add up to a quarter, so that thousands of connections do not end in the same turn of the loop."""
     return seconds * random.uniform(1, 1.25)
 
 
 def response(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
-    """A whole answer, after which the connection is closed."""
+    """Return a whole response, after which the connection is closed."""
     status = status or errors.row(error).status
     body = orjson.dumps(content)
     extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
@@ -85,7 +89,9 @@ def response(error: PodiumError, content: dict[str, Any], status: int | None = N
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """One connection. It waits, and may be closed, until its next request's headers are whole."""
+    """One connection. It has a place in the room, and may be closed, until the headers of its next request
+    are complete.
+    """
 
     policy: ClassVar[Policy]
     room: ClassVar[WaitingRoom]
@@ -93,7 +99,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
-        self.url = b""  # Uvicorn sets it with the first bytes of a request, and not before
+        self.url = b""  # Uvicorn sets it only with the first bytes of a request
         self._in_head, self._in_body = True, False
         self._head_bytes = self._field_bytes = 0
         self._body_bytes = self._fed_body_bytes = self._pieces = self._frame_bytes = 0
@@ -106,14 +112,17 @@ class EdgeProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """It waits from the start."""
+        """Take a place in the room from the start."""
         super().connection_made(transport)
         self._wait()
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the request. Uvicorn leaves the timer of an idle connection that was reset, which would keep the protocol and its
-        last request for as long as a connection may be idle (`keep_alive_timeout_s`, 75 s).
+        """Release everything.
+
+        Uvicorn does not stop the timer of an idle connection that was reset. The timer would keep the
+        protocol and its last request in memory for as long as a connection may be idle
+        (`keep_alive_timeout_s`, 75 s).
         """
         self._held = None
         self._stop_waiting()
@@ -121,14 +130,14 @@ class EdgeProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser, and look whether the headers have become too long, or go on after a pause."""
+        """Feed the parser, then check the size of the headers and update the timers."""
         if self._is_refused:
             return None
         is_head = self._in_head or self._is_idle()
         request, frame_bytes, self._fed_body_bytes = self.scope, self._frame_bytes, 0
         is_body = self._in_body
         super().data_received(data)
-        if self.transport.get_protocol() is not self:  # a WebSocket's
+        if self.transport.get_protocol() is not self:  # replaced by a WebSocket protocol
             self._stop_waiting()
         elif not (self._is_refused or self.transport.is_closing()):
             if is_body and self._in_body and self.scope is request:
@@ -153,7 +162,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._start_timer()
 
     def _excess(self) -> bytes:
-        """Return the answer to a body that is framed too finely or at too great a length, or b"" if it is not."""
+        """Return the error response for a body with too many or too long frames, or b""."""
         if self._pieces > FREE_PIECES + self._body_bytes // BYTES_PER_PIECE:
             message = f"The body comes in too many small pieces. Send chunks of {BYTES_PER_PIECE} bytes or more, or a Content-Length."
             return self._response(BadTask(message, param="body"))
@@ -162,23 +171,25 @@ class EdgeProtocol(HttpToolsProtocol):
         return b""
 
     def _reject(self, answer: bytes) -> NoReturn:
-        """End the parser from one of its callbacks."""
+        """Stop the parser from within one of its callbacks."""
         self._rejection = answer
         raise RejectedError
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Read nothing behind a request to upgrade: the edge answers it, and the parser would take what follows for
-        a request. Do not advise to install a WebSocket library.
+        """Stop reading after an upgrade request. The edge answers it, and the parser would take what follows
+        for a request.
+
+        Overrides Uvicorn's advice to install a WebSocket library.
         """
         self._is_refused = True
 
     def on_message_begin(self) -> None:
-        """The first bytes of a request."""
+        """Begin a request."""
         self._in_head, self._field_bytes = True, 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header to the request. Drop trailers: a load balancer that strips a header does not see those
+        """Add a header to the request. Drop trailers: a load balancer that removes a header does not see them
         (RFC 9110, section 6.5.1).
         """
         if not self._in_head:
@@ -196,36 +207,40 @@ class EdgeProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """The request may begin, unless its headers are too long or too many requests wait before it."""
-        assert self.parser is not None  # until the connection is lost
+        """Begin the request, unless its headers are too long or too many requests are waiting before it."""
+        assert self.parser is not None  # None only after the connection is lost
         self._in_head, self._in_body = False, True
         self._body_bytes = self._pieces = self._frame_bytes = 0
         if self._field_bytes + len(self.url) > self.policy.max_header_bytes:
             self._reject(self._long_head("headers"))
         if self.parser.get_method() == b"CONNECT":
-            message = "CONNECT is not served here: this server is no proxy. Send a GET or a POST."
+            message = "CONNECT is not supported: this server is not a proxy. Send a GET or a POST."
             self._reject(self._response(BadTask(message, param="method")))
         if self.parser.should_upgrade() and has_body(read_fields(self.headers)):
-            message = "A request with an Upgrade header may have no body here. Send it without `Connection: Upgrade`."
+            message = "A request with an Upgrade header must not have a body. Remove `Connection: Upgrade`."
             self._reject(self._response(BadTask(message, param="Upgrade")))
         if len(self.pipeline) >= MAX_PIPELINED:
-            message = f"More than {MAX_PIPELINED} requests wait on this connection. Send the next one once an answer has come."
+            message = (
+                f"More than {MAX_PIPELINED} requests are waiting on this connection. Wait for a response."
+            )
             self._reject(self._response(Overloaded(message, retry_after_s=RETRY_AFTER_S)))
         super().on_headers_complete()
         self._is_new = False
         if self.expect_100_continue or self.parser.should_upgrade():
-            # Whether a body comes after an answer in place of "100 Continue", and what comes after an Upgrade, is unknown.
+            # It is unknown whether a body follows after a response instead of "100 Continue", or what follows
+            # an Upgrade.
             self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
-        """The size of one more chunk."""
+        """Count a chunk."""
         self._pieces += 1
         if excess := self._excess():
             self._reject(excess)
 
     def on_body(self, body: bytes) -> None:
-        """What is large is read by the application, which makes the client wait. What comes after the answer is
-        dropped, no more of it than a body may have.
+        """Pass the body on. The application reads large bodies itself, which slows the client down.
+
+        Drop what comes after the response, up to the limit for a body.
         """
         self._body_bytes += len(body)
         self._fed_body_bytes += len(body)
@@ -238,16 +253,16 @@ class EdgeProtocol(HttpToolsProtocol):
             self._release()
 
     def on_message_complete(self) -> None:
-        """The request is whole."""
+        """Finish the request and start its task, if that has not started."""
         self._in_body = False
         super().on_message_complete()
         self._release()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        """Not before the request is whole, or large: one that is never whole costs no task."""
+        """Start the task once the request is complete or large, so that an incomplete one costs no task."""
         if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
             self._held, self._held_s = (cycle, app), self.loop.time()
-            self._wait()  # also where it came behind another request, in the same packet
+            self._wait()  # needed if the request came in one packet with the one before
             self._start_body_timer()
         else:
             self._run(cycle, app)
@@ -265,13 +280,13 @@ class EdgeProtocol(HttpToolsProtocol):
             self._run(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Between two requests it waits like a new one; Uvicorn's own timer bounds how long."""
+        """Take a place in the room again between two requests. Uvicorn's own timer bounds the time."""
         super().on_response_complete()
         if self._is_idle() and not self.transport.is_closing():
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser, or a callback of it, rejected."""
+        """Answer what the parser or one of its callbacks rejected."""
         self._refuse(self._rejection or self._response(BadTask(msg)))
 
     def _is_idle(self) -> bool:
@@ -286,7 +301,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(_jitter(self.policy.header_s), self._time_is_up)
 
     def _start_body_timer(self) -> None:
-        """From one piece to the next, while there is time for the whole."""
+        """Start the timer until the next piece, within the time for the whole body."""
         left_s = self._held_s + self.policy.body_s - self.loop.time()
         self._stop_timer()
         self._timer = self.loop.call_later(
@@ -312,8 +327,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _time_is_up(self) -> None:
-        """One that has sent nothing is closed without a word, as a browser that connects in advance
-        expects.
+        """Close the connection. One that has sent nothing gets no response: browsers open connections in
+        advance.
         """
         self._timer = None
         if self._held is not None:
@@ -324,12 +339,12 @@ class EdgeProtocol(HttpToolsProtocol):
             self._end(b"")
 
     def _response(self, error: PodiumError, status: int | None = None) -> bytes:
-        """`error` in the dialect of the path, as far as the path is known."""
+        """Return the response for `error`, in the dialect of the path if the path is known."""
         path = self.url.partition(b"?")[0].decode("latin-1")
         return response(error, self.error_body(error, path), status)
 
     def _slow_head(self) -> bytes:
-        message = f"The headers were not whole after {self.policy.header_s:g} s."
+        message = f"The headers were not received within {self.policy.header_s:g} s (`http.header_s`)."
         return self._response(TooSlow(message, param="headers"))
 
     def _long_head(self, part: str) -> bytes:
@@ -337,8 +352,8 @@ class EdgeProtocol(HttpToolsProtocol):
         return self._response(TooLarge(message, param="headers"), 431)
 
     def _end(self, answer: bytes) -> None:
-        """For one that sends nothing any more: nothing of it can reset the connection before the answer is
-        read.
+        """Answer and close at once. The client sends nothing more that could reset the connection before it
+        reads this.
         """
         self._stop_waiting()
         self._is_refused = True
@@ -346,22 +361,22 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, answer: bytes) -> None:
-        """Answer and close; a moment later, because what the client still sends would reset the connection
-        and lose the answer.
+        """Answer, and close a moment later. What the client still sends could otherwise reset the connection,
+        and the response would be lost.
         """
         self._is_refused, self._held = True, None
         self.pipeline.clear()
         running = self._running
         if running is not None and not running.response_complete:
-            if not running.more_body:  # it is whole, and what came behind it is at fault
+            if not running.more_body:  # the running request is complete; a later one is at fault
                 running.keep_alive = False
                 return None
             if running.response_started:
-                return self.transport.abort()  # there is no room for another answer in the one on its way
+                return self.transport.abort()  # a second response cannot follow inside the first
             running.disconnected = True
             running.message_event.set()
         elif running is not None and running.more_body:
-            return self.transport.abort()  # it has its answer
+            return self.transport.abort()  # it has its response already
         self.transport.write(answer)
         self.transport.pause_reading()
         self._wait()
@@ -371,16 +386,16 @@ class EdgeProtocol(HttpToolsProtocol):
 
 
 class ReaderProtocol(EdgeProtocol):
-    """The edge's protocol in a replica: each request's scope says who reads its answer."""
+    """Protocol for a replica, which adds a `Reader` to the scope of each request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Bound what the kernel keeps unsent."""
+        """Limit the unsent bytes in the kernel."""
         super().connection_made(transport)
         sock = transport.get_extra_info("socket")
-        with suppress(OSError, AttributeError):  # no TCP, or a kernel without it
+        with suppress(OSError, AttributeError):  # not TCP, or the kernel lacks the option
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
 
     def on_message_begin(self) -> None:
-        """Add the reader to the request's scope, which is new."""
+        """Add a `Reader` to the new scope."""
         super().on_message_begin()
         self.scope["extensions"] = {READER: Reader(self.transport)}  # type: ignore[typeddict-item]

@@ -1,11 +1,10 @@
-"""Who is connected and has not sent a whole request: a room with a bound.
+"""Bounded room for connections whose request is incomplete.
 
-When it is full, the one that has waited longest of the address with the most waiting must go. So an
-attacker pushes out itself first, whether it comes from one address or from many, and a client that sends
-its request at once is never the oldest. nginx makes room the same way: its oldest reusable connections are
-closed when none is free.
+If the room is full, it evicts the oldest connection of the address that has the most. An attacker therefore
+evicts its own connections first, from one address or many. A client that sends its request at once is never
+the oldest. nginx makes room the same way: it closes its oldest reusable connections.
 
-Knows no sockets: a callback says what must go.
+The room knows no sockets; a callback closes the connection.
 """
 
 from collections.abc import Callable
@@ -14,24 +13,24 @@ from dataclasses import dataclass
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """One that waits."""
+    """Place of one connection."""
 
     peer: str
     evict: Callable[[], None]
-    """Called once, after its place was taken away."""
+    """Called once, after the place was taken away."""
     size_bytes: int = 0
-    """What is kept of its body so far."""
+    """Bytes of its body so far."""
 
 
 class WaitingRoom:
-    """Those who wait, by address, oldest first.
+    """Incomplete requests by address, oldest first.
 
     Args:
-        places: how many may wait.
-        room_bytes: how much of unfinished bodies may be kept.
+        places: limit for the number of connections.
+        room_bytes: limit for the bytes of all their bodies.
 
     Attributes:
-        evicted: how many had to go so far.
+        evicted: number of evictions so far.
     """
 
     def __init__(self, places: int, room_bytes: int) -> None:
@@ -45,7 +44,7 @@ class WaitingRoom:
         return self._count
 
     def enter(self, peer: str, evict: Callable[[], None]) -> Ticket:
-        """Take a place, somebody else's where none is free."""
+        """Take a place, after an eviction if none is free."""
         while self._count >= self._places:
             self._evict(next(iter(self._by_count[self._most])))
         ticket = Ticket(peer, evict)
@@ -56,8 +55,8 @@ class WaitingRoom:
         return ticket
 
     def grow(self, ticket: Ticket, size_bytes: int) -> None:
-        """Keep so much more for it; others go where that is too much, and it too where it is the one with
-        the most.
+        """Count more bytes for a place. If there are too many in all, evict places of the address with the
+        most, which may be this one.
         """
         if ticket not in self._by_peer.get(ticket.peer, ()):
             return
@@ -67,7 +66,7 @@ class WaitingRoom:
             self._evict(max(self._by_peer, key=self._bytes_of))
 
     def leave(self, ticket: Ticket) -> None:
-        """Give the place back; nothing happens where it was taken away before."""
+        """Release the place. Does nothing if it was evicted."""
         tickets = self._by_peer.get(ticket.peer, {})
         if ticket not in tickets:
             return
@@ -79,7 +78,7 @@ class WaitingRoom:
             del self._by_peer[ticket.peer]
 
     def evict_one(self) -> bool:
-        """Make room for a request that is whole. Return False if none waits."""
+        """Evict one place in favor of a complete request. Return False if there is none."""
         if self._count:
             self._evict(next(iter(self._by_count[self._most])))
             return True
@@ -89,7 +88,7 @@ class WaitingRoom:
         return sum(ticket.size_bytes for ticket in self._by_peer[peer])
 
     def _evict(self, peer: str) -> None:
-        """The oldest of that address; where bytes are short, the oldest that holds any."""
+        """Evict the oldest place of an address, or its oldest with any bytes if bytes are short."""
         tickets = self._by_peer[peer]
         short = self._bytes > self._room_bytes
         oldest = next(ticket for ticket in tickets if ticket.size_bytes or not short)
@@ -98,7 +97,7 @@ class WaitingRoom:
         oldest.evict()
 
     def _recount(self, peer: str, before: int, after: int) -> None:
-        """Keep addresses by how many they have, so that the one with the most is found at once."""
+        """Index addresses by their number of places, so that the one with the most is found at once."""
         if before:
             del self._by_count[before][peer]
         if after:

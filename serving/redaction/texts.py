@@ -6,7 +6,7 @@ they are redacted once, in the background (`known_texts`), and `map_texts` reuse
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from functools import cache
@@ -14,9 +14,10 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 import msgspec
+from msgspec.structs import astuple, replace
 
-from conductor.model.field_values import names_and_reader
 from conductor.model.reply import CallResult
+from conductor.model.value import Value
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import LEAST_CHARS as LEAST_SECRET_CHARS
 from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps
@@ -162,8 +163,7 @@ def _parts(value: Any) -> list[Any]:
     value is copied with a change.
     """
     parts = list[Any]()
-    kind = cast(type[Any], type(value))
-    for field in names_and_reader(kind)[1](value) if is_dataclass(kind) else ():
+    for field in astuple(value) if isinstance(value, Value) else ():
         parts += field if isinstance(field, tuple) else _parts(field)
     return [
         each
@@ -240,7 +240,7 @@ def _mapper(kind: type[Any]) -> Mapper | None:
         return _map_tuple
     if kind is list:  # of JSON
         return lambda values, change: [map_texts(each, change) for each in values]
-    if is_dataclass(kind):
+    if issubclass(kind, Value):
         return _fields_mapper(kind)
     return _map_mapping if issubclass(kind, Mapping) else None
 
@@ -257,9 +257,9 @@ def _map_mapping(values: Mapping[str, Any], change: Change) -> Mapping[str, Any]
     return mapped if mapped != values else values
 
 
-def _fields_mapper(kind: type[Any]) -> Mapper | None:
+def _fields_mapper(kind: type[Value]) -> Mapper | None:
     hints = get_type_hints(kind)
-    names = [each.name for each in fields(kind) if _may_hold_text(hints[each.name])]
+    names = [name for name in kind.__struct_fields__ if _may_hold_text(hints[name])]
     if not names:
         return None
 

@@ -5,8 +5,9 @@ Between the runs and every store, so that none of them is given more than it may
 way and whoever looks at it.
 """
 
-from dataclasses import replace
 from typing import TypeVar
+
+from msgspec.structs import replace
 
 from conductor.model.terms import Permit
 from conductor.run.event_log import Journal
@@ -19,9 +20,10 @@ from conductor.run.events import (
     StepRestarted,
     WorkDelta,
 )
+from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
 from serving.redaction.personal import redactor_of
-from serving.redaction.secrets import StreamRedactor
+from serving.redaction.secrets import Redactor, StreamRedactor
 from serving.redaction.texts import KnownTexts, map_texts
 from serving.runs.numbers import event_numbers, record_numbers, without_content
 
@@ -50,7 +52,8 @@ class ContentJournal:
     def __init__(self, permit: Permit, journal: Journal, known: KnownTexts | None = None) -> None:
         self._permit, self._journal, self._known = permit, journal, known
         self._redact = redactor_of(permit)
-        self._told, self._has_redacted = set[str](), False
+        self._records = dict[str, tuple[Record, Record]]()
+        """By id: the newest record, and what may be kept of it; the same one where nothing had to be taken out."""
         self._work = dict[tuple[int, int | None], tuple[StreamRedactor, StreamRedactor]]()
         self._texts = dict[str, tuple[StreamRedactor, StreamRedactor]]()
 
@@ -58,12 +61,15 @@ class ContentJournal:
         """A `conductor.run.event_log.Journal`. A store writes the texts of a record where it is told of it for
         the first time; after that, and with a piece of the answer, its numbers alone.
         """
+        stores = self._permit.stores
         if isinstance(event, AnswerDelta):
-            if self._permit.stores and record.parent is None:
-                self._note_piece(record, seq, event)
+            if stores:
+                kept = self._fold(record, event, event)  # its text is not in the record
+                if record.parent is None:
+                    self._note_piece(kept, seq, event)
             return
         if isinstance(event, WorkDelta):
-            if self._permit.stores and record.parent is None:
+            if stores and record.parent is None:
                 self._note_work(record, seq, event)
             return
         if isinstance(event, RunFinished | RunFailed | RunCancelled):
@@ -71,27 +77,50 @@ class ContentJournal:
         if isinstance(event, StepRestarted) and record.parent is None:
             self._work.pop((event.plan, event.step), None)  # what waits is none of the words that come now
             self._texts.pop(record.id, None)
-        stores = self._permit.stores
-        if record.id not in self._told:
-            self._told.add(record.id)
-            record = self._take_out(record) if stores else record_numbers(record)
-        self._journal(record, seq, self._take_out(event) if stores else event_numbers(event))
+        if stores:
+            redacted = self._take_out(event)
+            self._journal(self._fold(record, event, redacted), seq, redacted)
+            return
+        if record.id not in self._records:
+            self._records[record.id] = record, record_numbers(record)
+            record = self._records[record.id][1]
+        self._journal(record, seq, event_numbers(event))
 
     def kept(self, records: RunRecords) -> RunRecords:
-        """See `kept_part`, of the run that this was told of. Its record is made of what was told, so where nothing had to
-        be taken out of that, nothing is looked at twice: prompts are long.
+        """Return what may be kept of the run that this was told of. No text is redacted twice: the record is made of the
+        events, and those were redacted.
         """
-        is_told = all(record.id in self._told for record in records)
-        is_known = is_told and self._permit.stores and not self._has_redacted
-        return records if is_known else kept_part(records)
+        if not self._permit.stores:
+            return without_content(records)
+        redact = redactor_of(self._permit)
+        record = self._kept(records.record, redact)
+        inner = {id: self._kept(each, redact) for id, each in records.inner.items()}
+        is_same = record is records.record and all(each is records.inner[id] for id, each in inner.items())
+        return records if is_same else replace(records, record=record, inner=inner)
+
+    def _kept(self, record: Record, redact: Redactor) -> Record:
+        whole, kept = self._records.get(record.id, (None, record))
+        return kept if whole is record else map_texts(record, redact)
+
+    def _fold(self, record: Record, event: Event, redacted: Event) -> Record:
+        """Return what may be kept of `record`, whose newest event is `event`. Until something is taken out of an event, that
+        is the record itself.
+        """
+        before, kept_before = self._records.get(record.id, (None, None))
+        if kept_before is None:
+            kept = self._take_out(record)
+        elif before is kept_before and redacted is event:
+            kept = record
+        else:
+            kept = after(kept_before, redacted)
+        self._records[record.id] = record, kept
+        return kept
 
     def _take_out(self, value: T) -> T:
         if self._known is not None:
             self._known.learn(value)
         # Each by itself: what was looked through before says nothing of what becomes of the same text sent again.
-        redacted = map_texts(value, redactor_of(self._permit))
-        self._has_redacted |= redacted is not value
-        return redacted
+        return map_texts(value, redactor_of(self._permit))
 
     def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
         if record.id not in self._texts:

@@ -12,7 +12,8 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.errors import StoreUnavailable
 from conductor.run.events import AnswerDelta, Event, StepRestarted, WorkDelta

@@ -1,12 +1,14 @@
 """Records in the memory of one replica."""
 
+import dataclasses
 import heapq
 import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from conductor.run.events import AnswerDelta, Event, StepRestarted
@@ -166,7 +168,9 @@ class MemoryStore:
             self._bytes[id] = weight(self._runs[id])
             self._items.pop(id, None)
             said = self._feedback.get(id, {})
-            self._feedback[id] = {key: replace(each, comment="", expected="") for key, each in said.items()}
+            self._feedback[id] = {
+                key: dataclasses.replace(each, comment="", expected="") for key, each in said.items()
+            }
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
@@ -192,7 +196,7 @@ class MemoryStore:
             async for run in in_slices(list(self._runs.values()))
             if caller.sees(run.record.account)
             and (before is None or place(run.record) < before)
-            and replace(run_filter, rated=False).matches(run)
+            and dataclasses.replace(run_filter, rated=False).matches(run)
             and (not run_filter.rated or run.record.id in self._feedback)
         ]
         newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))

@@ -2,8 +2,9 @@
 are removed.
 """
 
+from msgspec.structs import replace
+
 from conductor.model.failure import Attempt, Failure
-from conductor.model.field_values import copy_with
 from conductor.model.messages import NO_TOOLS, PendingCall, ToolCall
 from conductor.model.reply import CallResult
 from conductor.run.events import (
@@ -47,9 +48,9 @@ def event_numbers(event: Event) -> Event:
         case PlanStarted() | StepPlanned() | PlanEnded():
             return _plan_event(event)
         case StepStarted():
-            return copy_with(event, prompt=())
+            return replace(event, prompt=())
         case StepFinished(result=result):
-            return copy_with(event, result=_result(result) or result)
+            return replace(event, result=_result(result) or result)
         case StepWaits() | RunSuspended() | ResultsGiven():
             return _tool_event(event)
         case StepAborted() | StepRestarted() | StepContinued():
@@ -57,48 +58,48 @@ def event_numbers(event: Event) -> Event:
         case CallQueued() | CallFailed():
             return _call_event(event)
         case RunFinished(answer=answer):
-            return copy_with(event, answer=_length(answer))
+            return replace(event, answer=_length(answer))
         case RunFailed() | RunCancelled():
-            return copy_with(event, failure=_failure(event.failure) or event.failure)
+            return replace(event, failure=_failure(event.failure) or event.failure)
         case AnswerDelta() | WorkDelta():
-            return copy_with(event, text="", reasoning="")
+            return replace(event, text="", reasoning="")
         case _:
             return event
 
 
 def _call_event(event: CallQueued | CallFailed) -> Event:
     if isinstance(event, CallQueued):
-        return copy_with(event, why=_length(event.why))
-    return copy_with(event, attempt=_attempt(event.attempt))
+        return replace(event, why=_length(event.why))
+    return replace(event, attempt=_attempt(event.attempt))
 
 
 def _break_event(event: StepAborted | StepRestarted | StepContinued) -> Event:
     failure, result = _failure(event.failure), _result(event.result)
     if isinstance(event, StepAborted):
-        return copy_with(event, failure=failure, result=result)
-    return copy_with(event, failure=failure or event.failure, result=result or event.result)
+        return replace(event, failure=failure, result=result)
+    return replace(event, failure=failure or event.failure, result=result or event.result)
 
 
 def _tool_event(event: StepWaits | RunSuspended | ResultsGiven) -> Event:
     match event:
         case StepWaits(result=result, calls=calls):
             numbers = _result(result) or result
-            return copy_with(event, result=numbers, calls=tuple(_pending(each) for each in calls))
+            return replace(event, result=numbers, calls=tuple(_pending(each) for each in calls))
         case RunSuspended(calls=calls, text=text):
-            return copy_with(event, calls=tuple(_pending(each) for each in calls), text=_length(text))
+            return replace(event, calls=tuple(_pending(each) for each in calls), text=_length(text))
         case ResultsGiven():
-            return copy_with(event, given=Given(()))
+            return replace(event, given=Given(()))
 
 
 def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
     match event:
         case PlanStarted():
-            return copy_with(event, prompt=())
+            return replace(event, prompt=())
         case StepPlanned(planned=step):
-            written = copy_with(step, subtask=_length(step.subtask), needs=_length(step.needs))
-            return copy_with(event, planned=written)
+            written = replace(step, subtask=_length(step.subtask), needs=_length(step.needs))
+            return replace(event, planned=written)
         case PlanEnded():
-            return copy_with(
+            return replace(
                 event,
                 result=_result(event.result),
                 rejection=_failure(event.rejection),
@@ -110,13 +111,13 @@ def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
 def record_numbers(record: Record) -> Record:
     """Likewise one record."""
     task = record.task
-    return copy_with(
+    return replace(
         record,
-        task=copy_with(
+        task=replace(
             task,
             conversation=(),
             plan=None,
-            sampling=copy_with(task.sampling, stop=()),
+            sampling=replace(task.sampling, stop=()),
             tools=NO_TOOLS,
             answer_format=None,
             echo={},
@@ -131,24 +132,24 @@ def record_numbers(record: Record) -> Record:
 
 def _segment(segment: Segment) -> Segment:
     given = None if segment.given is None else Given(())
-    return copy_with(segment, text=_length(segment.text), given=given)
+    return replace(segment, text=_length(segment.text), given=given)
 
 
 def _turn(turn: StepTurn) -> StepTurn:
     calls = tuple(_pending(each) for each in turn.calls)
-    return copy_with(turn, result=_result(turn.result) or turn.result, calls=calls, results=(), said=())
+    return replace(turn, result=_result(turn.result) or turn.result, calls=calls, results=(), said=())
 
 
 def _pending(each: PendingCall) -> PendingCall:
-    return copy_with(each, call=_tool_call(each.call))
+    return replace(each, call=_tool_call(each.call))
 
 
 def _tool_call(call: ToolCall) -> ToolCall:
-    return copy_with(call, arguments=_length(call.arguments))
+    return replace(call, arguments=_length(call.arguments))
 
 
 def _plan(plan: PlanRecord) -> PlanRecord:
-    return copy_with(
+    return replace(
         plan,
         prompt=(),
         steps=tuple(_step(step) for step in plan.steps),
@@ -161,7 +162,7 @@ def _plan(plan: PlanRecord) -> PlanRecord:
 
 
 def _step(step: StepRecord) -> StepRecord:
-    return copy_with(
+    return replace(
         step,
         subtask=_length(step.subtask),
         needs=_length(step.needs),
@@ -177,7 +178,7 @@ def _step(step: StepRecord) -> StepRecord:
 def _result(result: CallResult | None) -> CallResult | None:
     if result is None:
         return None
-    return copy_with(
+    return replace(
         result,
         output=_length(result.output),
         reasoning=_length(result.reasoning),
@@ -194,7 +195,7 @@ def _failure(failure: Failure | None) -> Failure | None:
         return None
     facts = facts_without_words(failure)
     message, attempts = _length(failure.message), _attempts(failure.attempts)
-    return copy_with(failure, message=message, detail="", facts=facts, attempts=attempts)
+    return replace(failure, message=message, detail="", facts=facts, attempts=attempts)
 
 
 def _attempts(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
@@ -202,7 +203,7 @@ def _attempts(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
 
 
 def _attempt(attempt: Attempt) -> Attempt:
-    return copy_with(attempt, message=_length(attempt.message), detail="")
+    return replace(attempt, message=_length(attempt.message), detail="")
 
 
 def _length(text: str) -> str:

@@ -4,15 +4,15 @@ A body is the JSON of `conductor/run/codec.py`, compressed. What happened in a r
 with a number of its own, counted over the run and the runs inside it.
 """
 
-import json
 import time
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, cast
+from typing import Any, TypeVar
 
-import orjson
+import msgspec
+from msgspec.structs import replace
 
 from conductor.run import codec
 from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
@@ -21,6 +21,7 @@ from conductor.run.record import Record, RunRecords
 from serving.accounts.money import to_pico
 from serving.runs.numbers import without_content
 
+T = TypeVar("T")
 LEVEL = 1
 """Of zlib: four fifths of a record go, in a third of a millisecond."""
 SMALL_BYTES, SMALL_WINDOW, SMALL_MEMORY = 8192, 13, 6
@@ -63,8 +64,7 @@ class EventRow:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(msgspec.Struct, frozen=True):
     """Something that happened.
 
     Args:
@@ -77,6 +77,15 @@ class Item:
     seq: int
     run_id: str
     event: Event
+    record: Record | None = None
+
+
+class _ItemShape(msgspec.Struct, omit_defaults=True):
+    """The JSON of an item. `run` is empty for the run that the row is of."""
+
+    seq: int
+    event: Event
+    run: str = ""
     record: Record | None = None
 
 
@@ -108,29 +117,19 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
 
 def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
     """What happened, at least one thing, as a row."""
-    shapes: list[dict[str, Any]] = []
-    for item in items:
-        shape: dict[str, Any] = {"seq": item.seq, "event": codec.dump(item.event)}
-        if item.run_id != run_id:
-            shape["run"] = item.run_id
-        if item.record is not None:
-            shape["record"] = codec.dump(item.record)
-        shapes.append(shape)
+    shapes = [
+        _ItemShape(each.seq, each.event, each.run_id if each.run_id != run_id else "", each.record)
+        for each in items
+    ]
     return EventRow(run_id, items[0].seq, items[-1].seq, now_us(), _pack(shapes))
 
 
 def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
     """The items of rows, in order."""
     return [
-        Item(
-            shape["seq"],
-            shape.get("run", run_id),
-            codec.load(Event, shape["event"]),
-            codec.load(Record, shape["record"]) if "record" in shape else None,
-        )
+        Item(shape.seq, shape.run or run_id, shape.event, shape.record)
         for body in bodies
-        for shape in _unpack(body)
-        if shape["event"].get(codec.TYPE) not in codec.RETIRED_EVENTS
+        for shape in _unpack_items(body)
     ]
 
 
@@ -141,7 +140,7 @@ def pack_records(records: RunRecords) -> bytes:
 
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
     """What `run_row` packed."""
-    first, *inner = (codec.load(Record, shape) for shape in _unpack(packed))
+    first, *inner = _unpack(list[Record], packed)
     return RunRecords(first, {record.id: record for record in inner}, has_content)
 
 
@@ -227,25 +226,30 @@ def _count(tokens: int) -> int:
 
 
 def _pack_records(records: RunRecords) -> bytes:
-    return _pack([codec.dump(record) for record in records])
+    return _pack(list(records))
 
 
 def _pack(value: Any) -> bytes:
-    """Half characters and numbers of any size must come back as they were: what orjson does not take, the
-    standard library writes, in ten times the time.
-    """
-    try:
-        written = orjson.dumps(value)
-    except TypeError:
-        written = json.dumps(value, separators=(",", ":")).encode()
+    written = codec.encode(value)
     if len(written) > SMALL_BYTES:
         return zlib.compress(written, LEVEL)
     packing = zlib.compressobj(LEVEL, zlib.DEFLATED, SMALL_WINDOW, SMALL_MEMORY)
     return packing.compress(written) + packing.flush()
 
 
-def _unpack(packed: bytes) -> list[Any]:
+def _unpack_items(packed: bytes) -> list[_ItemShape]:
     try:
-        return cast(list[Any], json.loads(zlib.decompress(packed)))
+        return _unpack(list[_ItemShape], packed)
+    except codec.UnreadableRecord:
+        shapes: list[dict[str, Any]] = _unpack(list[dict[str, Any]], packed)
+        known = [each for each in shapes if each["event"].get(codec.TYPE) not in codec.RETIRED_EVENTS]
+        return codec.load(list[_ItemShape], known)
+
+
+def _unpack(kind: type[T], packed: bytes) -> T:
+    try:
+        return codec.decode(kind, zlib.decompress(packed))
+    except codec.UnreadableRecord:
+        raise
     except (zlib.error, ValueError) as exc:
         raise codec.UnreadableRecord(f"What is stored of the run is damaged: {exc}.") from exc

@@ -6,10 +6,10 @@ there is nothing: no database is opened for that.
 
 import asyncio
 import json
-from dataclasses import replace
 from decimal import Decimal
 from typing import cast
 
+from msgspec.structs import replace
 from sqlalchemy import func, select
 
 from conductor.run.record import RunRecords, RunStatus

@@ -5,8 +5,9 @@ OpenAI does not accept as strict is sent as not strict. Compatible servers get i
 into the prompt, because many of them constrain decoding to a schema that the model never sees.
 """
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.model.call import AnswerFormat
 from conductor.model.messages import Toolset

@@ -2,8 +2,10 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.model.call import AnswerFormat
 from conductor.model.messages import Toolset

@@ -9,9 +9,11 @@ cores). A limit for a string's length takes up to 3 s, and 300 different limits 
 object's properties grows with their square.
 """
 
+import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, cast
+
+from msgspec.structs import replace
 
 from conductor.model.call import AnswerFormat
 from conductor.model.messages import Toolset
@@ -68,7 +70,7 @@ def hold_to(schema: Schema) -> dict[str, Any]:
         )
     lengths = {(word, part[word]) for part in parts for word in LENGTHS & part.keys()}
     if len(lengths) > MOST_LENGTHS or any(length > LONGEST for _, length in lengths):
-        return narrow(schema, replace(SUBSET, words=WORDS - LENGTHS)).schema
+        return narrow(schema, dataclasses.replace(SUBSET, words=WORDS - LENGTHS)).schema
     return narrowed
 
 

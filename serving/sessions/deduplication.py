@@ -11,20 +11,22 @@ import json
 import logging
 import time
 from collections.abc import Callable, Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum, auto
+
+from msgspec.structs import replace
 
 from conductor.errors import NotTheSame, PodiumError
 from conductor.model.messages import without_cache_marks
 from conductor.model.reply import FinishReason
 from conductor.plan.marks import with_stable_system
 from conductor.run import codec
-from conductor.run.record import Account, Record, RunRecords
+from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from serving.database.address import StoreError
+from serving.redaction.personal import redactor_of
 from serving.runs.cached_answers import CachedAnswer
 from serving.runs.claims import Claim
-from serving.runs.content import kept_part
 from serving.runs.rows import now_us
 from serving.runs.store import RecordStore
 from serving.settings.settings import Settings
@@ -154,8 +156,9 @@ class RequestDeduplicator:
         key = self._cache_key(record.task, record.account)
         if key is None or not _is_reusable(record) or record.cached_from:
             return None
-        if kept_part(RunRecords(record)).record.answer != record.answer:
-            return None  # something was redacted: the record has another answer than the client got
+        permit = record.task.permit
+        if not permit.stores or redactor_of(permit)(record.answer) != record.answer:
+            return None  # the record has another answer than the client got
         keep_s = self._settings().cache.keep_s
         assert keep_s is not None, "there is a key"
         return CachedAnswer(*key, record.id, now_us() + int(keep_s * 1e6))

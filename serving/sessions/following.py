@@ -5,7 +5,8 @@ under way on any replica.
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, Interrupted, StoreUnavailable
 from conductor.model.failure import Failure

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import TypeVar
 
+from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.runs.rows import Item
 from serving.runs.store import StoreListener
@@ -37,6 +38,12 @@ class SessionRegistry(StoreListener):
         """Return the run of that id, if it is under way here."""
         session = self._sessions.get(id)
         return session.execution.run if session and session.execution else None
+
+    def find_kept(self, id: str) -> RunRecords | None:
+        """Return what may be kept of the run of that id, if it is under way here."""
+        session = self._sessions.get(id)
+        execution = session.execution if session else None
+        return execution.journal.kept(execution.run.records) if execution else None
 
     def owns(self, id: str) -> bool:
         """See `StoreListener`."""

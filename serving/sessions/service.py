@@ -9,7 +9,6 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.accounts.rates import Rates
 from serving.pool import Pool
-from serving.runs.content import kept_part
 from serving.runs.conversations import ConversationStore, MemoryConversations
 from serving.runs.memory_store import page_of, place
 from serving.runs.numbers import without_content
@@ -148,8 +147,7 @@ class Service:
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
         """Return a run, running or ended, or None if it is not kept or `caller` may not see it."""
-        run = self.sessions.find(id)
-        records = kept_part(run.records) if run else await self.store.get(id)
+        records = self.sessions.find_kept(id) or await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
     async def newest(

@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
 from decimal import Decimal
+
+from msgspec.structs import replace
 
 from conductor.errors import PodiumError, StoreUnavailable, internal_error
 from conductor.model.failure import Failure

@@ -14,7 +14,6 @@ API: https://platform.claude.com/docs/en/api/messages-streaming. Differences fro
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import anthropic
@@ -22,6 +21,7 @@ import httpx2
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

@@ -3,8 +3,9 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
 
+from msgspec.structs import replace
+
 from conductor.model.call import Call
-from conductor.model.field_values import copy_with
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from conductor.plan.marks import with_stable_system
@@ -23,7 +24,7 @@ class Bounded:
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """Open `call` as `Worker.open` does."""
-        call = copy_with(call, messages=tuple(with_stable_system(call.messages)))
+        call = replace(call, messages=tuple(with_stable_system(call.messages)))
         async with (
             self._worker.open(call) as reply,
             aclosing(within_limit(reply.deltas, OutputMeter(call))) as deltas,

@@ -19,12 +19,12 @@ import base64
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import AbstractAsyncContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from typing import Any, cast
 
 import httpx2
 from google import genai
 from google.genai import errors, types
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

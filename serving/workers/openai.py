@@ -20,13 +20,13 @@ The SDK provides addresses, headers and the HTTP client. Calls bypass it and use
 import json
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
-from dataclasses import replace
 from typing import Any, cast
 
 import aiohttp
 import httpx2
 import msgspec
 import openai
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

@@ -6,10 +6,10 @@ thoughts are sent back encrypted with their turn. The API has no `stop` and no `
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from dataclasses import replace
 from typing import Any, cast
 
 import httpx2
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

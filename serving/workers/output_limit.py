@@ -9,7 +9,8 @@ import json
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, aclosing
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

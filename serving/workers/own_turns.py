@@ -5,7 +5,8 @@ So its own turns keep their place and their content, and the text between them m
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.model.call import Call
 from conductor.model.messages import Message, Native

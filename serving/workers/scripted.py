@@ -11,9 +11,10 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from typing import Literal
 
+from msgspec.structs import replace
+
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
-from conductor.model.field_values import copy_with
 from conductor.model.operation import TokenLogprob
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.terms import AttemptLimits
@@ -223,8 +224,8 @@ class ScriptedWorker:
 
 def _without_run(call: Call) -> Call:
     """Return `call` without references to its run, so that stored calls do not keep a thousand runs in memory."""
-    terms = copy_with(call.terms, refusals=None, observer=None, holds=None, limits=AttemptLimits())
-    return copy_with(call, terms=terms)
+    terms = replace(call.terms, refusals=None, observer=None, holds=None, limits=AttemptLimits())
+    return replace(call, terms=terms)
 
 
 def _prompt_bytes(call: Call) -> int:

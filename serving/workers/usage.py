@@ -11,9 +11,10 @@
 `output_limit.py` checks whether the text and the reported count agree.
 """
 
-from dataclasses import replace
 from decimal import Decimal
 from math import isfinite
+
+from msgspec.structs import replace
 
 from conductor.errors import quote
 from conductor.model.call import Call

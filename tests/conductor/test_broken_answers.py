@@ -2,10 +2,10 @@
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import BudgetExceeded, Interrupted, WorkerRefused, WorkerUnavailable
 from conductor.model.call import AnswerFormat, Call, Sampling

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, BudgetExceeded, WorkerRefused
 from conductor.model.call import Sampling

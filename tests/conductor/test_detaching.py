@@ -4,10 +4,10 @@ known of them.
 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.model.call import Call
 from conductor.model.failure import Attempt

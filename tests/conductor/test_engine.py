@@ -1,12 +1,13 @@
 """Whole runs: plans that are written, repaired, given up, revised; depth, deadlines, and the record of it all."""
 
 import asyncio
-from dataclasses import replace
+import dataclasses
 from decimal import Decimal
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from conductor.errors import (
     BudgetExceeded,
@@ -99,7 +100,7 @@ async def test_nonsense_still_gets_the_user_an_answer_and_the_record_says_why() 
 async def test_the_fallback_is_of_the_request_s_own_pool(
     fallback: str | None, facts: dict[str, object], who: str
 ) -> None:
-    engine = replace(
+    engine = dataclasses.replace(
         team(*(Player(name, name) for name in "abc"), conductor=Player("boss", "no")), fallback=fallback
     )
     assert (await seen(engine, ask_for(**facts))).shown == who
@@ -372,7 +373,7 @@ def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> 
 
 
 def test_a_preview_does_not_know_what_nobody_knows() -> None:
-    engine = Team(None, {"a": replace(member(Player("a")), worst_price=None)})
+    engine = Team(None, {"a": dataclasses.replace(member(Player("a")), worst_price=None)})
     assert worst_case(a_plan(("a", ())), engine.pool, ask_for().conversation, Sampling())[1] == [None]
 
 

@@ -1,9 +1,9 @@
 """One log, several readers: the answer's owner gets everything and may slow the writer, others never do."""
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.plan.plan import Step
 from conductor.run.event_log import ROOM, EventLog, EventsNotKept, Subscription

@@ -1,11 +1,12 @@
 """A call that failed may be billed all the same: what its server said before it failed is on the bill, once."""
 
+import dataclasses
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import BudgetExceeded, WorkerBusy, WorkerUnavailable
 from conductor.model.call import Call, Sampling
@@ -191,7 +192,7 @@ async def test_a_failed_attempt_is_on_the_record_while_the_next_is_under_way() -
 
 async def made_again(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
     """A call of two attempts, whose prompt takes at most 33 tokens and whose answer 100."""
-    one = replace(member(first), worker=Again(first, second))
+    one = dataclasses.replace(member(first), worker=Again(first, second))
     ledger = BudgetLedger(budget)
     call = Call((Message.of("user", "?"),), Sampling(max_output_tokens=100))
     async with open_call(one, call, ledger) as reply:

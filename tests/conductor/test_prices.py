@@ -1,12 +1,12 @@
 """The laws of pricing."""
 
 from collections.abc import AsyncGenerator
-from dataclasses import fields, replace
 from decimal import Decimal
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from conductor.model.reply import Delta, FinishReason, open_reply
 from conductor.model.usage import MILLION, LongPromptRates, Price, Usage, dearest_of
@@ -110,8 +110,8 @@ def test_what_no_call_can_take_is_known_for_it(usage: Usage):
 def test_usages_add_up_field_by_field(a: Usage, b: Usage):
     assert a.is_possible
     assert (a + b).is_possible
-    for each in fields(Usage):
-        assert getattr(a + b, each.name) == getattr(a, each.name) + getattr(b, each.name)
+    for name in Usage.__struct_fields__:
+        assert getattr(a + b, name) == getattr(a, name) + getattr(b, name)
 
 
 async def test_a_cost_without_usage_lowers_no_bill():

@@ -171,13 +171,13 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
 async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ticked(tmp_path: Path) -> None:
     async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page, secret = seen.page, it.secrets["mine"]
-        await expect(page.locator("form.key")).to_contain_text("This server asks for a key")
+        await expect(page.locator("form.key")).to_contain_text("An API key is required")
         await enter_key(page, it.secrets["wrong"])
         await expect(page.get_by_role("alert").first).not_to_be_empty()
         await enter_key(page, secret)
         await expect(page.get_by_role("combobox", name="Model", exact=True)).to_contain_text("mini")
         await page.reload()
-        await expect(page.locator("form.key")).to_contain_text("This server asks for a key")
+        await expect(page.locator("form.key")).to_contain_text("An API key is required")
         await enter_key(page, secret, keeps=True)
         await expect(page.get_by_role("combobox", name="Model", exact=True)).to_contain_text("mini")
         await page.reload()

@@ -120,7 +120,7 @@ async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys:
         assert said in prompts.out, said
     assert json.loads((await podium(capsys, "show", "--json", "--url", api.url)).out)["model"] == "duo"
     absent = await podium(capsys, "show", "wf_absent", "--url", api.url)
-    assert (absent.code, "No run" in absent.err) == (1, True)
+    assert (absent.code, "not found" in absent.err) == (1, True)
 
 
 CUT = {"text": "Blue light is", "finish": "length"}

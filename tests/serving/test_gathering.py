@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.model.call import Call
 from conductor.model.messages import Message

@@ -63,7 +63,7 @@ def test_a_flood_of_prompts_and_keys_is_not_kept():
     seen = called_by(*map(str, range(10 * MOST)))
     for prompt in range(10 * MOST):
         seen.tell("failed", Witness("a", prompt))
-    assert len(seen._told["failed"]) == MOST
+    assert len(seen._witnesses["failed"]) == MOST
     assert len(seen.traffic._called_at_s) == MOST
 
 

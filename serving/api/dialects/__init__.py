@@ -1,1 +1,1 @@
-"""The wire formats in which clients ask and are answered."""
+"""Wire formats of requests and responses."""

@@ -1,12 +1,12 @@
-"""OpenAI's completions of text as a dialect: the prompt goes to one worker as it stands, without a chat's marks.
+"""OpenAI's Completions as a dialect. The prompt goes to one worker unchanged, without a chat template.
 
-The wire: https://platform.openai.com/docs/api-reference/completions. A stream is written as chats are, and its
-chunks turned round.
+Wire format: https://platform.openai.com/docs/api-reference/completions. A stream is encoded
+like that of a chat, with other chunks.
 """
 
-from dataclasses import replace
 from typing import Annotated, Any, cast
 
+from msgspec.structs import replace
 from pydantic import BeforeValidator, Field, field_validator
 
 from conductor.errors import PodiumError
@@ -42,11 +42,11 @@ from serving.api.record_json import model_name, summary, usage
 from serving.api.request import MOST, ApiRequest, Podium, or_empty
 
 USUAL_TOKENS = 16
-"""OpenAI's default of `max_tokens`."""
+"""OpenAI's default for `max_tokens`."""
 
 
 class CompletionRequest(WireFields, SamplerFields, TierFields, NotedFields):
-    """The body of `POST /v1/completions`."""
+    """Body of `POST /v1/completions`."""
 
     model: str
     prompt: Prompts
@@ -68,22 +68,21 @@ class CompletionRequest(WireFields, SamplerFields, TierFields, NotedFields):
     @classmethod
     def _is_not_served(cls, value: bool | str | None) -> bool | str | None:
         if value:
-            raise ValueError("is not served, and would change the answer. Leave it out")
+            raise ValueError("is not supported, and would change the answer. Remove it")
         return value
 
     @field_validator("best_of")
     @classmethod
     def _is_one(cls, value: int | None) -> int | None:
         if value not in (None, 0, 1):
-            raise ValueError("is not served beyond 1. Ask for `n` answers and choose among them")
+            raise ValueError("must be 1. Use `n` to get several answers")
         return value
 
 
 class CompletionsDialect(Dialect):
-    """See `Dialect`."""
+    """OpenAI's Completions."""
 
     def parse(self, body: bytes) -> ApiRequest:
-        """See `Dialect.parse`."""
         request = read_body(CompletionRequest, body)
         prompts = cast(list[str] | list[list[int]], request.prompt)
         first, *more = messages([each if isinstance(each, str) else tokens_text(each) for each in prompts])
@@ -114,7 +113,6 @@ class CompletionsDialect(Dialect):
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """See `Dialect.body`."""
         record = records.record
         likely = record.answering.logprobs if record.answering else ()
         finish = record.finish.value if record.finish else "stop"
@@ -129,16 +127,14 @@ class CompletionsDialect(Dialect):
         }
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> "CompletionEncoder":
-        """See `Dialect.encoder`."""
         return CompletionEncoder(run, request, call_id)
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """See `Dialect.error_body`."""
         return chat_error_body(error, workflow_id)
 
 
 class CompletionEncoder(ChatEncoder):
-    """Events as the bytes of OpenAI's streamed completions of text: a chat's, with other chunks."""
+    """Encoder of a stream in the format of OpenAI's Completions: that of a chat with other chunks."""
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         super().__init__(run, request, call_id)
@@ -146,11 +142,10 @@ class CompletionEncoder(ChatEncoder):
         self._length = 0
 
     def begin(self) -> bytes:
-        """There is no role to tell."""
+        """Return nothing: the format has no role."""
         return b""
 
     def encode(self, event: Event) -> bytes:
-        """See `Encoder.encode`."""
         match event:
             case AnswerDelta(text=text, logprobs=logprobs):
                 likely, self._length = text_logprobs_json(logprobs, self._length), self._length + len(text)
@@ -158,7 +153,7 @@ class CompletionEncoder(ChatEncoder):
             case RunFinished(finish=finish):
                 return self.last_chunks(text_choice("", None, finish.value))
             case StepFirstToken():
-                super().encode(event)  # who answers
+                super().encode(event)  # notes which worker answers
                 return b""
             case RunFailed() | RunCancelled() | RunDetached():
                 return super().encode(event)
@@ -167,10 +162,10 @@ class CompletionEncoder(ChatEncoder):
 
 
 def text_choice(text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
-    """OpenAI's choice of a completion of text."""
+    """Return a choice in the format of OpenAI's Completions."""
     return {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": finish}
 
 
 def completion_id(workflow_id: str) -> str:
-    """OpenAI's id of the run's answer."""
+    """Return OpenAI's id for the answer of a run."""
     return "cmpl-" + workflow_id.removeprefix("wf_")

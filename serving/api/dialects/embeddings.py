@@ -1,6 +1,6 @@
-"""OpenAI's embeddings as a dialect: one call of one worker, which the model's name says.
+"""OpenAI's Embeddings as a dialect: one call of the worker that `model` names.
 
-The wire: https://platform.openai.com/docs/api-reference/embeddings/create.
+Wire format: https://platform.openai.com/docs/api-reference/embeddings/create.
 """
 
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ from serving.api.request import ApiRequest, Podium, or_empty
 
 
 class EmbeddingsRequest(NotedFields):
-    """The body of `POST /v1/embeddings`."""
+    """Body of `POST /v1/embeddings`."""
 
     model: str
     input: Texts
@@ -34,10 +34,9 @@ class EmbeddingsRequest(NotedFields):
 
 
 class EmbeddingsDialect(Dialect):
-    """See `Dialect`. It has no streams."""
+    """OpenAI's Embeddings. They cannot be streamed."""
 
     def parse(self, body: bytes) -> ApiRequest:
-        """See `Dialect.parse`."""
         request = read_body(EmbeddingsRequest, body)
         options = WireOptions(
             dimensions=request.dimensions,
@@ -46,7 +45,7 @@ class EmbeddingsDialect(Dialect):
         return ApiRequest(
             model=request.model,
             conversation=messages(request.input),
-            # Nothing is written, so that nothing is held for it.
+            # The least that is allowed: embeddings have no output tokens, so none should be reserved.
             sampling=Sampling(max_output_tokens=1, options=options),
             effort=None,
             podium=request.podium,
@@ -58,7 +57,6 @@ class EmbeddingsDialect(Dialect):
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """See `Dialect.body`."""
         record = records.record
         vectors = record.answer.split("\n")
         used = record.usage
@@ -78,9 +76,7 @@ class EmbeddingsDialect(Dialect):
         }
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
-        """See `Dialect.encoder`."""
         raise AssertionError("embeddings are not streamed")
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """See `Dialect.error_body`."""
         return chat_error_body(error, workflow_id)

@@ -1,5 +1,6 @@
-"""One text or several, as `prompt` and `input` have them. A `prompt` may be numbers of tokens, which nobody here
-understands: they go to a worker as they are. An `input` may not.
+"""The fields `prompt` and `input`: one text or several.
+
+A `prompt` may also be token ids, which go to the worker unchanged. An `input` may not.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ def _texts(value: object) -> object:
         isinstance(each, int | list) for each in cast(list[object], value)[:1]
     ):
         raise ValueError(
-            "takes text, or a list of texts, and no numbers of tokens. Switch that off in your client"
+            "must be text or a list of texts, not token ids. Turn off tokenization in your client"
         )
     return cast(object, value)
 
@@ -32,7 +33,7 @@ Texts = Annotated[
 
 
 def _sort(value: object) -> str:
-    """Of which sort a prompt is."""
+    """Return the kind of a prompt: `texts`, `tokens` or `token lists`."""
     first = next(iter(cast(list[object], value)), None) if isinstance(value, list) else None
     return "tokens" if isinstance(first, int) else "token lists" if isinstance(first, list) else "texts"
 
@@ -50,9 +51,9 @@ Prompts = Annotated[
     | Annotated[TokenLists, Tag("token lists")],
     Discriminator(_sort),
 ]
-"""Each a text or the numbers of its tokens; all of one sort."""
+"""Prompts of one kind: texts, or lists of token ids."""
 
 
 def messages(texts: Sequence[str]) -> tuple[Message, ...]:
-    """A message for each."""
+    """Return one user message for each text."""
     return tuple(Message.of("user", text) for text in texts)

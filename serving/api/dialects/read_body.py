@@ -1,10 +1,10 @@
-"""Read a body as JSON with the fields that dialects share."""
+"""Parsing of JSON bodies, and the fields that dialects share."""
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any, Literal, TypeVar, cast
 
+from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
@@ -15,32 +15,36 @@ from conductor.model.operation import PromptCache
 
 Body = TypeVar("Body", bound=BaseModel)
 MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
-"""In one body, names of fields and braces inside text included. What says a million tokens has a tenth of them; ten times
-as many would keep everybody else waiting while they are read. Values are what commas outside of strings part: an array of
-numbers has no strings.
+"""Limits for one body, counted before it is parsed. Strings include field names, and brackets include those
+inside text. Values are what commas outside of strings separate, because an array of numbers has no strings. A
+body with a million tokens of text has a tenth of these; ten times as many would block the event loop for too
+long.
 """
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""A body's last one may have no end."""
+"""The last string of a body may be unterminated."""
 MOST_FAULTS = 1_000
-"""In one body that are looked through for the one to tell; the parser's list of them takes its time for each."""
+"""Limit for the errors of a body that are searched for the one to report. The parser needs time to list each.
+"""
 MOST_NOTED = 16
-"""Of the fields of one body that are noted by name."""
+"""Limit for the ignored fields of a body that are noted by name."""
 NEUTRAL: tuple[object, ...] = (None, {}, [], False)
-"""Values that ask for nothing."""
+"""Values that request nothing."""
 Remedy = Callable[[str, object], str]
-"""A sentence more for a place and what was given there, with a space before it; empty: none."""
+"""Returns a further sentence for an error, given the field and its value. It begins with a space, or is
+empty.
+"""
 
 
 class ExtraFields(BaseModel):
-    """A body with fields that nobody here knows, or that are known to change no answer: they are taken, for the
-    record to name them.
+    """Body that may have unknown fields, and known ones that do not change the answer. They are ignored, and
+    the record lists them.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
     @property
     def extras(self) -> tuple[str, ...]:
-        """A line for each that was sent. Never its value: that may be about a person."""
+        """One line per ignored field. It never has the value, which may be personal data."""
         sent = [name for name, value in (self.model_extra or {}).items() if value not in NEUTRAL]
         rest = len(sent) - MOST_NOTED
         return (
@@ -50,15 +54,15 @@ class ExtraFields(BaseModel):
 
 
 def give_no_remedy(param: str, given: object) -> str:
-    """A `Remedy` for where none is known."""
+    """Return "": the `Remedy` if none is known."""
     return ""
 
 
 def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
-    """`body` as a `kind`.
+    """Parse `body` as a `kind`.
 
     Raises:
-        BadTask: naming the field, and what it may be.
+        BadTask: the body is not valid. The message names the field and what it may be.
     """
     check_parts(body)
     body = with_whole_escapes(body)
@@ -66,32 +70,32 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
         return kind.model_validate_json(body)
     except ValidationError as exc:
         if exc.error_count() > MOST_FAULTS:
-            message = f"More than {MOST_FAULTS} fields of the body are none of those that are taken here, or cannot be so."
-            raise BadTask(f"{message} Compare it with GET /v1/openapi.json.", param="body") from None
+            message = f"The body has more than {MOST_FAULTS} unknown or invalid fields. Compare it with GET /v1/openapi.json."
+            raise BadTask(message, param="body") from None
         faults = exc.errors(include_url=False, include_context=False)
         if faults[0]["type"] == "json_invalid":
             raise BadTask(_not_json(faults[0]["msg"]), param="body") from exc
         param, fault = innermost(faults, from_json(body))
         param = param or "body"
-        said = (
-            "is not a field of it"
+        problem = (
+            "is not a known field"
             if fault["type"] == "extra_forbidden"
             else fault["msg"].removeprefix("Value error, ")
         )
-        raise BadTask(f"{param}: {said}.{remedy(param, fault['input'])}", param=param) from exc
+        raise BadTask(f"{param}: {problem}.{remedy(param, fault['input'])}", param=param) from exc
 
 
 def check_parts(body: bytes) -> None:
-    """Whether the body has no more parts than can be read at once.
+    """Check that a body does not have too many parts to parse.
 
     Raises:
-        BadTask: it has.
+        BadTask: the body has too many.
     """
     PartCount().add(body)
 
 
 class PartCount:
-    """The parts of all JSON that one request brings, what is packed in its items included."""
+    """Counts the parts of all JSON in a request, including JSON that is packed inside its items."""
 
     def __init__(self) -> None:
         self._strings = self._brackets = self._values = 0
@@ -100,7 +104,7 @@ class PartCount:
         """Count the parts of `body` before it is parsed.
 
         Raises:
-            BadTask: together with those before they are more than can be read at once.
+            BadTask: the total exceeds a limit.
         """
         self._strings += (body.count(b'"') - body.count(b'\\"')) // 2
         self._brackets += body.count(b"{") + body.count(b"[")
@@ -117,16 +121,16 @@ class PartCount:
             )
 
 
-def _not_json(said: str) -> str:
-    """What is wrong with a body that cannot be parsed, in the parser's words."""
-    if "recursion limit" in said:
-        return "The body is nested too deeply: more than 200 arrays and objects inside each other, a schema's included."
-    return f"The body is not JSON: {said}."
+def _not_json(reason: str) -> str:
+    """Return the message for a body that cannot be parsed, from the parser's own."""
+    if "recursion limit" in reason:
+        return "The body is nested too deeply. At most 200 levels of arrays and objects are allowed, including schemas."
+    return f"The body is not valid JSON: {reason}."
 
 
 def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetails]:
-    """The first fault, with its place; where a field may be of several sorts, that of the sort the caller came
-    nearest to.
+    """Return the first error with its place. For a field of several possible types, choose the error of the
+    type that the value matches best.
     """
     placed = [(place(fault, body), fault) for fault in faults]
     first = placed[0][0]
@@ -135,8 +139,8 @@ def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetai
 
 
 def place(fault: ErrorDetails, body: object) -> str:
-    """A fault's location as the caller writes it, `messages[0].content`: the names of the sorts that were tried,
-    which `body` does not have, are left out.
+    """Return the place of an error as the client wrote it, such as `messages[0].content`. Pydantic's location
+    also has the names of the types that it tried, which `body` does not have.
     """
     written, here, last = "", body, len(fault["loc"]) - 1
     for index, part in enumerate(fault["loc"]):
@@ -155,8 +159,8 @@ def place(fault: ErrorDetails, body: object) -> str:
 
 
 def _is_sort(parts: tuple[int | str, ...], fields: dict[str, Any]) -> bool:
-    """Whether the first part names the sort that `fields` are of, as a text part is of the sort `text` and has a field of that
-    name: then the next part is a field beside it.
+    """Return whether the first part names a type and not a field. A text part, for example, has the type
+    `text` and also a field `text`; in a type's location, the next part is a field beside it.
     """
     return (
         len(parts) > 1 and parts[1] in fields and not isinstance(fields.get(str(parts[0]), {}), dict | list)
@@ -168,21 +172,21 @@ class _Ignoring(BaseModel):
 
 
 class CacheControl(_Ignoring):
-    """Anthropic's mark; other clients send it too."""
+    """Anthropic's cache mark. Clients send it in other dialects too."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
 class CacheBreakpoint(_Ignoring):
-    """OpenAI's mark."""
+    """OpenAI's cache mark."""
 
     mode: Literal["explicit"] = "explicit"
     ttl: Literal["30m", "12h"] | None = None
 
 
 class MarkFields(_Ignoring):
-    """The fields of a part that ends a cached prefix."""
+    """Fields of a part that ends a cached prefix."""
 
     cache_control: CacheControl | None = None
     prompt_cache_breakpoint: CacheBreakpoint | None = None
@@ -205,7 +209,7 @@ class CacheOptions(_Ignoring):
 
 
 class CacheFields(_Ignoring):
-    """OpenAI's fields of a request."""
+    """OpenAI's fields for prompt caching."""
 
     prompt_cache_key: str | None = Field(default=None, max_length=1024)
     prompt_cache_retention: Literal["in_memory", "in-memory", "24h"] | None = None

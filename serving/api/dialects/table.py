@@ -1,4 +1,4 @@
-"""Which dialect each path speaks."""
+"""Dialects by path."""
 
 from serving.api.dialect import Dialects
 from serving.api.dialects.chat.dialect import ChatDialect

@@ -1,4 +1,4 @@
-"""Log probabilities as OpenAI's completions of text have them."""
+"""Log probabilities in the format of OpenAI's Completions."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -8,11 +8,11 @@ from conductor.model.operation import TokenLogprob
 
 
 def text_logprobs_json(tokens: Sequence[TokenLogprob], begins_at: int = 0) -> dict[str, Any] | None:
-    """`logprobs` of a choice; null where none are known.
+    """Return `logprobs` of a choice, or None if there are none.
 
     Args:
-        tokens: in their order.
-        begins_at: how many characters of the answer came before them.
+        tokens: tokens in order.
+        begins_at: number of characters of the answer before them.
     """
     if not tokens:
         return None

@@ -161,7 +161,7 @@ async def test_every_change_is_a_line_in_the_log_that_says_who_by_ids(
         ]
         assert lines == [
             (
-                "key made",
+                "key created",
                 {"by_key_id": it.ids["admin"], "made_key_id": made["id"], "scopes": ["read", "run"]},
             ),
             ("key revoked", {"by_key_id": it.ids["admin"], "revoked_key_id": made["id"]}),

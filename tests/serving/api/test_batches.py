@@ -455,7 +455,7 @@ async def test_lines_that_are_not_let_in_hold_no_place(tmp_path: Path) -> None:
 async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await limit(it, "policy", store_content=False)
-        with pytest.raises(openai.PermissionDeniedError, match="no text is kept"):
+        with pytest.raises(openai.PermissionDeniedError, match="does not allow texts to be stored"):
             await upload(sdk_of(it, "mine"), line("1"))
 
 

@@ -54,12 +54,12 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
 @pytest.mark.parametrize(
     ("body", "status", "param", "said"),
     [
-        ({"model": "mini"}, 400, "model", "Ask 'vectors'"),
+        ({"model": "mini"}, 400, "model", "Use 'vectors'"),
         ({"model": "a"}, 400, "model", "does not serve /v1/embeddings"),
         ({"model": "none"}, 404, "model", "No model"),
         ({"input": []}, 400, "input", "at least 1"),
         ({"input": ""}, 400, "input[0]", "at least 1"),
-        ({"input": [1, 2]}, 400, "input", "no numbers of tokens"),
+        ({"input": [1, 2]}, 400, "input", "not token ids"),
         ({"encoding_format": "hex"}, 400, "encoding_format", "base64"),
         ({"dimensions": 0}, 400, "dimensions", "greater"),
     ],

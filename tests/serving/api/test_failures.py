@@ -284,7 +284,7 @@ async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, strea
     failed = "down failed on its provider's side."
     assert (unpaid.headers["x-should-retry"], paid.headers["x-should-retry"]) == ("true", "false")
     assert unpaid.json()["error"]["message"] == f"{failed} Try again."
-    assert paid.json()["error"]["message"] == f"{failed} A new answer is paid again."
+    assert paid.json()["error"]["message"] == f"{failed} A new request is billed again."
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
@@ -297,5 +297,5 @@ async def test_a_stream_that_breaks_after_paid_words_does_not_say_so_either(path
         worker: Json = {"name": "a", "kind": "openai", "model": "m", "base_url": f"{upstream.url}/v1"}
         async with served({"workers": [worker | {"price": PRICE, "retry": {"attempts": 1}}]}) as api:
             said_of_it = (await api.http.post(path, json=asked)).text
-    assert "A new answer is paid again." in said_of_it
+    assert "A new request is billed again." in said_of_it
     assert "Try again" not in said_of_it

@@ -128,7 +128,7 @@ async def test_the_command_line_gives_feedback_and_writes_questions_that_trainin
         assert await run(first, "--score", "0", "--expected", "1,024", "--label", "wrong") == 0
         assert await run(second, "--score", "1", "--comment", "Well done.") == 0
         assert await run(second) == 1
-        assert "Say something" in capsys.readouterr().err
+        assert "Set at least one" in capsys.readouterr().err
         file = tmp_path / "questions.jsonl"
         assert await run("export", str(file)) == 0
         assert "1 question" in capsys.readouterr().err

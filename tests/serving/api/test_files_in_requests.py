@@ -110,7 +110,7 @@ async def test_addresses_of_files_are_refused_by_name() -> None:
         block = {"type": "document", "source": {"type": "url", "url": "http://169.254.169.254/a.pdf"}}
         sent = {"model": "mini", "max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
         answer = await api.http.post("/v1/messages", json=sent)
-        assert (answer.status_code, "fetched" in answer.text) == (400, True)
+        assert (answer.status_code, "downloaded" in answer.text) == (400, True)
 
 
 async def test_an_uploaded_file_is_named_by_its_id_by_its_own_team_alone(tmp_path: Path) -> None:

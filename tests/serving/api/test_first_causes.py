@@ -289,5 +289,5 @@ async def test_an_error_of_ones_own_server_is_told_by_its_address(fault: Answer)
             await api.post({"model": "small"})
             (made,) = (await api.newest())["steps"]
             host = up["small"].url
-    assert f"The server at {host} said {fault.status}" in made["error"]["detail"]
+    assert f"The server at {host} returned {fault.status}" in made["error"]["detail"]
     assert "OpenAI said" not in made["error"]["detail"]

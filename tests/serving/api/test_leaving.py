@@ -280,7 +280,7 @@ async def test_a_client_that_reads_nothing_for_too_long_gives_its_slot_to_anothe
         events = (await api.http.get(f"/v1/workflows/{id}/events")).text
     assert record["status"] == "cancelled"
     assert record["error"]["code"] == "cancelled"
-    assert record["error"]["message"] == "The client has read nothing of its answer for 1 s."
+    assert record["error"]["message"] == "The client has not read its response for 1 s."
     assert record["steps"][0]["output"].startswith("xxx")
     assert record["error"]["message"] in events
 
@@ -297,7 +297,7 @@ async def test_a_client_that_reads_none_of_its_two_answers_is_given_up_for_both(
                 await reader.read()
         records = [await api.record(id) for id in ids]
     assert [record["status"] for record in records] == ["cancelled"] * 2
-    assert {record["error"]["message"] for record in records} == {"The client has read nothing of its answer for 1 s."}  # fmt: skip
+    assert {record["error"]["message"] for record in records} == {"The client has not read its response for 1 s."}  # fmt: skip
 
 
 @pytest.mark.real_time

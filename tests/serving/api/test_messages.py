@@ -218,8 +218,8 @@ async def test_what_agents_always_send_is_taken_and_noted() -> None:
         assert answer.status_code == 200, answer.text
         record = await api.record(answer.json()["podium"]["workflow_id"])
     assert record["left_out"] == [
-        "tools[0] is not served: a tool of type 'web_search_20260318'.",
-        "mcp_servers[0] is not served: a tool of type 'mcp'.",
+        "tools[0] was left out: tools of type 'web_search_20260318' are not supported.",
+        "mcp_servers[0] was left out: tools of type 'mcp' are not supported.",
         "'context_management' has no effect here.",
         "'service_tier' has no effect here.",
         "'something_new' has no effect here.",

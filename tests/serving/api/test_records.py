@@ -1,10 +1,10 @@
 """The records of runs: what is kept of them, and what a list of them shows."""
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import httpx2
+from msgspec.structs import replace
 
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult

@@ -102,7 +102,7 @@ async def test_instructions_and_every_sort_of_input_reach_the_worker() -> None:
     )  # fmt: skip
     assert {r.id: r.text for r in results.tool_results} == {"x2": "patched", "x.1|y": "seen"}
     assert shown[-1].text == "And now?"
-    assert record["left_out"] == ["input[8] is not served: an item of type 'web_search_call'."]
+    assert record["left_out"] == ["input[8] was left out: items of type 'web_search_call' are not supported."]
 
 
 REFUSED: dict[str, tuple[Json, str]] = {
@@ -170,7 +170,7 @@ async def test_what_agents_always_send_is_taken() -> None:
     assert verbosity.startswith("text.verbosity")
     assert options == "'stream_options' has no effect here."
     assert record["left_out"] == [
-        "tools[3] is not served: a tool of type 'web_search'.",
+        "tools[3] was left out: tools of type 'web_search' are not supported.",
         "'client_metadata' has no effect here.",
     ]
     assert [tool["type"] for tool in answer.json()["tools"]] == ["function", "namespace", "custom"]

@@ -66,7 +66,7 @@ async def test_what_is_not_to_be_stored_cannot_be_asked_for() -> None:
         given = await sdk.responses.create(model="mini", input="Why?", store=False)
         with pytest.raises(openai.NotFoundError):
             await sdk.responses.retrieve(given.id)
-        with pytest.raises(openai.BadRequestError, match="no response"):
+        with pytest.raises(openai.BadRequestError, match="not found"):
             await sdk.responses.create(model="mini", input="And?", previous_response_id=given.id)
 
 
@@ -240,7 +240,7 @@ def test_a_compaction_of_any_size_is_bounded_when_it_is_read() -> None:
     assert unpack(pack(said), "input[0]") == said
     bomb = pack((Message.of("user", "x" * 20_000_000),))
     assert len(bomb) < 100_000
-    with pytest.raises(BadTask, match="not made by this server"):
+    with pytest.raises(BadTask, match="not created by this server"):
         unpack(bomb, "input[0]")
 
 

@@ -99,7 +99,7 @@ async def test_the_sdk_is_told_which_field_it_is() -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             await sdk.chat.completions.create(model="mini", messages=ASK["messages"], functions=functions)
     assert caught.value.param == "functions"
-    assert "not served yet" in caught.value.message
+    assert "is not supported" in caught.value.message
 
 
 def test_every_field_that_the_sdk_knows_is_served_refused_or_without_effect() -> None:

@@ -301,8 +301,8 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
     [
         ({"authorization": "Bearer none"}, "A Podium key is"),
         ({"authorization": "Bearer " + ApiKey.of(bytes(32)).reveal()[:-1] + "C"}, "checksum"),
-        ({"authorization": "Basic dXNlcjpwYXNz"}, "not of the kind `Bearer`"),
-        ({"authorization": ""}, "not of the kind `Bearer`"),
+        ({"authorization": "Basic dXNlcjpwYXNz"}, "must use the scheme `Bearer`"),
+        ({"authorization": ""}, "must use the scheme `Bearer`"),
         ({"x-api-key": ""}, "A Podium key is"),
         ({"x-api-key": b"pk_\xff\xfe"}, "A Podium key is"),
     ],

@@ -2,11 +2,11 @@
 
 import asyncio
 import json
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from opentelemetry.trace import SpanKind, StatusCode
 
 from conductor.errors import WorkerBusy, WorkerUnavailable

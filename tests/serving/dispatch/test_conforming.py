@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import AnswerInvalid, BudgetExceeded, WorkerUnavailable
 from conductor.model.call import AnswerFormat, Call, Sampling

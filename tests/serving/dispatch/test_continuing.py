@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, Sampling

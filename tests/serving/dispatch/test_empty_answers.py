@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message, ToolCall, ToolResult

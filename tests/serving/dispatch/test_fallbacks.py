@@ -1,8 +1,7 @@
 """Another worker instead: in order, only before the first token, and it says so."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, CallSite

@@ -4,12 +4,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling

@@ -4,10 +4,10 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call, CallSite

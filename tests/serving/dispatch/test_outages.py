@@ -6,11 +6,11 @@ import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import replace
 from email.utils import formatdate
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, ContextOverflow, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call

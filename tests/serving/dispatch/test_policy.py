@@ -1,13 +1,13 @@
 """Decisions of the dispatcher, as tables: nothing is sent, and nothing is waited for."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from conductor.errors import (
     AnswerInvalid,

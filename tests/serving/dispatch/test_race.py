@@ -1,14 +1,15 @@
 """A second call where the first is late: who answers, what is paid, and when none is made."""
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import replace
 from decimal import Decimal
 from itertools import cycle, repeat
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import (
     BudgetExceeded,
@@ -193,7 +194,7 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
     ]
     it = Hedged(PRICE, places=places)
     dear = Price(Decimal(100), Decimal(100))
-    it.member = replace(it.member, worst_price=dear)  # of a fallback that nobody asks
+    it.member = dataclasses.replace(it.member, worst_price=dear)  # of a fallback that nobody asks
     inner.delays_s = iter([SLOW, FAST])
     result = await it.ask()
     (lost,) = result.attempts
@@ -205,7 +206,7 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
 async def test_a_call_that_is_left_before_its_first_word_counts_at_the_price_of_whom_it_was_sent_to():
     inner = Paced(PRICE)
     it = Hedged(PRICE, worker=inner)
-    it.member = replace(it.member, worst_price=Price(Decimal(100), Decimal(100)))
+    it.member = dataclasses.replace(it.member, worst_price=Price(Decimal(100), Decimal(100)))
     inner.delays_s = repeat(SLOW)
     asking = asyncio.create_task(it.ask())
     await until(lambda: inner.n_open == 2, "it and its hedge are under way")

@@ -3,11 +3,11 @@
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from sqlalchemy import text
 
 from conductor.errors import StoreUnavailable

@@ -8,11 +8,11 @@ import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite

@@ -2,10 +2,10 @@
 nothing where nothing was said.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call

@@ -4,9 +4,9 @@ import asyncio
 import json
 import pickle
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call

@@ -4,10 +4,11 @@ import copy
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call, Sampling

@@ -1,12 +1,13 @@
 """Silence of engines and of workers of one's own: how long it lasts, and what it becomes."""
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
@@ -81,7 +82,7 @@ async def test_an_engine_of_several_replicas_is_asked_again_at_another():
 
 
 async def test_an_engine_that_falls_silent_in_an_answer_has_failed():
-    engine = ScriptedEngine(replace(SILENT, stalls_after_words=1))
+    engine = ScriptedEngine(dataclasses.replace(SILENT, stalls_after_words=1))
     own = pool(engine, stall_timeout_s=SHORT_S, first_token_timeout_s=60)
     with pytest.raises(WorkerUnavailable):
         await ask(own)
@@ -171,7 +172,7 @@ def known(own: Pool, pause_s: float = 0.001) -> Pool:
 
 async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "LEAST_PAUSE_S", SHORT_S)
-    engine = ScriptedEngine(replace(SILENT, stalls_after_words=1))
+    engine = ScriptedEngine(dataclasses.replace(SILENT, stalls_after_words=1))
     own = known(pool(engine, fallbacks=["b"]))
     with pytest.raises(WorkerUnavailable) as caught:
         await ask(own, GOES_ON)

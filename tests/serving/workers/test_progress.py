@@ -1,10 +1,11 @@
 """What keeps a call alive on each wire, and what does not: a model that goes on, and a server that only says something."""
 
 import asyncio
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Sampling

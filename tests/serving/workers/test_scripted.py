@@ -1,9 +1,11 @@
 """What is particular to the fake that ships."""
 
 import asyncio
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import pytest
+from msgspec import structs
+from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, Sampling
@@ -116,7 +118,7 @@ async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
     plain = float | None, int | None
     held = [
         each.name
-        for each in fields(Terms)
+        for each in structs.fields(Terms)
         if each.default is None and Terms.__annotations__[each.name] not in plain
     ]
     limits = AttemptLimits(pauses=Pauses(), places=Places(), on_queued=print)

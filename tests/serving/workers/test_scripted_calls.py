@@ -1,8 +1,7 @@
 """A script that calls tools, as its settings write it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call

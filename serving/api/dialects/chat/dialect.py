@@ -1,7 +1,8 @@
-"""The dialect of OpenAI's chat completions: parse a body into a request."""
+"""Dialect of OpenAI's Chat Completions: turns a body into a request."""
 
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask, PodiumError
 from conductor.model.call import Sampling
@@ -26,14 +27,14 @@ from serving.api.dialects.read_body import mark_last
 from serving.api.request import ApiRequest
 
 SHOWS_PICTURES = ("user", "tool")
-"""The roles of messages that may hold some."""
+"""Roles of messages that may contain pictures and files."""
 
 
 def to_message(index: int, message: ChatMessage) -> Message:
-    """`message`, the one at `index`.
+    """Convert the message at `index`.
 
     Raises:
-        BadTask: it is empty, or has parts or calls that its role cannot have.
+        BadTask: the message is empty, or has parts or calls that its role must not have.
     """
     role = "system" if message.role == "developer" else message.role
     calls = _calls(index, message)
@@ -42,14 +43,14 @@ def to_message(index: int, message: ChatMessage) -> Message:
     thoughts = _thoughts(message) if role == "assistant" else {}
     if message.content is None or message.content == []:
         if role == "assistant":
-            said = (Text(message.refusal),) if message.refusal else ()
-            return mark_last([Message(role, (*said, *calls), thoughts=thoughts)], message.mark)[0]
+            refusal = (Text(message.refusal),) if message.refusal else ()
+            return mark_last([Message(role, (*refusal, *calls), thoughts=thoughts)], message.mark)[0]
         raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
     return mark_last([Message(role, (*_parts(index, message), *calls), thoughts=thoughts)], message.mark)[0]
 
 
 def _thoughts(message: ChatMessage) -> dict[str, Any]:
-    """Those that were sent, by the names under which they came."""
+    """Return the reasoning in a message, by the names of its fields."""
     kinds = {"reasoning_content": str, "reasoning": str, "reasoning_details": list}
     named = {name: getattr(message, name) for name in kinds}
     return {name: value for name, value in named.items() if value and isinstance(value, kinds[name])}
@@ -58,14 +59,14 @@ def _thoughts(message: ChatMessage) -> dict[str, Any]:
 def _calls(index: int, message: ChatMessage) -> tuple[ToolCall, ...]:
     if message.tool_calls and message.role != "assistant":
         place = f"messages[{index}].tool_calls"
-        raise BadTask(f"{place}: only messages of the assistant can call tools.", param=place)
+        raise BadTask(f"{place}: only assistant messages can have tool calls.", param=place)
     return tuple(call.to_call() for call in message.tool_calls or ())
 
 
 def _result(index: int, message: ChatMessage) -> ToolResult:
     if message.tool_call_id is None:
         place = f"messages[{index}].tool_call_id"
-        raise BadTask(f"{place} is missing: the id of the call that this is the result of.", param=place)
+        raise BadTask(f"{place} is missing. Send the id of the call that this answers.", param=place)
     parts = tuple(part for part in _parts(index, message) if isinstance(part, Text | Image | File))
     return ToolResult(message.tool_call_id, parts, cache=message.mark)
 
@@ -77,11 +78,11 @@ def _parts(index: int, message: ChatMessage) -> tuple[Part, ...]:
     for number, part in enumerate(message.content):
         place = f"messages[{index}].content[{number}]"
         if isinstance(part, ImagePart) and message.role not in SHOWS_PICTURES:
-            raise BadTask(f"{place}: only messages of the user and of tools can show pictures.", param=place)
+            raise BadTask(f"{place}: only user and tool messages can contain pictures.", param=place)
         if isinstance(part, FilePart) and message.role not in SHOWS_PICTURES:
-            raise BadTask(f"{place}: only messages of the user and of tools can hold files.", param=place)
+            raise BadTask(f"{place}: only user and tool messages can contain files.", param=place)
         if isinstance(part, RefusalPart) and message.role != "assistant":
-            raise BadTask(f"{place}: only messages of the assistant can be refusals.", param=place)
+            raise BadTask(f"{place}: only assistant messages can contain refusals.", param=place)
     return tuple(
         _part(part, f"messages[{index}].content[{number}]") for number, part in enumerate(message.content)
     )
@@ -99,14 +100,13 @@ def _part(part: ContentPart, place: str) -> Part:
         case TextPart() | RefusalPart():
             return Text(part.text, part.mark)
         case UnservedPart():
-            raise AssertionError("one is never made")
+            raise AssertionError("validation rejects these parts")
 
 
 class ChatDialect(Dialect):
-    """See `Dialect`."""
+    """OpenAI's Chat Completions."""
 
     def parse(self, body: bytes) -> ApiRequest:
-        """See `Dialect.parse`."""
         request = read(body)
         tools, left_out = request.toolset
         return ApiRequest(
@@ -133,13 +133,10 @@ class ChatDialect(Dialect):
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """See `Dialect.body`."""
         return completion(records, call_id, trace=request.podium.trace)
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ChatEncoder:
-        """See `Dialect.encoder`."""
         return ChatEncoder(run, request, call_id)
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """See `Dialect.error_body`."""
         return chat_error_body(error, workflow_id)

@@ -1,4 +1,4 @@
-"""Encode answers and errors of chat completions, whole or streamed."""
+"""Encoding of answers and errors in Chat Completions, whole or streamed."""
 
 import time
 from collections.abc import Sequence
@@ -31,20 +31,20 @@ from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancelled, interrupted
 from serving.api.dialects.chat.tools import call_json
 from serving.api.encode import dumps
-from serving.api.error_json import error_json, told_of
+from serving.api.error_json import caller_failure, error_json
 from serving.api.record_json import model_name, summary, usage
 from serving.api.request import ApiRequest, tier_of
 
 
 def logprobs_json(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    """`logprobs` of a choice; null where none are known."""
+    """Return `logprobs` of a choice, or None if there are none."""
     if not tokens:
         return None
     return {"content": content_json(tokens), "refusal": None}
 
 
 def content_json(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """A line for each token."""
+    """Return the log probabilities of each token."""
     return [_likely(each) | {"top_logprobs": [*map(_likely, each.top)]} for each in tokens]
 
 
@@ -57,7 +57,7 @@ Json = dict[str, Any]
 
 
 def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
-    """`chat.completion` of a run that has finished, or waits for results of tools."""
+    """Return the `chat.completion` for a run that has finished or waits for tool results."""
     record = records.record
     turns = record.new_turns if record.status == "waiting" else ()
     answering = turns[-1].result if turns else record.answering
@@ -88,12 +88,12 @@ def completion(records: RunRecords, call_id: CallId, *, trace: bool) -> Json:
 
 
 def chat_id(workflow_id: str) -> str:
-    """OpenAI's id of the run's answer."""
+    """Return OpenAI's id for the answer of a run."""
     return "chatcmpl-" + workflow_id.removeprefix("wf_")
 
 
 def chat_error_body(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
-    """The body of an answer that failed, and the last event of a stream that did."""
+    """Return the body of a failed response, which is also the last event of a failed stream."""
     return {"error": error_json(error, workflow_id)}
 
 
@@ -102,7 +102,9 @@ HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder:
-    """Events as the bytes of `chat.completion.chunk`s. No pydantic here: a chunk is a few dictionaries."""
+    """Encodes events as `chat.completion.chunk`s. Without Pydantic, because a chunk is only a few
+    dictionaries.
+    """
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         self._run, self._podium = run, request.podium
@@ -118,13 +120,13 @@ class ChatEncoder:
         }
 
     def begin(self) -> bytes:
-        """The first chunk: somebody answers."""
+        """Return the first chunk, which has the role."""
         return self._delta({"role": "assistant", "content": ""})
 
     def encode(self, event: Event) -> bytes:
-        """What `event` puts on the stream; nothing, for most."""
+        """Return the chunks for `event`, often none."""
         match event:
-            case StepFirstToken():  # by now it is known who answers
+            case StepFirstToken():  # the worker that answers is known now
                 self.head["model"] = record_json.model_name(self._run.record)
                 return self._progress(event)
             case AnswerDelta(text=text, reasoning=reasoning, logprobs=logprobs):
@@ -136,7 +138,10 @@ class ChatEncoder:
             case RunSuspended(calls=calls):
                 return self._calls(calls) + self.last_chunks(_last_choice(FinishReason.TOOL_CALLS.value))
             case RunFailed(failure=failure):
-                return _data(chat_error_body(told_of(failure, self._run.record), self._run.record.id)) + DONE
+                return (
+                    _data(chat_error_body(caller_failure(failure, self._run.record), self._run.record.id))
+                    + DONE
+                )
             case RunCancelled():
                 return _data(chat_error_body(cancelled(), self._run.record.id)) + DONE
             case RunDetached():
@@ -145,7 +150,6 @@ class ChatEncoder:
                 return self._progress(event)
 
     def heartbeat(self) -> bytes:
-        """See `Encoder.heartbeat`."""
         return HEARTBEAT
 
     def _progress(self, event: Event) -> bytes:
@@ -157,14 +161,14 @@ class ChatEncoder:
         return self._delta({"reasoning_content": line}) if line else b""
 
     def _calls(self, calls: tuple[PendingCall, ...]) -> bytes:
-        """A chunk for each: their arguments are whole by now."""
+        """Return one chunk per call, with its complete arguments."""
         written = [call_json(self._call_id(pending.number), pending.call) for pending in calls]
         return b"".join(
             self._delta({"tool_calls": [{"index": index} | call]}) for index, call in enumerate(written)
         )
 
     def last_chunks(self, choice: Json) -> bytes:
-        """The end: the last piece of the choice, the run's summary, and usage where it was asked for."""
+        """Return the end of the stream: end of the choice, summary of the run, and usage if requested."""
         record = self._run.record
         last = self.chunk(
             {
@@ -183,7 +187,7 @@ class ChatEncoder:
         )
 
     def chunk(self, rest: Json) -> bytes:
-        """One chunk with `rest` in it."""
+        """Return one chunk that contains `rest`."""
         return _data(self.head | rest | ({"usage": None} if self._with_usage else {}))
 
 
@@ -192,7 +196,7 @@ def _last_choice(reason: str) -> Json:
 
 
 def in_words(event: Event) -> str:
-    """Progress as a line that a person reads; empty for what is not worth one."""
+    """Return progress as a line for people, or "" if the event is not worth one."""
     match event:
         case StepPlanned(step=step, planned=planned):
             reads = (

@@ -1,4 +1,4 @@
-"""The body of a chat completion: its fields, and those that Podium does not serve."""
+"""Body of a chat completion: its fields, and fields that Podium does not support."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,23 +28,23 @@ from serving.workers.images import picture_url
 
 LEGACY_ROLE = "function"
 LEGACY = {
-    "functions": "Send `tools` in its place.",
-    "function_call": "Send `tool_choice`, or in a message `tool_calls`, in its place.",
+    "functions": "Use `tools` instead.",
+    "function_call": "Use `tool_choice`, or in a message `tool_calls`, instead.",
 }
-"""What OpenAI's own names for the first form of tools were replaced by."""
+"""Replacements for the fields of OpenAI's first format of tools."""
 
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """The value beside empty ones (null, false, 0, "", [], {}) that leaves the answer as it is without the
-    field.
+    """Values of a field that do not change the answer, in addition to empty ones (null, false, 0, "", [],
+    {}).
     """
 
     values: tuple[object, ...]
 
 
 class UnservedFields(BaseModel):
-    """Fields of a request that `refuse_unserved` looks at."""
+    """Fields of a request that are not supported; see `refuse_unserved`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -57,7 +57,7 @@ class UnservedFields(BaseModel):
 
 
 class UnservedMessageFields(BaseModel):
-    """Fields of a message, likewise."""
+    """Fields of a message that are not supported; see `refuse_unserved`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -72,14 +72,14 @@ _NEUTRAL = {
 
 
 def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageFields]) -> None:
-    """Look at every field that is known and not served.
+    """Check every field that is known and not supported.
 
     Raises:
         BadTask: one of them would change the answer.
     """
     for name, neutral in _NEUTRAL.items():
         if name == "functions" and request.function_call == "none":
-            continue  # offered, and none may be called
+            continue  # the functions may not be called anyway
         _refuse(name, getattr(request, name), neutral)
     for index, message in enumerate(messages):
         for name in UnservedMessageFields.model_fields:
@@ -88,15 +88,15 @@ def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageF
 
 
 def _refuse(place: str, value: object, neutral: Sequence[object] = ()) -> None:
-    switched_on = place == "web_search_options" and value == {}  # there, any object asks for the search
-    if (not value or value in neutral) and not switched_on:
+    is_search = place == "web_search_options" and value == {}  # even an empty object requests a search
+    if (not value or value in neutral) and not is_search:
         return
-    remedy = LEGACY.get(place.rpartition(".")[2], "Leave it out, or ask a model's own API.")
-    raise BadTask(f"{place} is not served yet, and would change the answer. {remedy}", param=place)
+    remedy = LEGACY.get(place.rpartition(".")[2], "Remove it, or use the provider's own API.")
+    raise BadTask(f"{place} is not supported, and would change the answer. {remedy}", param=place)
 
 
 class JsonSchema(BaseModel):
-    """What a schema comes in."""
+    """JSON Schema for the answer, with its name."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -107,7 +107,7 @@ class JsonSchema(BaseModel):
 
 
 class ResponseFormat(BaseModel):
-    """OpenAI's."""
+    """Format of the answer."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -115,20 +115,20 @@ class ResponseFormat(BaseModel):
     json_schema: JsonSchema | None = None
 
 
-def read_format(given: ResponseFormat | None) -> AnswerFormat | None:
-    """What the answer must be; None: any text.
+def read_format(format: ResponseFormat | None) -> AnswerFormat | None:
+    """Return the answer format, or None if any text is accepted.
 
     Raises:
-        BadTask: naming the field.
+        BadTask: the format is invalid. The message names the field.
     """
-    if given is None or given.type == "text":
+    if format is None or format.type == "text":
         return None
-    if given.type == "json_object":
+    if format.type == "json_object":
         return ANY_OBJECT
     param = "response_format.json_schema"
-    schema = given.json_schema
+    schema = format.json_schema
     if schema is None:
-        raise BadTask(f"{param}: send the schema there.", param=param)
+        raise BadTask(f"{param} is missing. It must contain the schema.", param=param)
     return read_schema(
         {} if schema.schema_ is None else schema.schema_,
         schema.name,
@@ -146,7 +146,7 @@ Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
 class WireFields(BaseModel):
-    """What only some wires take; a worker that does not is never asked (`serving/api/request.py`)."""
+    """Options that only some APIs support. Only workers that support them are called; see `check_options`."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -156,13 +156,15 @@ class WireFields(BaseModel):
 
     @property
     def penalties(self) -> WireOptions:
-        """Those of them that are not neutral."""
+        """The options that are set and not neutral."""
         bias = tuple(TokenBias(*each) for each in (self.logit_bias or {}).items() if each[1])
         return WireOptions(self.frequency_penalty or None, self.presence_penalty or None, bias or None)
 
 
 class SamplerFields(BaseModel):
-    """What vLLM and OpenRouter take beside OpenAI's; of a model that does not, it is left out and noted."""
+    """Sampling options of vLLM and OpenRouter beyond OpenAI's. A model without them ignores them, which is
+    noted.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -172,13 +174,13 @@ class SamplerFields(BaseModel):
 
     @property
     def samplers(self) -> dict[str, Any]:
-        """Those that were sent, as `Sampling` names them; vLLM's -1 is 0."""
+        """Options by their names in `Sampling`. vLLM's -1 becomes 0."""
         top_k = None if self.top_k is None else max(0, self.top_k)
         return {"top_k": top_k, "min_p": self.min_p, "repetition_penalty": self.repetition_penalty}
 
 
 class ChatOptionFields(WireFields, SamplerFields):
-    """Those of a chat."""
+    """Options of a chat."""
 
     n: Annotated[int, Field(ge=1, le=MOST_CHOICES)] | None = None
     logprobs: bool | None = None
@@ -189,12 +191,12 @@ class ChatOptionFields(WireFields, SamplerFields):
     @classmethod
     def _needs_logprobs(cls, top: int | None, info: ValidationInfo) -> int | None:
         if top and not info.data.get("logprobs"):
-            raise ValueError("needs `logprobs: true`")
+            raise ValueError("requires `logprobs: true`")
         return top
 
     @property
     def options(self) -> WireOptions:
-        """Those that ask for something."""
+        """The options that are set and not neutral."""
         own = self.penalties
         return WireOptions(
             own.frequency_penalty,
@@ -206,7 +208,7 @@ class ChatOptionFields(WireFields, SamplerFields):
 
 
 class TierFields(BaseModel):
-    """How soon the answer is wanted."""
+    """Service tier of a request."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
@@ -214,12 +216,12 @@ class TierFields(BaseModel):
 
     @property
     def priority(self) -> Priority:
-        """See `priority_of`."""
+        """Priority of the run."""
         return priority_of(self.service_tier)
 
 
 class NotedFields(ExtraFields):
-    """Fields that change no answer."""
+    """Fields that do not change the answer. They are ignored, and noted in the record."""
 
     metadata: Any = None
     prediction: Any = None
@@ -229,18 +231,20 @@ class NotedFields(ExtraFields):
 
     @property
     def noted(self) -> tuple[str, ...]:
-        """A line for each that was sent, unknown ones too. Never its value: that may be about a person."""
+        """One line per ignored field, unknown ones included. It never has the value, which may be personal
+        data.
+        """
         sent = (name for name in NotedFields.model_fields if getattr(self, name) not in NEUTRAL)
         return (*(f"{name} has no effect here." for name in sent), *self.extras)
 
 
 MOST_PARTS = 2048
-"""Messages of a conversation and parts of a message, as with OpenAI: more objects than that take seconds to
-read."""
+"""Limit for the messages of a conversation and the parts of a message, as in OpenAI's API. More would take
+seconds to parse.
+"""
 MOST_STOP_CHARS = 1000
-"""Of a stop sequence."""
-# Every list ends at its first fault: a body of a megabyte could hold so many that telling them all would
-# take seconds.
+"""Limit for one stop sequence."""
+# Every list uses `fail_fast`: a body of a megabyte could have so many errors that listing them takes seconds.
 
 
 class _Ignoring(BaseModel):
@@ -252,7 +256,7 @@ def _auto(detail: Any) -> Any:
 
 
 class ImageUrl(_Ignoring):
-    """OpenAI's picture."""
+    """Picture, as a URL or inline."""
 
     url: str = Field(pattern=r"(?i)^(https?://|data:image/)")
     detail: Annotated[Literal["auto", "low", "high"], BeforeValidator(_auto)] = "auto"
@@ -260,37 +264,37 @@ class ImageUrl(_Ignoring):
     @field_validator("url")
     @classmethod
     def _holds_a_picture(cls, url: str) -> str:
-        return picture_url(url)  # what no provider could read is rejected here, by its place
+        return picture_url(url)  # reject here what no provider could read, so that the error names the place
 
 
 class TextPart(MarkFields):
-    """OpenAI's text part."""
+    """Text."""
 
     type: Literal["text"]
     text: str
 
 
 class ImagePart(MarkFields):
-    """OpenAI's picture part."""
+    """Picture."""
 
     type: Literal["image_url"]
     image_url: ImageUrl
 
 
 class RefusalPart(MarkFields):
-    """OpenAI's words of an assistant that would not answer."""
+    """Refusal of an assistant to answer."""
 
     type: Literal["refusal"]
     refusal: str
 
     @property
     def text(self) -> str:
-        """What the model is shown of it."""
+        """The refusal as text for the model."""
         return self.refusal
 
 
 class ChatFile(_Ignoring):
-    """OpenAI's file: itself, or the id of one that was uploaded."""
+    """File, inline or as the id of an uploaded one."""
 
     file_data: str | None = None
     file_id: str | None = Field(default=None, min_length=1, max_length=128)
@@ -299,25 +303,29 @@ class ChatFile(_Ignoring):
     @model_validator(mode="after")
     def _holds_a_file(self) -> "ChatFile":
         if (self.file_data is None) == (self.file_id is None):
-            raise ValueError("give either file_data or file_id")
+            raise ValueError("set exactly one of file_data and file_id")
         return self
 
     def to_file(self) -> File:
-        """It. ValueError: it is none that is taken."""
+        """Return the file.
+
+        Raises:
+            ValueError: the content is not accepted.
+        """
         if self.file_data is not None:
             return to_file(self.filename, self.file_data)
         return kept_file(self.file_id or "", self.filename)
 
 
 class FilePart(MarkFields):
-    """OpenAI's file part."""
+    """File."""
 
     type: Literal["file"]
     file: ChatFile
 
 
 class UnservedPart(_Ignoring):
-    """OpenAI's parts that no worker is shown yet; one is never made."""
+    """Part that is not supported. Validation rejects it."""
 
     type: Literal["input_audio"]
     text: str = ""
@@ -325,7 +333,7 @@ class UnservedPart(_Ignoring):
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, _: Any) -> Any:
-        raise ValueError("is not served yet. Send text, pictures or files, or ask a model's own API")
+        raise ValueError("is not supported. Send text, pictures or files, or use the provider's own API")
 
 
 ContentPart = Annotated[
@@ -335,20 +343,20 @@ ContentPart = Annotated[
 
 
 class ChatMessage(MessageTools, MarkFields, UnservedMessageFields):
-    """One turn."""
+    """One message of the conversation."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | Annotated[list[ContentPart], Field(max_length=MOST_PARTS, fail_fast=True)] | None = None
     refusal: str | None = None
-    """An assistant's, which took the place of its content."""
+    """Refusal of an assistant, in place of its content."""
     reasoning_content: Any = None
-    """What led to an assistant's turn, as this server or another gave it; `reasoning` is another name for it."""
+    """Reasoning of an assistant, from this server or another. Some servers call it `reasoning`."""
     reasoning: Any = None
     reasoning_details: Any = None
 
 
 class StreamOptions(_Ignoring):
-    """OpenAI's."""
+    """Options of a stream."""
 
     include_usage: bool = False
 
@@ -368,7 +376,7 @@ StopSequences = (
 
 
 class ChatRequest(ToolFields, ChatOptionFields, CacheFields, TierFields, UnservedFields, NotedFields):
-    """The body of `POST /v1/chat/completions` and `POST /v1/plans`."""
+    """Body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str
     messages: Annotated[list[ChatMessage], Field(fail_fast=True)] = Field(min_length=1, max_length=MOST_PARTS)
@@ -386,10 +394,10 @@ class ChatRequest(ToolFields, ChatOptionFields, CacheFields, TierFields, Unserve
 
 
 def read(body: bytes) -> ChatRequest:
-    """The request in `body`.
+    """Parse a request.
 
     Raises:
-        BadTask: naming the field, in the caller's spelling, and what it may be.
+        BadTask: a field is invalid. The message names it as the client wrote it.
     """
     request = read_body(ChatRequest, body, _remedy)
     refuse_unserved(request, list(request.messages))
@@ -398,16 +406,16 @@ def read(body: bytes) -> ChatRequest:
 
 def _remedy(param: str, given: object) -> str:
     if given == LEGACY_ROLE and param.endswith("].role"):
-        return " Send the results of tools with the role `tool`."
+        return " Use the role `tool` for tool results."
     if (
         param.startswith("podium.")
         and param.count(".") == 1
         and param.removeprefix("podium.") not in Podium.model_fields
     ):
-        return f" `podium` takes: {', '.join(Podium.model_fields)}."
+        return f" Fields of `podium`: {', '.join(Podium.model_fields)}."
     return {
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",
-        "podium.max_cost_usd": f" Give dollars above 0 and up to {MOST}, or leave it out for no limit.",
-        "n": f" At most {MOST_CHOICES} answers a request.",
+        "podium.max_cost_usd": f" Send dollars above 0 and up to {MOST}, or remove it for no limit.",
+        "n": f" A request can have at most {MOST_CHOICES} answers.",
     }.get(param, "")

@@ -1,4 +1,4 @@
-"""Tools of a chat completion, and those that a provider hosts."""
+"""Tools of a chat completion, including those that a provider hosts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,52 +11,53 @@ from conductor.model.messages import AUTO, Tool, ToolCall, ToolChoice, Toolset
 from serving.api.dialects.read_body import MarkFields
 
 HostedTools = Mapping[str, str]
-"""The place of each in the request, and its type."""
+"""Type of each hosted tool, by its place in the request."""
 
 
 def toolset(
     tools: Sequence[Tool], hosted: HostedTools, choice: ToolChoice, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """The tools that can be served, and a line for each that is left out.
+    """Return the supported tools, and a line for each that is left out.
 
     Raises:
-        BadTask: two have one name, the choice names none of them, or it can only be met by one that is not
-            served.
+        BadTask: two tools have the same name, or `choice` names an unknown tool or requires one that is not
+            supported.
     """
     names = Counter((tool.namespace, tool.name) for tool in tools)
     if double := next((name for (_, name), count in names.items() if count > 1), None):
-        raise BadTask(f"tools: two are called {quote(double)}. Give each a name of its own.", param="tools")
+        raise BadTask(f"tools: two tools are named {quote(double)}. Rename one of them.", param="tools")
     _check_choice(choice, {tool.name for tool in tools}, hosted)
     left_out = tuple(
-        f"{place} is not served: a tool of type {quote(kind)}." for place, kind in hosted.items()
+        f"{place} was left out: tools of type {quote(kind)} are not supported."
+        for place, kind in hosted.items()
     )
     return Toolset(tuple(tools), choice, parallel), left_out
 
 
 def _check_choice(choice: ToolChoice, names: set[str], hosted: HostedTools) -> None:
     if unknown := next((name for name in choice.names if name not in names), None):
-        message = f"tool_choice: no tool of `tools` that is served here is called {quote(unknown)}."
+        message = f"tool_choice: `tools` has no supported tool named {quote(unknown)}."
         raise BadTask(message, param="tool_choice")
     if choice.mode != "required" or choice.names:
         return
     if hosted:
         place, kind = next(iter(hosted.items()))
         message = (
-            f"{place}: tools of type {quote(kind)} are not served, and tool_choice asks for a call. "
-            "Leave the tool out, or let the model choose."
+            f"{place}: tools of type {quote(kind)} are not supported, but tool_choice requires a call. "
+            "Remove the tool, or let the model choose."
         )
         raise BadTask(message, param=place)
     if not names:
-        raise BadTask("tool_choice asks for a call, and there are no tools.", param="tool_choice")
+        raise BadTask("tool_choice requires a call, but there are no `tools`.", param="tool_choice")
 
 
 MOST_TOOLS = 1024
-"""Of a request, and calls of a message."""
+"""Limit for the tools of a request, and for the calls in a message."""
 Json = dict[str, Any]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
-"""Wide enough for every provider's rule; the wires know their own."""
+"""Wide enough for the rules of all providers, which the workers' clients check."""
 CalledName = Annotated[str, Field(min_length=1)]
-"""A model may call what it was never offered, by any name, and its client sends that back."""
+"""A model may call a tool that does not exist, by any name, and the client sends that call back."""
 
 
 class _Ignoring(BaseModel):
@@ -71,7 +72,7 @@ Words = Annotated[str, BeforeValidator(_empty)]
 
 
 class Function(MarkFields):
-    """OpenAI's function that may be called."""
+    """Function that the model may call."""
 
     name: ToolName
     description: Words = ""
@@ -80,13 +81,13 @@ class Function(MarkFields):
 
 
 class FunctionTool(MarkFields):
-    """A tool whose arguments are JSON."""
+    """Tool with JSON arguments."""
 
     type: Literal["function"] = "function"
     function: Function
 
     def to_tool(self) -> Tool:
-        """It, as every dialect says it."""
+        """Return the tool in the form that all dialects share."""
         function = self.function
         own, inner = self.mark, function.mark
         return Tool(
@@ -99,7 +100,7 @@ class FunctionTool(MarkFields):
 
 
 class Custom(_Ignoring):
-    """OpenAI's custom tool."""
+    """Custom tool, whose input is free text."""
 
     name: ToolName
     description: Words = ""
@@ -107,13 +108,13 @@ class Custom(_Ignoring):
 
 
 class CustomTool(MarkFields):
-    """A tool whose input is free text."""
+    """Tool with free text as input."""
 
     type: Literal["custom"]
     custom: Custom
 
     def to_tool(self) -> Tool:
-        """It, as every dialect says it."""
+        """Return the tool in the form that all dialects share."""
         custom = self.custom
         is_free = custom.format is None or custom.format.get("type") == "text"
         format = None if is_free else custom.format
@@ -121,12 +122,12 @@ class CustomTool(MarkFields):
 
 
 class HostedTool(_Ignoring):
-    """A tool of any other type."""
+    """Tool of another type, which a provider would run."""
 
     type: str = Field(max_length=128)
 
 
-# The names of sorts have a space in them, so that none is taken for a field (`read_body.place`).
+# Names of types have a space, so that they cannot be mistaken for fields (`read_body.place`).
 def _sort(value: Any) -> str:
     kind: object = cast(Json, value).get("type", "function") if isinstance(value, dict) else "function"
     return f"{kind} tool" if kind in ("function", "custom") else "hosted tool"
@@ -145,7 +146,7 @@ class _Named(_Ignoring):
 
 
 class NamedTool(_Ignoring):
-    """One tool, by its name."""
+    """One tool, by name."""
 
     type: str
     function: _Named | None = None
@@ -154,20 +155,20 @@ class NamedTool(_Ignoring):
 
     @property
     def tool_name(self) -> str:
-        """Its name; of a tool that has none, its type."""
+        """The name, or the type if the tool has no name."""
         named = self.function or self.custom
         return named.name if named else self.name or self.type
 
 
 class AllowedTools(_Ignoring):
-    """Some of the tools."""
+    """Tools that the model may call."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MOST_TOOLS)]
 
 
 class AllowedChoice(_Ignoring):
-    """A choice among some of the tools."""
+    """Choice among some of the tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
@@ -188,7 +189,7 @@ Choice = Annotated[
 
 
 class ToolFields(_Ignoring):
-    """The fields of a request that are about tools."""
+    """Fields of a request for tools."""
 
     tools: Annotated[list[AnyTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
     tool_choice: Choice | None = None
@@ -196,7 +197,7 @@ class ToolFields(_Ignoring):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The tools, and a line for each that is left out; raises BadTask where they and the choice disagree."""
+        """The tools, and a line for each that is left out. Raises `BadTask` if they contradict the choice."""
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if not isinstance(tool, HostedTool)]
         hosted = {
@@ -212,7 +213,7 @@ class ToolFields(_Ignoring):
             case AllowedChoice(allowed_tools=allowed):
                 hosted = {tool.type for tool in self.tools or () if isinstance(tool, HostedTool)}
                 names = tuple(tool.tool_name for tool in allowed.tools if tool.type not in hosted)
-                if not names and allowed.mode == "auto":  # only such as are left out may be called
+                if not names and allowed.mode == "auto":  # all allowed tools are unsupported
                     return ToolChoice("none")
                 return ToolChoice(allowed.mode, names or tuple(tool.tool_name for tool in allowed.tools))
             case NamedTool() as named:
@@ -227,14 +228,14 @@ class _FunctionOfCall(_Ignoring):
 
 
 class FunctionCall(_Ignoring):
-    """A call of a function, as an assistant made it."""
+    """Call of a function by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["function"] = "function"
     function: _FunctionOfCall
 
     def to_call(self) -> ToolCall:
-        """It, as every dialect says it."""
+        """Return the call in the form that all dialects share."""
         return ToolCall(self.id, self.function.name, self.function.arguments)
 
 
@@ -244,14 +245,14 @@ class _CustomOfCall(_Ignoring):
 
 
 class CustomCall(_Ignoring):
-    """A call of a custom tool."""
+    """Call of a custom tool by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["custom"]
     custom: _CustomOfCall
 
     def to_call(self) -> ToolCall:
-        """It, as every dialect says it."""
+        """Return the call in the form that all dialects share."""
         return ToolCall(self.id, self.custom.name, self.custom.input, "custom")
 
 
@@ -267,14 +268,14 @@ AnyCall = Annotated[
 
 
 class MessageTools(_Ignoring):
-    """The fields of a message that are about tools."""
+    """Fields of a message for tools."""
 
     tool_calls: Annotated[list[AnyCall], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
     tool_call_id: str | None = Field(default=None, min_length=1, max_length=1024)
 
 
 def call_json(id: str, call: ToolCall) -> Json:
-    """A call as an answer holds it, under the client's id for it."""
+    """Return a call as part of an answer, with the client's id for it."""
     if call.kind == "custom":
         return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments or "{}"}

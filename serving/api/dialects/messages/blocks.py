@@ -1,14 +1,15 @@
-"""The content blocks of Anthropic's messages, as clients send them, and the parts that they become.
+"""Content blocks of Anthropic's messages, and their conversion to parts.
 
-Thoughts come back with our own signature. They go to a worker that is called by its name and wants them beside the calls
-that they led to; those that a provider has signed go back to it by other means (`Native`).
+Clients send reasoning back with our signature. It goes only to a worker that is called by its name and needs
+it beside the tool calls that it led to. Reasoning that a provider has signed goes back to it by another way
+(`Native`).
 """
 
 import json
-from dataclasses import replace
 from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
+from msgspec.structs import replace
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResult
@@ -18,57 +19,57 @@ from serving.api.dialects.read_body import MarkFields
 from serving.workers.images import picture_url, plain_media_type
 
 MOST_BLOCKS = 2048
-"""Of a message, as in a chat."""
+"""Limit for the blocks of a message, as in a chat."""
 Json = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
 class Ignoring(BaseModel):
-    """Takes what it knows, and lets the rest be: `citations`, betas."""
+    """Base of models that ignore unknown fields, such as `citations` and those of betas."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
 class Marked(Ignoring, MarkFields):
-    """A block that may end a cached prefix."""
+    """Block that may end a cached prefix."""
 
 
 class Unserved(Ignoring):
-    """A sort that no worker is shown; one is never made."""
+    """Type that is not supported. Validation rejects it."""
 
     type: str
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse(cls, given: Any) -> Any:
-        kind = cast(Json, given).get("type") if isinstance(given, dict) else given
-        raise ValueError(f"{str(kind)[:64]!r} is not served here")
+    def _refuse(cls, value: Any) -> Any:
+        kind = cast(Json, value).get("type") if isinstance(value, dict) else value
+        raise ValueError(f"{str(kind)[:64]!r} is not supported")
 
 
 def by_type(*kinds: str) -> Discriminator:
-    """A union's discriminator: one of `kinds` by its `type`, or else "unserved"."""
+    """Return the discriminator of a union: the `type` if it is one of `kinds`, otherwise "unserved"."""
 
-    def sort(given: Any) -> str:
-        kind = cast(Json, given).get("type") if isinstance(given, dict) else None
+    def sort(value: Any) -> str:
+        kind = cast(Json, value).get("type") if isinstance(value, dict) else None
         return kind if kind in kinds else "unserved"
 
     return Discriminator(sort)
 
 
 class TextBlock(Marked):
-    """Words."""
+    """Text."""
 
     type: Literal["text"]
     text: str
 
     @property
     def parts(self) -> tuple[Text, ...]:
-        """The words; none of an empty one."""
+        """The text, or nothing if it is empty."""
         return (Text(self.text, self.mark),) if self.text else ()
 
 
 class Base64Source(Ignoring):
-    """A picture, here."""
+    """Picture, inline."""
 
     type: Literal["base64"]
     media_type: Annotated[
@@ -78,24 +79,24 @@ class Base64Source(Ignoring):
 
     @property
     def url(self) -> str:
-        """As a `data:` address."""
+        """The picture as a `data:` URL."""
         return picture_url(f"data:{self.media_type};base64,{self.data}")
 
     @model_validator(mode="after")
     def _holds_a_picture(self) -> "Base64Source":
-        _ = self.url  # what no provider could read is rejected here, by its place
+        _ = self.url  # reject here what no provider could read, so that the error names the place
         return self
 
 
 class UrlSource(Ignoring):
-    """A picture, elsewhere."""
+    """Picture at a URL."""
 
     type: Literal["url"]
     url: str = Field(pattern=r"(?i)^https?://")
 
 
 class ImageBlock(Marked):
-    """A picture."""
+    """Picture."""
 
     type: Literal["image"]
     source: Annotated[
@@ -107,7 +108,7 @@ class ImageBlock(Marked):
 
     @property
     def parts(self) -> tuple[Image, ...]:
-        """It."""
+        """The picture."""
         assert not isinstance(self.source, Unserved)
         return (Image(self.source.url, cache=self.mark),)
 
@@ -121,26 +122,26 @@ SimpleBlock = Annotated[
 
 
 class PlainSource(Ignoring):
-    """A document's text."""
+    """Text of a document."""
 
     type: Literal["text"]
     data: str
 
     @property
     def parts(self) -> tuple[Text | Image, ...]:
-        """It."""
+        """The text, or nothing if it is empty."""
         return (Text(self.data),) if self.data else ()
 
 
 class ContentSource(Ignoring):
-    """A document of blocks."""
+    """Document made of blocks."""
 
     type: Literal["content"]
     content: str | Annotated[list[SimpleBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
     @property
     def parts(self) -> tuple[Text | Image, ...]:
-        """They."""
+        """The parts of all blocks."""
         if isinstance(self.content, str):
             return (Text(self.content),)
         return tuple(
@@ -149,7 +150,7 @@ class ContentSource(Ignoring):
 
 
 class FileBase64(Ignoring):
-    """A file, here."""
+    """File, inline."""
 
     type: Literal["base64"]
     media_type: str = Field(max_length=128)
@@ -157,24 +158,24 @@ class FileBase64(Ignoring):
 
     @cached_property
     def file(self) -> File:
-        """It, without its title."""
+        """The file, without its title."""
         return to_file(None, self.data, self.media_type)
 
     @model_validator(mode="after")
     def _holds_a_file(self) -> "FileBase64":
-        _ = self.file  # what nobody could read is rejected here, by its place
+        _ = self.file  # reject here what no worker could read, so that the error names the place
         return self
 
 
 class KeptSource(Ignoring):
-    """A file that was uploaded."""
+    """Uploaded file, by its id."""
 
     type: Literal["file"]
     file_id: str = Field(min_length=1, max_length=128)
 
 
 class AddressSource(Ignoring):
-    """A file elsewhere; one is never made."""
+    """File at a URL. Validation rejects it."""
 
     type: Literal["url"]
 
@@ -185,7 +186,7 @@ class AddressSource(Ignoring):
 
 
 class DocumentBlock(Marked):
-    """A document: text, blocks, or a file."""
+    """Document: text, blocks or a file."""
 
     type: Literal["document"]
     source: Annotated[
@@ -202,10 +203,10 @@ class DocumentBlock(Marked):
 
     @property
     def parts(self) -> tuple[Text | Image | File, ...]:
-        """Its title, what was said of it, and what is in it."""
+        """The title, the context and the content."""
         if isinstance(self.source, FileBase64 | KeptSource):
-            said = (Text(self.context),) if self.context else ()
-            return (*said, replace(self._file(self.source), cache=self.mark))
+            context = (Text(self.context),) if self.context else ()
+            return (*context, replace(self._file(self.source), cache=self.mark))
         assert not isinstance(self.source, Unserved | AddressSource)
         head = "\n".join(each for each in (self.title, self.context) if each)
         parts = [*((Text(head),) if head else ()), *self.source.parts]
@@ -220,7 +221,7 @@ class DocumentBlock(Marked):
 
 
 class SearchResultBlock(Marked):
-    """What a search of the client's own found."""
+    """Result of a search that the client ran."""
 
     type: Literal["search_result"]
     source: str
@@ -229,25 +230,25 @@ class SearchResultBlock(Marked):
 
     @property
     def parts(self) -> tuple[Text, ...]:
-        """It, in words."""
+        """The result as text."""
         words = "\n".join([self.title, self.source, *(block.text for block in self.content)])
         return (Text(words, self.mark),)
 
 
 class ToolReferenceBlock(Marked):
-    """What a search for tools found: every tool is offered anyway."""
+    """Result of a search for tools. All tools are available to the model in any case."""
 
     type: Literal["tool_reference"]
     tool_name: str
 
     @property
     def parts(self) -> tuple[Text, ...]:
-        """It, in words."""
+        """The result as text."""
         return (Text(f"The tool {self.tool_name} can be called.", self.mark),)
 
 
 class ToolUseBlock(Marked):
-    """A call of a tool of the client's."""
+    """Call of a tool that the client runs."""
 
     type: Literal["tool_use"]
     id: Id
@@ -256,10 +257,10 @@ class ToolUseBlock(Marked):
 
     @property
     def parts(self) -> tuple[ToolCall, ...]:
-        """It."""
+        """The call."""
         written = json.dumps(
             self.input, ensure_ascii=False, separators=(",", ":")
-        )  # takes numbers of any size
+        )  # not orjson, which rejects integers beyond 64 bits
         return (ToolCall(self.id, self.name, written, cache=self.mark),)
 
 
@@ -275,7 +276,7 @@ ResultBlock = Annotated[
 
 
 class ToolResultBlock(Marked):
-    """What a tool gave."""
+    """Result of a tool."""
 
     type: Literal["tool_result"]
     tool_use_id: Id
@@ -284,24 +285,24 @@ class ToolResultBlock(Marked):
 
     @property
     def parts(self) -> tuple[ToolResult, ...]:
-        """It."""
+        """The result."""
         if isinstance(self.content, str):
-            given: tuple[Text | Image | File, ...] = (Text(self.content),) if self.content else ()
+            content: tuple[Text | Image | File, ...] = (Text(self.content),) if self.content else ()
         else:
             blocks = (block for block in self.content or () if not isinstance(block, Unserved))
-            given = tuple(part for block in blocks for part in block.parts)
-        return (ToolResult(self.tool_use_id, given, bool(self.is_error), self.mark),)
+            content = tuple(part for block in blocks for part in block.parts)
+        return (ToolResult(self.tool_use_id, content, bool(self.is_error), self.mark),)
 
 
 class PassingBlock(Ignoring):
-    """What is in a conversation and is no part of a message: thoughts, and what a provider's own tools did."""
+    """Block that becomes no part of a message: reasoning, or what a provider's own tools did."""
 
     type: str
     thinking: str = ""
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """Nothing."""
+        """No parts."""
         return ()
 
 
@@ -317,11 +318,11 @@ SERVER_TOOLS = (
     "mcp_tool_use",
     "mcp_tool_result",
 )
-"""Blocks that a provider's own tools leave in a conversation."""
+"""Types of the blocks that a provider's own tools leave in a conversation."""
 
 
-def _sort(given: Any) -> str:
-    kind = cast(Json, given).get("type") if isinstance(given, dict) else None
+def _sort(value: Any) -> str:
+    kind = cast(Json, value).get("type") if isinstance(value, dict) else None
     if kind in (*THOUGHTS, *SERVER_TOOLS):
         return "passing"
     return kind if kind in _SORTS else "unserved"
@@ -339,4 +340,4 @@ Block = Annotated[
     | Annotated[Unserved, Tag("unserved")],
     Discriminator(_sort),
 ]
-"""One block of a message."""
+"""Block of a message."""

@@ -1,4 +1,4 @@
-"""Anthropic's messages as a conversation."""
+"""Conversion of Anthropic's messages to a conversation."""
 
 from collections.abc import Iterator
 
@@ -17,10 +17,10 @@ from serving.api.dialects.messages.schema import MessageParam, Prompt
 
 
 def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
-    """The turns of `prompt` by their places, what its `system` says first.
+    """Return the messages of a prompt by their place in the request, beginning with `system`.
 
     Raises:
-        BadTask: one of them is empty, or has what its role cannot have.
+        BadTask: a message is empty, or has content that its role must not have.
     """
     turns = {
         f"messages[{index}].content": tuple(_turns(index, message))
@@ -30,9 +30,9 @@ def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
 
 
 def notes_of_blocks(prompt: Prompt) -> tuple[str, ...]:
-    """A line for each block that a provider's own tool has left in the conversation: nobody is shown those."""
+    """Return a line for each block that a provider's own tool left in the conversation. No worker sees it."""
     return tuple(
-        f"messages[{index}].content[{number}] is shown to nobody: a block of type {quote(block.type)}."
+        f"messages[{index}].content[{number}] was left out: blocks of type {quote(block.type)} are not supported."
         for index, message in enumerate(prompt.messages)
         if not isinstance(message.content, str)
         for number, block in enumerate(message.content)
@@ -48,7 +48,7 @@ def _system(prompt: Prompt) -> tuple[Message, ...]:
 
 
 def _turns(index: int, message: MessageParam) -> Iterator[Message]:
-    """One turn; of a user who sends results of tools and words, two."""
+    """Yield the messages of one turn: two if a user sends tool results and words."""
     thoughts = ""
     if isinstance(message.content, str):
         parts = (Text(message.content),) if message.content else ()
@@ -73,10 +73,10 @@ def _check(index: int, message: MessageParam) -> None:
     for number, block in enumerate(message.content):
         place = f"messages[{index}].content[{number}]"
         if isinstance(block, ToolUseBlock) and message.role != "assistant":
-            raise BadTask(f"{place}: only messages of the assistant can call tools.", param=place)
+            raise BadTask(f"{place}: only assistant messages can have tool calls.", param=place)
         if isinstance(block, ToolResultBlock) and message.role != "user":
-            raise BadTask(f"{place}: only messages of the user can hold results of tools.", param=place)
+            raise BadTask(f"{place}: only user messages can contain tool results.", param=place)
         if isinstance(block, DocumentBlock) and message.role != "user":
-            raise BadTask(f"{place}: only messages of the user can hold documents.", param=place)
+            raise BadTask(f"{place}: only user messages can contain documents.", param=place)
         if isinstance(block, ImageBlock) and message.role != "user":
-            raise BadTask(f"{place}: only messages of the user can show pictures.", param=place)
+            raise BadTask(f"{place}: only user messages can contain pictures.", param=place)

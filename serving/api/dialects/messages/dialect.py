@@ -1,4 +1,4 @@
-"""Anthropic's Messages, put together."""
+"""Dialect of Anthropic's Messages."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,17 +22,16 @@ from serving.api.dialects.read_body import mark_last
 from serving.api.request import ApiRequest, Podium
 
 FINAL = 403
-"""The status after which neither Claude Code nor anybody else asks again."""
+"""HTTP status after which no client retries, Claude Code included."""
 
 
 class MessagesDialect(Dialect):
-    """See `Dialect`."""
+    """Anthropic's Messages."""
 
     format_field = "output_config.format"
     joins = True
 
     def parse(self, body: bytes) -> ApiRequest:
-        """See `Dialect.parse`."""
         request = read(body)
         sampling = Sampling(
             max_output_tokens=request.max_tokens,
@@ -41,35 +40,34 @@ class MessagesDialect(Dialect):
             top_k=request.top_k,
             stop=tuple(request.stop_sequences or ()),
         )
-        asked = _to_request(request)
+        base = _to_request(request)
         return replace(
-            asked,
+            base,
             sampling=sampling,
             podium=request.shown,
             stream=bool(request.stream),
-            left_out=(*asked.left_out, *request.extras),
+            left_out=(*base.left_out, *request.extras),
         )
 
     def parse_prompt(self, body: bytes) -> ApiRequest:
-        """A request whose tokens are to be counted; raises as `parse` does."""
+        """Parse a request for a token count. Raises like `parse`."""
         return _to_request(read_prompt(body))
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """See `Dialect.body`."""
         thoughts = _thoughts(records.record) if request.podium.progress == "reasoning" else ""
         return message(records, call_id, thoughts, trace=request.podium.trace)
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> MessagesEncoder:
-        """See `Dialect.encoder`."""
         return MessagesEncoder(run, request, call_id)
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """See `Dialect.error_body`."""
         return messages_error_body(error, workflow_id)
 
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
-        """See `Dialect.status`. Where a second asking joins the run nothing is paid twice whatever the status; after a
-        400 Claude Code would leave out one field after another.
+        """Return the HTTP status of a failure; see `Dialect.status`.
+
+        A retry that joins the run costs nothing, whatever the status. Otherwise the status is 403: after a
+        400, Claude Code would retry while removing one field after another.
         """
         status = errors.row(error).status
         return FINAL if is_paid and not is_joined and errors.is_asked_again(status) else status
@@ -94,7 +92,9 @@ def _to_request(prompt: Prompt) -> ApiRequest:
 
 
 def _thoughts(record: Record) -> str:
-    """What a stream would have shown: the plan, and what the answering worker thought."""
+    """Return what a stream would have shown as reasoning: the plan, and the reasoning of the answering
+    worker.
+    """
     plan = record.answering_plan
     planned = [
         in_words(

@@ -1,4 +1,4 @@
-"""Anthropic's shape of an error."""
+"""Errors in Anthropic's format."""
 
 import uuid
 from typing import Any
@@ -23,13 +23,13 @@ TYPES = {
     503: "overloaded_error",
     504: "timeout_error",
 }
-"""By HTTP status; every other one is an `api_error`."""
+"""Types by HTTP status. All other errors are an `api_error`."""
 TOO_LONG = "prompt is too long: "
-"""What Anthropic's message begins with where agents are to shorten their conversation."""
+"""Beginning of Anthropic's message that makes agents shorten their conversation."""
 
 
 def messages_error_body(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
-    """The body of an answer that failed, and the last event of a stream that did."""
+    """Return the body of a failed response, which is also the last event of a failed stream."""
     shape, row = error_json(error, workflow_id), errors.row(error)
     if row is errors.TABLE[ContextOverflow]:
         shape["message"] = TOO_LONG + shape["message"]

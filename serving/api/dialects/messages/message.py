@@ -1,4 +1,4 @@
-"""Anthropic's `message`: the answer of a run, whole, and the parts of it that a stream has too."""
+"""Anthropic's `message`: the whole answer of a run, and the parts that a stream has too."""
 
 import base64
 from typing import Any
@@ -13,7 +13,7 @@ from serving.api.record_json import model_name, summary
 
 Json = dict[str, Any]
 NO_CITATIONS: list[Json] = []
-"""The field is required; the AI SDK refuses a null in it."""
+"""The field is required, and the AI SDK rejects null."""
 STOP_REASONS = {
     None: "end_turn",
     FinishReason.STOP: "end_turn",
@@ -21,24 +21,24 @@ STOP_REASONS = {
     FinishReason.CONTENT_FILTER: "refusal",
     FinishReason.TOOL_CALLS: "tool_use",
 }
-"""Anthropic's word for why a model stopped, where no stop sequence is known: see `stop_of`."""
+"""Anthropic's stop reasons by finish reason, except for stop sequences; see `stop_of`."""
 
 
 def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool) -> Json:
-    """The answer of a run that has finished, or waits for results of tools.
+    """Return the answer of a run that has finished or waits for tool results.
 
     Args:
-        records: of the run.
-        call_id: see `Dialect.body`.
-        thoughts: what is shown of how the answer came to be.
-        trace: the steps are shown in full.
+        records: records of the run.
+        call_id: returns the client's id of a call.
+        thoughts: reasoning to show before the answer.
+        trace: whether to include the steps in full.
     """
     record = records.record
     content: list[Json] = []
     if thoughts:
         content.append({"type": "thinking", "thinking": thoughts, "signature": signature(record)})
-    if said := record.shown:
-        content.append({"type": "text", "text": said, "citations": NO_CITATIONS})
+    if text := record.shown:
+        content.append({"type": "text", "text": text, "citations": NO_CITATIONS})
     content += [tool_use(call_id, pending) | {"input": _input(pending.call)} for pending in record.pending]
     return head(record) | {
         "content": content,
@@ -49,7 +49,9 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
 
 
 def stop_of(record: Record) -> Json:
-    """Why a message ends. A stop sequence that was not asked for is a worker's own, and none of its client's."""
+    """Return why a message ends. A stop sequence that the client did not send is a worker's own and is not
+    shown.
+    """
     if record.pending:
         return {"stop_reason": "tool_use", "stop_sequence": None}
     stop = record.answering.stop_sequence if record.answering else None
@@ -59,7 +61,7 @@ def stop_of(record: Record) -> Json:
 
 
 def head(record: Record) -> Json:
-    """What a message is before anything of it is said."""
+    """Return a message without content, as it begins."""
     return {
         "id": "msg_" + record.id.removeprefix("wf_"),
         "type": "message",
@@ -75,20 +77,21 @@ def head(record: Record) -> Json:
 
 
 def usage(record: Record) -> Json:
-    """The answering step's tokens, or those of the newest that waits for its tools; those read from a cache or
-    written to one are counted apart. All of the run's are in its record.
+    """Return the tokens of the answering step, or of the newest step that waits for tools.
+
+    Tokens read from a cache or written to one are counted apart. The record has the tokens of the whole run.
     """
-    said = record.answering_usage
+    tokens = record.answering_usage
     return {
-        "input_tokens": said.input_tokens - said.cached_input_tokens - said.cache_write_tokens,
-        "output_tokens": said.output_tokens,
-        "cache_creation_input_tokens": said.cache_write_tokens,
-        "cache_read_input_tokens": said.cached_input_tokens,
+        "input_tokens": tokens.input_tokens - tokens.cached_input_tokens - tokens.cache_write_tokens,
+        "output_tokens": tokens.output_tokens,
+        "cache_creation_input_tokens": tokens.cache_write_tokens,
+        "cache_read_input_tokens": tokens.cached_input_tokens,
         "cache_creation": {
-            "ephemeral_5m_input_tokens": said.cache_write_tokens - said.cache_write_1h_tokens,
-            "ephemeral_1h_input_tokens": said.cache_write_1h_tokens,
+            "ephemeral_5m_input_tokens": tokens.cache_write_tokens - tokens.cache_write_1h_tokens,
+            "ephemeral_1h_input_tokens": tokens.cache_write_1h_tokens,
         },
-        "output_tokens_details": {"thinking_tokens": said.reasoning_tokens},
+        "output_tokens_details": {"thinking_tokens": tokens.reasoning_tokens},
         "server_tool_use": None,
         "service_tier": "batch" if record.task.priority == "batch" else "standard",
         "inference_geo": None,
@@ -96,7 +99,7 @@ def usage(record: Record) -> Json:
 
 
 def tool_use(call_id: CallId, pending: PendingCall) -> Json:
-    """A call of a tool, before its input."""
+    """Return a tool call without its input."""
     return {
         "type": "tool_use",
         "id": call_id(pending.number),
@@ -107,7 +110,7 @@ def tool_use(call_id: CallId, pending: PendingCall) -> Json:
 
 
 def input_json(call: ToolCall) -> str:
-    """The input of a call as the text of a JSON object; what is none is put into one."""
+    """Return the input of a call as JSON text of an object. Input that is no object is wrapped into one."""
     try:
         is_object = isinstance(orjson.loads(call.arguments or "{}"), dict)
     except orjson.JSONDecodeError:
@@ -122,5 +125,7 @@ def _input(call: ToolCall) -> Json:
 
 
 def signature(record: Record) -> str:
-    """Of our thinking blocks. Clients send it back; it says whose they are, and nothing reads it."""
+    """Return the signature of our thinking blocks. Clients send it back. It names the run, but is not
+    checked.
+    """
     return base64.b64encode(f"podium:{record.id}".encode()).decode()

@@ -1,7 +1,7 @@
-"""Anthropic's body of `POST /v1/messages`, and `podium` in it.
+"""Body of Anthropic's `POST /v1/messages`, with a `podium` object.
 
-Unknown fields are ignored, because agents send what the newest betas know; what would change the answer and is
-not served is rejected by name, and so are unknown `podium` fields.
+Unknown fields are ignored, because agents send fields of the newest betas. Unsupported fields that would
+change the answer are rejected by name, and so are unknown fields of `podium`.
 """
 
 from typing import Annotated, Any, Literal
@@ -29,42 +29,44 @@ WITHOUT_EFFECT = frozenset(
         "workspace_id",
     }
 )
-"""Known, and noted like unknown ones: they are about storage, price, speed or accounting, or about what only hosted tools do."""
+"""Known fields that are ignored, and noted like unknown ones. They concern storage, price, speed, accounting
+or hosted tools.
+"""
 Words = str | Annotated[list[TextBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
 
 class MessageParam(Ignoring):
-    """One turn."""
+    """One message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Block], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
 
 class Thinking(Ignoring):
-    """Whether thoughts are shown."""
+    """Options for reasoning."""
 
     type: Literal["enabled", "adaptive", "disabled", "between_tools"]
     display: Literal["summarized", "omitted"] | None = None
 
     @property
     def is_shown(self) -> bool:
-        """Whether the client wants to read them."""
+        """True if the client wants to receive the reasoning."""
         return self.type != "disabled" and self.display != "omitted"
 
 
 class JsonFormat(Ignoring):
-    """What the answer must hold to."""
+    """JSON Schema that the answer must match."""
 
     type: Literal["json_schema"]
     schema_: Json = Field(alias="schema")
 
     def read(self, param: str) -> AnswerFormat:
-        """It, as every dialect says it; `param` is where it came."""
+        """Return the format in the form that all dialects share. `param` is its place in the request."""
         return read_schema(self.schema_, None, strict=True, param=param, any_root=True)
 
 
 class OutputConfig(Ignoring):
-    """How much effort the answer is worth, and what it must be."""
+    """Effort for the answer, and its format."""
 
     effort: Effort | None = None
     format: JsonFormat | None = None
@@ -75,7 +77,7 @@ def _or_empty(value: Any) -> Any:
 
 
 class Prompt(ToolFields, MarkFields):
-    """What is counted by `POST /v1/messages/count_tokens`."""
+    """Body of `POST /v1/messages/count_tokens`."""
 
     model: str
     messages: Annotated[list[MessageParam], Field(fail_fast=True)] = Field(
@@ -85,18 +87,18 @@ class Prompt(ToolFields, MarkFields):
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: JsonFormat | None = None
-    """The older place of `output_config.format`."""
+    """Older name of `output_config.format`."""
 
     @property
     def answer_format(self) -> AnswerFormat | None:
-        """What the answer must be; raises BadTask where that is no schema that is taken."""
+        """The answer format, or None. Raises `BadTask` if the schema is not accepted."""
         if self.output_config is not None and self.output_config.format is not None:
             return self.output_config.format.read("output_config.format")
         return self.output_format.read("output_format") if self.output_format else None
 
 
 class MessagesRequest(Prompt, ExtraFields):
-    """The body of `POST /v1/messages`."""
+    """Body of `POST /v1/messages`."""
 
     max_tokens: int = Field(ge=1, le=MOST)
     stream: bool | None = False
@@ -114,7 +116,9 @@ class MessagesRequest(Prompt, ExtraFields):
 
     @property
     def shown(self) -> Podium:
-        """`podium`; who asks for thoughts, and says no more, is told of the run's progress in them."""
+        """`podium`, with progress shown as reasoning if the client wants reasoning and does not set
+        `progress`.
+        """
         asks = self.thinking is not None and self.thinking.is_shown
         if not asks or "progress" in self.podium.model_fields_set:
             return self.podium
@@ -122,24 +126,24 @@ class MessagesRequest(Prompt, ExtraFields):
 
 
 def read(body: bytes) -> MessagesRequest:
-    """The request in `body`.
+    """Parse a request.
 
     Raises:
-        BadTask: naming the field, in the caller's spelling, and what it may be.
+        BadTask: a field is invalid. The message names it as the client wrote it.
     """
     return read_body(MessagesRequest, body, _remedy)
 
 
 def read_prompt(body: bytes) -> Prompt:
-    """What is to be counted; raises as `read` does."""
+    """Parse a prompt whose tokens are to be counted. Raises like `read`."""
     return read_body(Prompt, body, _remedy)
 
 
 def _remedy(param: str, given: object) -> str:
     if given == "function" and param.startswith("tools["):
-        return ' A tool of Messages is {"name": "...", "input_schema": {...}}.'
+        return ' Send tools as {"name": "...", "input_schema": {...}}.'
     return {
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",
-        "max_tokens": " Say how long the answer may be.",
+        "max_tokens": " Set the maximum number of tokens in the answer.",
     }.get(param, "")

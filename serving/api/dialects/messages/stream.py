@@ -1,5 +1,7 @@
-"""A run's events as the server-sent events of Anthropic's Messages: one block after another, each begun and
-ended, and every frame with its `event:` line, without which the SDKs drop it.
+"""Encoding of a run as the event stream of Anthropic's Messages.
+
+One block follows another, each with a start and a stop. Every frame has an `event:` line; SDKs drop frames
+without it.
 """
 
 from typing import Any, Literal
@@ -29,7 +31,7 @@ from serving.api.dialects.messages.message import (
     usage,
 )
 from serving.api.encode import dumps
-from serving.api.error_json import told_of
+from serving.api.error_json import caller_failure
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
@@ -41,11 +43,11 @@ IN_DELTA = (
     "output_tokens_details",
     "server_tool_use",
 )
-"""What `message_delta` says of the usage. It is a running total; some clients read it here alone."""
+"""Fields of the usage in `message_delta`. They are running totals, and some clients read them only here."""
 
 
 class MessagesEncoder:
-    """Events as the bytes of Anthropic's stream. No pydantic here: an event is a few dictionaries."""
+    """Encodes events as Anthropic's stream. Without Pydantic, because an event is only a few dictionaries."""
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         self._run, self._podium, self._call_id = run, request.podium, call_id
@@ -54,15 +56,12 @@ class MessagesEncoder:
         self._answering = False
 
     def begin(self) -> bytes:
-        """See `Encoder.begin`."""
         return _frame("message_start", {"message": head(self._run.record)}) + self.heartbeat()
 
     def heartbeat(self) -> bytes:
-        """See `Encoder.heartbeat`."""
         return _frame("ping", {})
 
     def encode(self, event: Event) -> bytes:
-        """See `Encoder.encode`."""
         match event:
             case AnswerDelta(text=text, reasoning=reasoning):
                 self._answering = True
@@ -72,8 +71,8 @@ class MessagesEncoder:
             case RunSuspended(calls=calls):
                 return self._close() + b"".join(map(self._call, calls)) + self._end()
             case RunFailed(failure=failure):
-                told = told_of(failure, self._run.record)
-                return _frame("error", messages_error_body(told, self._run.record.id))
+                error = caller_failure(failure, self._run.record)
+                return _frame("error", messages_error_body(error, self._run.record.id))
             case RunCancelled():
                 return _frame("error", messages_error_body(cancelled(), self._run.record.id))
             case RunDetached():
@@ -106,7 +105,7 @@ class MessagesEncoder:
         return self._start(tool_use(self._call_id, pending)) + self._delta(delta) + self._stop()
 
     def _into(self, kind: Literal["thinking", "text"], empty: Json) -> bytes:
-        """Begin a block of that kind, unless one is open."""
+        """Start a block of that kind, unless one is open."""
         if self._open == kind:
             return b""
         begun = self._close() + self._start({"type": kind} | empty)
@@ -114,14 +113,16 @@ class MessagesEncoder:
         return begun
 
     def _close(self) -> bytes:
-        """End the open block; thoughts are signed at their end."""
+        """Close the open block. A thinking block ends with its signature."""
         kind, self._open = self._open, None
         if kind is None:
             return b""
-        signed = b""
+        signature_frame = b""
         if kind == "thinking":
-            signed = self._delta({"type": "signature_delta", "signature": signature(self._run.record)})
-        return signed + self._stop()
+            signature_frame = self._delta(
+                {"type": "signature_delta", "signature": signature(self._run.record)}
+            )
+        return signature_frame + self._stop()
 
     def _start(self, block: Json) -> bytes:
         self._index += 1

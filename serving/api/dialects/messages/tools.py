@@ -10,11 +10,11 @@ from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, Words, toolset
 from serving.api.dialects.messages.blocks import Ignoring, Json, Marked
 
 NOT_HOSTED = ("custom", "function")
-"""Types that are no server's tool: the second is Chat Completions', and is refused by what is wrong with it."""
+"""Types that are not hosted. `function` belongs to Chat Completions: it is rejected for its wrong fields."""
 
 
 class ClientTool(Marked):
-    """A tool that the client runs. One with `defer_loading` is offered at once."""
+    """Tool that the client runs. One with `defer_loading` is available to the model at once."""
 
     type: Literal["custom"] | None = None
     name: ToolName
@@ -23,18 +23,18 @@ class ClientTool(Marked):
     strict: bool | None = None
 
     def to_tool(self) -> Tool:
-        """It, as every dialect says it."""
+        """Return the tool in the form that all dialects share."""
         return Tool(self.name, self.description, self.input_schema, bool(self.strict), cache=self.mark)
 
 
 class HostedTool(Ignoring):
-    """A tool of a type that Anthropic has given a version: it would run it, or its models know how to call it."""
+    """Tool of a type with a version: Anthropic would run it, or trained its models to call it."""
 
     type: str = Field(max_length=128)
 
 
-def _sort(given: Any) -> str:
-    kind = cast(Json, given).get("type") if isinstance(given, dict) else None
+def _sort(value: Any) -> str:
+    kind = cast(Json, value).get("type") if isinstance(value, dict) else None
     return "client" if kind in (None, *NOT_HOSTED) else "hosted"
 
 
@@ -44,7 +44,7 @@ AnyTool = Annotated[
 
 
 class Choice(Ignoring):
-    """Whether tools are called."""
+    """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
@@ -53,11 +53,11 @@ class Choice(Ignoring):
     @model_validator(mode="after")
     def _names_a_tool(self) -> "Choice":
         if self.type == "tool" and not self.name:
-            raise ValueError("a choice of the type `tool` needs the `name` of one")
+            raise ValueError("the type `tool` requires a `name`")
         return self
 
     def to_choice(self) -> ToolChoice:
-        """It, as every dialect says it."""
+        """Return the choice in the form that all dialects share."""
         match self.type:
             case "auto":
                 return AUTO
@@ -70,7 +70,7 @@ class Choice(Ignoring):
 
 
 class ToolFields(Ignoring):
-    """The fields of a request that are about tools."""
+    """Fields of a request for tools."""
 
     tools: Annotated[list[AnyTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
     tool_choice: Choice | None = None
@@ -78,7 +78,7 @@ class ToolFields(Ignoring):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The tools, and a line for each that is left out; raises BadTask where they and the choice disagree."""
+        """The tools, and a line for each that is left out. Raises `BadTask` if they contradict the choice."""
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if isinstance(tool, ClientTool)]
         hosted = {

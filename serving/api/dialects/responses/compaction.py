@@ -1,15 +1,16 @@
-"""A conversation as one opaque item, and back.
+"""A conversation packed into one opaque item, and unpacked again.
 
-`POST /v1/responses/compact` calls no model: the item holds the messages themselves, packed, so that nothing of
-them is lost; whoever sends it back sends one short item. It is a client's by then: what it holds is checked as if
-it had been sent item by item.
+`POST /v1/responses/compact` calls no model. The item contains the messages themselves, compressed, so that
+nothing is lost, and the client sends one short item instead of its history. The client could change it, so
+unpacking checks the content like items that were sent one by one.
 """
 
 import base64
 import json
 import zlib
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message
@@ -21,23 +22,28 @@ from serving.api.dialects.responses.schema import read_part
 
 MARK = "podium1."
 MOST_BYTES = 8 * 1024 * 1024
-"""Of what is unpacked of one item."""
+"""Limit for the unpacked bytes of one item."""
 MOST_ITEMS = 4
-"""In a request."""
+"""Limit for the compaction items of a request."""
 
 
 def pack(messages: tuple[Message, ...]) -> str:
-    """`messages` as the content of a compaction item."""
+    """Return `messages` as the content of a compaction item."""
     data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
     return MARK + base64.urlsafe_b64encode(zlib.compress(data, 9)).decode()
 
 
 def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
-    """What `pack` packed; `at` is its place in the request. Its parts are bounded with those of the request's other ones:
-    a few kB may hold hundreds of thousands.
+    """Unpack what `pack` returned.
+
+    Args:
+        content: content of the item.
+        at: place of the item in the request.
+        count: parts of the request so far, to which the content adds. A few kB may contain hundreds of
+            thousands.
 
     Raises:
-        BadTask: it is none of ours, or has too many parts.
+        BadTask: the content was not created here, or has too many parts.
     """
     try:
         if not content.startswith(MARK):
@@ -50,7 +56,7 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
         messages: tuple[Message, ...] = codec.load(tuple[Message, ...], json.loads(data))
     except (ValueError, zlib.error, RecursionError) as exc:
         raise BadTask(
-            f"{at}.encrypted_content: it was not made by this server's /v1/responses/compact.",
+            f"{at}.encrypted_content was not created by this server's POST /v1/responses/compact.",
             param=f"{at}.encrypted_content",
         ) from exc
     for part in _shown(messages):
@@ -62,12 +68,12 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
 
 
 def _check_file(file: File, at: str) -> None:
-    """Whether `file` is what `to_file` or `kept_file` gives: no address, no name of several lines."""
+    """Check that `file` is what `to_file` or `kept_file` returns: without a URL, and with a name on one line."""
     holds = (bool(file.url), file.text is not None, bool(file.id))
     is_made_here = sum(holds) == 1 and file.name == one_line(file.name)
     try:
         if not is_made_here or (file.url and to_file(file.name, file.url).url != file.url):
-            raise ValueError("it holds a file that was not made here")
+            raise ValueError("it contains a file that was not created here")
     except ValueError as exc:
         raise BadTask(f"{at}: {exc}.", param=at) from exc
 

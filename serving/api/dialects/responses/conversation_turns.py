@@ -1,4 +1,4 @@
-"""What a response adds to its conversation: the items that were sent for it and those that it came to, once."""
+"""Adds a response to its conversation: the items of its input and of its output, once."""
 
 from collections import deque
 from typing import Any
@@ -16,32 +16,33 @@ from serving.sessions.service import Service
 
 ENDED_WELL = ("finished", "waiting")
 MOST_KNOWN = 100
-"""Turns that are known to be kept, the newest."""
+"""Limit for the newest turns that are remembered as stored."""
 
 
 class ConversationTurns:
-    """Adds the newest response of a run to the conversation that the run began in; a `TurnKeeper`."""
+    """Adds the newest response of a run to the conversation of the run. A `TurnKeeper`."""
 
     def __init__(self) -> None:
         self._newest = deque[str](maxlen=MOST_KNOWN)
 
     async def __call__(self, service: Service, records: RunRecords) -> None:
-        """Add the response, unless it was added or belongs to no conversation."""
+        """Add the response, unless it was added before or belongs to no conversation."""
         record = records.record
         shown_before: dict[str, Any] = record.task.echo.get("response", {})
         conversation = shown_before.get("conversation")
         if conversation is None or record.status not in ENDED_WELL or not record.task.permit.stores:
             return
         turn = response_id(record.id, part_of(record))
-        if turn in self._newest:  # called before the answer is sent, and when the run is closed
+        if turn in self._newest:  # called before the answer is sent, and again when the run is closed
             return
-        ids, kept = await service.store.call_ids(), kept_part(records)
+        kept = service.sessions.find_kept(record.id) or kept_part(records)
+        ids = await service.store.call_ids()
 
         def call_id(number: int) -> str:
             return ids.sign(CallName(record.id, number))
 
         shown = show_again(kept, call_id)
-        # a model's text may be no UTF-8
+        # `dumps` replaces lone surrogates in a model's text
         items = loads(dumps([*input_items(kept, call_id), *shown["output"]]))
         await service.conversations.append(conversation["id"], items, turn=turn)
         self._newest.append(turn)

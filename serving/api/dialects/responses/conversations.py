@@ -1,5 +1,5 @@
-"""`/v1/conversations`: items that clients keep here between their responses. What a response adds to one is in
-`conversation_turns.py`.
+"""`/v1/conversations`: items that clients store between responses. `conversation_turns.py` adds responses to
+them.
 """
 
 from typing import Annotated, Any, Literal
@@ -38,27 +38,27 @@ Metadata = Annotated[
 
 
 class NewConversation(Ignoring):
-    """The body of `POST /v1/conversations`."""
+    """Body of `POST /v1/conversations`."""
 
     items: Items | None = None
     metadata: Metadata | None = None
 
 
 class NewItems(Ignoring):
-    """The body of `POST /v1/conversations/{id}/items`."""
+    """Body of `POST /v1/conversations/{id}/items`."""
 
     items: Items
 
 
 class NewMetadata(Ignoring):
-    """The body of `POST /v1/conversations/{id}`."""
+    """Body of `POST /v1/conversations/{id}`."""
 
     metadata: Metadata | None
 
 
 @router.post("")
 async def create(request: Request) -> Response:
-    """Begin a conversation, with up to 20 items."""
+    """Create a conversation, with up to 20 items."""
     caller, store = caller_of(request), _store(request)
     CallersRuns(request.app.state.service, caller).check_keeps()
     sent = read_body(NewConversation, await request.body() or b"{}", remedy)
@@ -74,13 +74,13 @@ async def create(request: Request) -> Response:
 
 @router.get("/{conversation_id}")
 async def conversation(request: Request, conversation_id: str) -> Response:
-    """A conversation without its items. Another team's is as one that is not there."""
+    """Return a conversation without its items. A conversation of another team is reported as not found."""
     return success(conversation_json(await _find(request, conversation_id)))
 
 
 @router.post("/{conversation_id}")
 async def update(request: Request, conversation_id: str) -> Response:
-    """Give a conversation other metadata."""
+    """Replace the metadata of a conversation."""
     caller = caller_of(request)
     await CallersRuns(request.app.state.service, caller).own_conversation(conversation_id)
     sent = read_body(NewMetadata, await request.body(), remedy)
@@ -92,7 +92,7 @@ async def update(request: Request, conversation_id: str) -> Response:
 
 @router.delete("/{conversation_id}")
 async def delete(request: Request, conversation_id: str) -> Response:
-    """Forget a conversation and its items. The responses in it stay."""
+    """Delete a conversation with its items. Its responses are not deleted."""
     await _find(request, conversation_id)
     await _store(request).delete(conversation_id)
     return success({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
@@ -103,11 +103,11 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     """Add up to 20 items to the end of a conversation."""
     caller, store = caller_of(request), _store(request)
     runs = CallersRuns(request.app.state.service, caller)
-    held = await runs.own_conversation(conversation_id)
+    current = await runs.own_conversation(conversation_id)
     runs.check_keeps()
     sent = read_body(NewItems, await request.body(), remedy)
     items = await new_items(sent.items, caller)
-    check_room(held, "items")
+    check_room(current, "items")
     await _check_room(store, caller)
     await store.append(conversation_id, items)
     return success(_page(items, has_more=False))
@@ -121,34 +121,34 @@ async def items(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> Response:
-    """What a conversation holds, the newest item first unless `order` says otherwise."""
+    """List the items of a conversation, newest first unless `order` is `asc`."""
     await _find(request, conversation_id)
     try:
-        found = await _store(request).items(conversation_id, limit + 1, after, newest_first=order == "desc")
+        listed = await _store(request).items(conversation_id, limit + 1, after, newest_first=order == "desc")
     except KeyError:
-        message = f"after: {quote(after or '')} is no item of this conversation."
+        message = f"after: item {quote(after or '')} is not in this conversation."
         raise BadTask(message, param="after") from None
-    return success(_page(found[:limit], has_more=len(found) > limit))
+    return success(_page(listed[:limit], has_more=len(listed) > limit))
 
 
 @router.get("/{conversation_id}/items/{item_id}")
 async def item(request: Request, conversation_id: str, item_id: str) -> Response:
-    """One item."""
+    """Return one item of a conversation."""
     await _find(request, conversation_id)
     return success(await _find_item(request, conversation_id, item_id))
 
 
 @router.delete("/{conversation_id}/items/{item_id}")
 async def delete_item(request: Request, conversation_id: str, item_id: str) -> Response:
-    """Forget one item; gives the conversation."""
-    held = await _find(request, conversation_id)
+    """Delete an item. The response is the conversation."""
+    current = await _find(request, conversation_id)
     await _find_item(request, conversation_id, item_id)
     await _store(request).remove_item(conversation_id, item_id)
-    return success(conversation_json(held))
+    return success(conversation_json(current))
 
 
 def conversation_json(conversation: Conversation) -> Json:
-    """A conversation, as OpenAI writes one."""
+    """Return a conversation in OpenAI's format."""
     return {
         "id": conversation.id,
         "object": "conversation",
@@ -163,32 +163,32 @@ def _page(items: list[Json], *, has_more: bool) -> Json:
 
 
 async def _find(request: Request, id: str) -> Conversation:
-    """The conversation of that id.
+    """Return a conversation.
 
     Raises:
-        UnknownName: it is not kept, or not for the caller.
+        UnknownName: the caller has no such conversation.
     """
     return await CallersRuns(request.app.state.service, caller_of(request)).conversation(id)
 
 
 async def _find_item(request: Request, id: str, item_id: str) -> Json:
-    found = await _store(request).item(id, item_id)
-    if found is None:
-        raise UnknownName(f"item_id: there is no item {quote(item_id)} in this conversation.", param="item_id")  # fmt: skip
-    return found
+    stored = await _store(request).item(id, item_id)
+    if stored is None:
+        raise UnknownName(f"item_id: item {quote(item_id)} is not in this conversation.", param="item_id")
+    return stored
 
 
 async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) -> None:
-    """Whether the caller's team may keep more.
+    """Check that the caller's team may store more.
 
     Raises:
-        TooLarge: it has as much as it may.
+        TooLarge: the team has reached its limit.
     """
     n, n_bytes = await store.usage(caller.account)
     if n + new > MOST_OF_TEAM or n_bytes > MOST_BYTES_OF_TEAM:
         raise TooLarge(
-            f"conversation: a team may have {MOST_OF_TEAM} conversations of {MOST_BYTES_OF_TEAM} bytes together. "
-            "Delete some.",
+            f"conversation: a team may have at most {MOST_OF_TEAM} conversations, with {MOST_BYTES_OF_TEAM} bytes "
+            "together. Delete some.",
             param="conversation",
         )
 

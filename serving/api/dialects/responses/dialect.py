@@ -1,4 +1,4 @@
-"""OpenAI's Responses as a dialect: a request in, a run out. What is asked of a response later is in `routes.py`."""
+"""Dialect of OpenAI's Responses. `routes.py` has the other routes of a response."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,20 +31,19 @@ from serving.api.request import ApiRequest, Podium, priority_of
 
 @dataclass(frozen=True, slots=True)
 class SentRequest(ApiRequest):
-    """A request whose earlier turns are still to be found."""
+    """Request whose earlier turns are not loaded yet."""
 
     sent: ResponsesRequest | None = None
 
 
 class ResponsesDialect(Dialect):
-    """See `Dialect`."""
+    """OpenAI's Responses."""
 
     turns_field, format_field = "input", "text.format"
     joins = True
     tells_again = True
 
     def parse(self, body: bytes) -> ApiRequest:
-        """See `Dialect.parse`."""
         sent = read_body(ResponsesRequest, body, remedy)
         check_served(sent)
         tools, left_out = read_tools(
@@ -75,9 +74,9 @@ class ResponsesDialect(Dialect):
         )
 
     async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
-        """See `Dialect.complete`: earlier turns come before what was sent, references are looked up."""
+        """Load earlier turns and referenced items; see `Dialect.complete`."""
         sent = request.sent if isinstance(request, SentRequest) else None
-        assert sent is not None, "it was parsed here"
+        assert sent is not None, "this dialect parsed the request"
         conversation, n_earlier = await conversation_of(sent, earlier)
         conversation = (*_instructions(sent), *conversation)
         return replace(
@@ -88,55 +87,48 @@ class ResponsesDialect(Dialect):
         )
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
-        """See `Dialect.check_resumes`: a turn is kept in the conversation that its run began in."""
-        asked = _conversation(request.echo)
-        if asked is None or asked == (held := _conversation(record.task.echo)):
+        """Check that the request names the conversation of its run, if any; see `Dialect.check_resumes`."""
+        wanted = _conversation(request.echo)
+        if wanted is None or wanted == (current := _conversation(record.task.echo)):
             return
-        began = "in no conversation" if held is None else f"in {quote(held)}"
-        message = (
-            f"conversation: the run that called these tools began {began}. Send that, or leave the field out."
-        )
+        owner = "no conversation" if current is None else quote(current)
+        message = f"conversation: the run that called these tools belongs to {owner}. Send the same, or remove the field."
         raise BadTask(message, param="conversation")
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
-        """See `Dialect.new_echo`."""
         return changed_echo(record.task.echo, request.echo) if record.task.echo else {}
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
-        """See `Dialect.body`."""
         return show(records, request.echo, request.tools, request.podium, call_id)
 
     def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
-        """See `Dialect.accepted`: a response that is in progress."""
+        """Return a response that is in progress; see `Dialect.accepted`."""
         return 200, self.body(records, request, str)
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ResponsesEncoder:
-        """See `Dialect.encoder`."""
         return ResponsesEncoder(run, dict(request.echo), request.tools, request.podium, call_id)
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        """See `Dialect.error_body`."""
         return errors.error_body(error, workflow_id)
 
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
-        """See `Dialect.status`."""
         return errors.status(error, is_paid=is_paid)
 
 
 def _conversation(echo: Mapping[str, Any]) -> str | None:
-    """The id of the conversation of a request that answers repeat so."""
+    """Return the id of the conversation in an echo, or None."""
     conversation = echo.get("response", {}).get("conversation")
     return conversation["id"] if conversation else None
 
 
 def _without_effect(sent: ResponsesRequest) -> list[str]:
-    """A line for what agents always send, and what is taken without an effect."""
+    """Return a line for `text.verbosity`, which agents always send and which has no effect."""
     asks = sent.text.verbosity not in (None, "medium")
-    return ["text.verbosity is not served: answers are as long as their workers make them."] if asks else []
+    return ["text.verbosity has no effect here."] if asks else []
 
 
 def _later(id: str, at: str) -> Sequence[Message]:
-    """References are looked up in `complete`."""
+    """Return nothing: `complete` looks references up."""
     return ()
 
 
@@ -145,7 +137,7 @@ def _instructions(sent: ResponsesRequest) -> tuple[Message, ...]:
 
 
 def _podium(sent: ResponsesRequest) -> Podium:
-    """`podium` of the request, and what Responses has fields of its own for."""
+    """Return `podium`, with the options for which Responses has fields of its own."""
     changes: dict[str, Any] = {}
     if sent.reasoning.is_shown and sent.podium.progress == "off":
         changes["progress"] = "reasoning"

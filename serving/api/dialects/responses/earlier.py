@@ -1,4 +1,4 @@
-"""What a request only refers to: earlier responses and their items, rebuilt from the records of their runs."""
+"""What a request refers to: earlier responses and their items, rebuilt from the records of their runs."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -26,31 +26,32 @@ Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
 UNDER_WAY = ("running", "detached")
 LOOKS, POLL_S = 10, 0.05
-"""At a response that another replica may be about to write down."""
+"""Number and interval of lookups for a response that another replica may be about to store."""
 
 
 async def find_response(response: str, earlier: EarlierRuns, *, is_over: bool = False) -> RunRecords | None:
-    """The run of a response, as it was when that ended; None where it is not kept, or not for the caller.
+    """Return the run of a response as it was when the response ended, or None if the caller has no such
+    response.
 
-    Another replica may have given the response, and be about to write that down: then it is waited for, and with
-    `is_over` for its end.
+    Another replica may have sent the response and be about to store it. This waits for that, and with
+    `is_over` for the end of the response, up to half a second.
 
     Raises:
-        StoreUnavailable: the store is away.
+        StoreUnavailable: the store is unreachable.
     """
     named = run_of(response)
     if named is None:
         return None
-    found: RunRecords | None = None
+    response_records: RunRecords | None = None
     for _ in range(LOOKS):
         records = await earlier.find(named[0])
-        found = as_of(records, named[1]) if records else None
-        if records is not None and not _is_stored(found or records):
+        response_records = as_of(records, named[1]) if records else None
+        if records is not None and not _is_stored(response_records or records):
             return None
-        if found is not None and not (is_over and found.record.status in UNDER_WAY):
+        if response_records is not None and not (is_over and response_records.record.status in UNDER_WAY):
             break
         await asyncio.sleep(POLL_S)
-    return found
+    return response_records
 
 
 def _is_stored(records: RunRecords) -> bool:
@@ -59,15 +60,15 @@ def _is_stored(records: RunRecords) -> bool:
 
 
 async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
-    """The turns before, and those that were sent; and how many are before.
+    """Return the earlier turns together with the new ones, and the number of earlier ones.
 
     Raises:
-        BadTask: what is referred to is not there, or not over.
-        StoreUnavailable: the store is away.
+        BadTask: something that the request refers to is missing or still in progress.
+        StoreUnavailable: the store is unreachable.
     """
     transcript = Transcript()
     if sent.conversation and sent.previous_response_id is not None:
-        message = "conversation: it has its own earlier turns. Leave out previous_response_id."
+        message = "conversation cannot be combined with previous_response_id. Send only one of them."
         raise BadTask(message, param="conversation")
     if sent.conversation:
         transcript.add(answerable(await earlier.items(sent.conversation)), lambda _item, _at: ())
@@ -79,12 +80,14 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
     transcript.add(sent.input, lambda item, at: _find_referenced(references, item, at))
     check_size(transcript.messages, "input")
     if not transcript.messages:
-        raise BadTask("input: there is nothing in it to answer. Send at least one message.", param="input")
+        raise BadTask("input has no messages. Send at least one.", param="input")
     return tuple(transcript.messages), n_earlier
 
 
 def answerable(items: Sequence[Json]) -> list[Json]:
-    """`items` without results of calls that are not among them: what is old or was deleted is gone alone."""
+    """Return `items` without the results of calls that are missing, which happens if a call is too old or was
+    deleted.
+    """
     calls = {
         item["call_id"] for item in items if str(item.get("type")).endswith("_call") and "call_id" in item
     }
@@ -99,61 +102,61 @@ async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, .
     param = "previous_response_id"
     records = await find_response(response, earlier, is_over=True)
     if records is None:
-        raise BadTask(f"{param}: no response {quote(response)} is kept here.", param=param)
+        raise BadTask(f"{param}: response {quote(response)} not found.", param=param)
     if records.record.status in UNDER_WAY:
         raise BadTask(f"{param}: {quote(response)} is still in progress.", param=param)
     return turns_of(records.record, await earlier.call_id(records.record.id))
 
 
 async def _find_references(items: str | Sequence[Json], earlier: EarlierRuns) -> References:
-    """The messages of each of our items that `items` refers to. Reasoning is none."""
+    """Return the messages of each item that `items` refers to, by id. Reasoning items have none."""
     if isinstance(items, str):
         return {}
     by_response = dict[str, list[str]]()
     for id in {str(item.get("id")) for item in items if item.get("type") == "item_reference"}:
         if not id.startswith("rs_") and (response := response_of(id)):
             by_response.setdefault(response, []).append(id)
-    found = dict[str, Sequence[Message]]()
+    messages = dict[str, Sequence[Message]]()
     for response, ids in by_response.items():
-        found |= await _find_items(response, ids, earlier)
-        await asyncio.sleep(0)  # a record that is in memory is found without a wait
-    return found
+        messages |= await _find_items(response, ids, earlier)
+        await asyncio.sleep(0)  # lookups of records in memory do not yield to other tasks
+    return messages
 
 
 async def _find_items(response: str, ids: Sequence[str], earlier: EarlierRuns) -> References:
-    """What items of one response are in a conversation, by their ids; those that are not here are left out."""
+    """Return the messages of the items of one response, by id. Missing items are left out."""
     records = await find_response(response, earlier)
     if records is None:
         return {}
     call_id = await earlier.call_id(records.record.id)
     shown = (*input_items(records, call_id), *show_again(records, call_id)["output"])
-    items, found = {item["id"]: item for item in shown}, dict[str, Sequence[Message]]()
+    items, messages = {item["id"]: item for item in shown}, dict[str, Sequence[Message]]()
     for id in ids:
         if id in items:
             transcript = Transcript()
             transcript.add([items[id]], lambda _item, _at: ())
-            found[id] = transcript.messages
-    return found
+            messages[id] = transcript.messages
+    return messages
 
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:
-    """A response that was given before, from its run's record alone."""
-    asked = request_of(records)
-    return show(records, asked.echo, asked.tools, asked.podium, call_id)
+    """Return a response again, from the record of its run alone."""
+    request = request_of(records)
+    return show(records, request.echo, request.tools, request.podium, call_id)
 
 
 def request_of(records: RunRecords, after: int = -1) -> ApiRequest:
-    """The request that a run answered, as far as its answers repeat it. `after`: see `ResponseWriter`."""
+    """Return the request of a run, as far as its answers repeat it. For `after` see `ResponseWriter`."""
     task = records.record.task
-    told = echo_of_newest(records.record)
-    podium, echo = Podium(progress=told["progress"]), {**told, "after": after}
+    newest = echo_of_newest(records.record)
+    podium, echo = Podium(progress=newest["progress"]), {**newest, "after": after}
     return ApiRequest(
         task.model, task.conversation, task.sampling, None, podium, True, True, task.tools, echo=echo
     )
 
 
 def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
-    """What was sent for the newest response of a run, as items, oldest first."""
+    """Return the input items of the newest response of a run, oldest first."""
     record, part = records.record, part_of(records.record)
     messages = own_conversation(record)[record.task.echo["n_earlier"] :]
     if part:
@@ -170,12 +173,12 @@ def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
 
 
 def _find_referenced(references: References, id: str, at: str) -> Sequence[Message]:
-    """What a reference stands for.
+    """Return the messages that a reference stands for.
 
     Raises:
-        BadTask: it is no reasoning, and is not here.
+        BadTask: the item is missing, and is not reasoning.
     """
     messages = references.get(id, ())
     if not messages and not id.startswith("rs_"):
-        raise BadTask(f"{at}.id: no item {quote(id)} is kept here.", param=f"{at}.id")
+        raise BadTask(f"{at}.id: item {quote(id)} not found.", param=f"{at}.id")
     return messages

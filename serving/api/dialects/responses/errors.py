@@ -1,7 +1,8 @@
-"""Failures of Responses before a response has begun: what its clients do next decides the status.
+"""Errors of Responses before a response has begun. Their status decides whether clients retry.
 
-Codex asks 30 times after a 5xx and 6 times after most else, whatever headers say; once after a 400, and once after
-a 429 whose code is `insufficient_quota`. So what is not to be asked again is one of these two.
+Whatever the headers, Codex retries 30 times after a 5xx and 6 times after most other errors. It retries only
+once after a 400, or after a 429 with the code `insufficient_quota`. So an error that must not be retried gets
+one of these two.
 """
 
 from typing import Any
@@ -16,7 +17,7 @@ TOO_MANY = 429
 
 
 def error_body(error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-    """OpenAI's shape."""
+    """Return the body of an error in OpenAI's format."""
     body = chat_error_body(error, workflow_id)
     kind = error.error_class if isinstance(error, Failure) else type(error)
     if issubclass(kind, BudgetExceeded):
@@ -25,7 +26,7 @@ def error_body(error: PodiumError | Failure, workflow_id: str | None) -> dict[st
 
 
 def status(error: PodiumError, *, is_paid: bool) -> int:
-    """See `Dialect.status`."""
+    """Return the HTTP status of an error; see `Dialect.status`."""
     if isinstance(error, BudgetExceeded):
         return TOO_MANY
     if isinstance(error, BadTask | Unauthenticated):

@@ -1,14 +1,16 @@
-"""Input items of a Responses request as messages.
+"""Conversion of the input items of Responses to messages, and back.
 
-Calls of tools and their results are matched by `call_id` alone: clients do not send their history back as it was.
-Reasoning items are taken back with the calls that they led to, for a worker that is called by its name and wants them.
+Tool calls and their results are matched by `call_id` alone, because clients do not send their history back
+unchanged. Reasoning items go back with the calls that they led to, for a worker that is called by its name
+and needs them.
 """
 
 import base64
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
+from msgspec.structs import replace
 from pydantic import BeforeValidator, Field
 
 from conductor.errors import BadTask, quote
@@ -23,7 +25,7 @@ from serving.api.dialects.responses.schema import Ignoring, read_part
 Json = dict[str, Any]
 Parts = list[Text | Image | File]
 Refer = Callable[[str, str], Sequence[Message]]
-"""Gives the messages of an `item_reference`, given its id and its place."""
+"""Returns the messages of an `item_reference`, given its id and its place in the request."""
 HOSTED = frozenset(
     {
         "code_interpreter_call",
@@ -37,7 +39,7 @@ HOSTED = frozenset(
         "web_search_call",
     }
 )
-"""What other servers' own tools did: what they found is in the messages around them."""
+"""Items of other servers' own tools. What the tools found is in the messages around them."""
 PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
 
 
@@ -68,7 +70,7 @@ class _FunctionCall(Ignoring):
     call_id: CallId
     name: str
     arguments: str = ""
-    namespace: Annotated[str, BeforeValidator(lambda given: "" if given is None else given)] = ""
+    namespace: Annotated[str, BeforeValidator(lambda value: "" if value is None else value)] = ""
 
 
 class _CustomCall(_FunctionCall):
@@ -95,15 +97,15 @@ class _Compaction(Ignoring):
 
 @dataclass(slots=True)
 class Transcript:
-    """Messages, as items are added to them.
+    """Messages, built up item by item.
 
     Args:
-        messages: those before.
+        messages: messages so far.
 
     Attributes:
-        left_out: a line for each item that is no part of the conversation.
-        n_compactions: how many items were compactions.
-        packed: what they hold.
+        left_out: a line for each item that is not part of the conversation.
+        n_compactions: number of compaction items.
+        packed: parts inside the compaction items.
     """
 
     messages: list[Message] = field(default_factory=list[Message])
@@ -111,13 +113,13 @@ class Transcript:
     n_compactions: int = 0
     packed: PartCount = field(default_factory=PartCount)
     _thoughts: str = ""
-    """Of the reasoning items since the last turn."""
+    """Text of the reasoning items since the last turn."""
 
     def add(self, items: str | Sequence[Json], refer: Refer) -> None:
-        """Add what a request's `input` holds.
+        """Add the `input` of a request.
 
         Raises:
-            BadTask: an item cannot be read or served; names its place.
+            BadTask: an item is invalid or not supported. The message names its place.
         """
         if isinstance(items, str):
             self.messages.append(Message.of("user", items))
@@ -126,7 +128,7 @@ class Transcript:
             self.add_item(item, f"input[{index}]", refer)
 
     def add_item(self, item: Json, at: str, refer: Refer) -> None:
-        """Add one item, sent at the place `at`; raises as `add`."""
+        """Add one item, which was sent at the place `at`. Raises like `add`."""
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
             case "message":
@@ -138,8 +140,8 @@ class Transcript:
                 call = read_part(_CustomCall, item, at)
                 self.add_call(ToolCall(call.call_id, call.name, call.arguments, "custom", call.namespace))
             case "function_call_output" | "custom_tool_call_output":
-                given = read_part(_Output, item, at)
-                self.add_result(ToolResult(given.call_id, tuple(_parts(given.output, f"{at}.output"))))
+                result = read_part(_Output, item, at)
+                self.add_result(ToolResult(result.call_id, tuple(_parts(result.output, f"{at}.output"))))
             case "reasoning":
                 self._thoughts += _thoughts_of(read_part(_Reasoning, item, at))
             case "item_reference":
@@ -147,13 +149,17 @@ class Transcript:
             case "compaction" | "compaction_summary":
                 self.n_compactions += 1
                 if self.n_compactions > MOST_ITEMS:
-                    raise BadTask(f"{at}: a request holds {MOST_ITEMS} compactions at most.", param=at)
+                    raise BadTask(
+                        f"{at}: a request may have at most {MOST_ITEMS} compaction items.", param=at
+                    )
                 content = read_part(_Compaction, item, at).encrypted_content
                 self.messages += unpack(content, at, self.packed)
             case str() if kind in HOSTED:
-                self.left_out.append(f"{at} is not served: an item of type {quote(kind)}.")
+                self.left_out.append(f"{at} was left out: items of type {quote(kind)} are not supported.")
             case _:
-                raise BadTask(f"{at}.type: items of type {quote(kind)} are not served.", param=f"{at}.type")
+                raise BadTask(
+                    f"{at}.type: items of type {quote(kind)} are not supported.", param=f"{at}.type"
+                )
 
     def _add_message(self, item: _MessageItem, at: str) -> None:
         role = "system" if item.role == "developer" else cast(Any, item.role)
@@ -162,14 +168,14 @@ class Transcript:
             raise BadTask(f"{at}.content is empty.", param=f"{at}.content")
         if role != "user" and any(isinstance(part, Image | File) for part in parts):
             raise BadTask(
-                f"{at}.content: only messages of the user can show pictures and files.", param=f"{at}.content"
+                f"{at}.content: only user messages can contain pictures and files.", param=f"{at}.content"
             )
         if role != "assistant":
             self._thoughts = ""
         self.messages.append(Message(role, tuple(parts)))
 
     def add_call(self, call: ToolCall) -> None:
-        """Add a call to the assistant's turn that is being written, or begin one; with the thoughts that led to it."""
+        """Add a call with its reasoning to the current turn of the assistant, or to a new one."""
         is_open = bool(self.messages) and self.messages[-1].role == "assistant"
         turn = self.messages.pop() if is_open else Message("assistant", ())
         thoughts = {"reasoning_content": self._thoughts} if self._thoughts else turn.thoughts
@@ -177,7 +183,7 @@ class Transcript:
         self.messages.append(replace(turn, parts=(*turn.parts, call), thoughts=thoughts))
 
     def add_result(self, result: ToolResult) -> None:
-        """Add a result to those that came right before, or begin a message of them."""
+        """Add a result to the results right before it, or to a new message."""
         if self.messages and self.messages[-1].role == "tool":
             self.messages.append(Message("tool", (*self.messages.pop().parts, result)))
         else:
@@ -185,7 +191,7 @@ class Transcript:
 
 
 def _thoughts_of(item: _Reasoning) -> str:
-    """What is said in a reasoning item; its summary where it has no more."""
+    """Return the text of a reasoning item, or its summary if it has no text."""
     texts = (
         cast(Json, each).get("text") for each in item.content or item.summary or () if isinstance(each, dict)
     )
@@ -209,7 +215,7 @@ def _part(part: _Part, at: str) -> Text | Image | File:
         case "input_image":
             if part.image_url is None:
                 raise BadTask(
-                    f"{at}: pictures by `file_id` are not served. Send `image_url`.", param=f"{at}.file_id"
+                    f"{at}: pictures by `file_id` are not supported. Send `image_url`.", param=f"{at}.file_id"
                 )
             detail = "high" if part.detail == "original" else part.detail
             return replace(_picture(part.image_url, detail, f"{at}.image_url"), cache=part.mark)
@@ -217,7 +223,7 @@ def _part(part: _Part, at: str) -> Text | Image | File:
             return replace(_file(part, at), cache=part.mark)
         case _:
             raise BadTask(
-                f"{at}.type: parts of type {quote(part.type)} are not served yet. Send text, pictures or files.",
+                f"{at}.type: parts of type {quote(part.type)} are not supported. Send text, pictures or files.",
                 param=f"{at}.type",
             )
 
@@ -225,7 +231,7 @@ def _part(part: _Part, at: str) -> Text | Image | File:
 def _picture(url: str, detail: str | None, at: str) -> Image:
     try:
         picture = read_part(ImageUrl, {"url": url, "detail": detail}, "")
-    except BadTask as exc:  # of a field that is `image_url` here
+    except BadTask as exc:  # names the field `url`, which is `image_url` here
         why = exc.message.partition(": ")[2]
         raise BadTask(f"{at}: {why}", param=at) from exc
     return Image(picture.url, picture.detail)
@@ -243,7 +249,7 @@ def _file(part: _Part, at: str) -> File:
 
 
 def _file_json(file: File) -> Json:
-    """A file as it is shown again: its content, as it was sent or kept."""
+    """Return a file as an input item's part, with its content as it was sent or stored."""
     url = file.url
     if file.text is not None:
         url = f"data:text/plain;base64,{base64.b64encode(file.text.encode()).decode()}"
@@ -251,13 +257,13 @@ def _file_json(file: File) -> Json:
 
 
 def items_of(message: Message, index: int, run_id: str, part: int, custom: Collection[str]) -> list[Json]:
-    """The input items that a message of a response came from, as far as they can be told.
+    """Return the input items that a message of a response was made from, as far as they can be reconstructed.
 
     Args:
-        message: as it was sent.
-        index: of the first of them in the response's input.
-        run_id: of the response.
-        part: its number in its run.
+        message: the message.
+        index: index of its first item in the input of the response.
+        run_id: id of the run.
+        part: number of the response in the run.
         custom: ids of calls of custom tools.
     """
     items: list[Json] = []
@@ -291,7 +297,7 @@ def _text_json(part: Text, role: str) -> Json:
 
 
 def call_item(call: ToolCall, call_id: str) -> Json:
-    """A call as an item, without its id."""
+    """Return a call as an item, without the item's id."""
     namespace = {"namespace": call.namespace} if call.namespace else {}
     if call.kind == "custom":
         kind: Json = {

@@ -1,5 +1,7 @@
-"""Items that a client adds to a conversation, as they are kept: read as a request's are, each with an id of our own,
-without secrets and, where a policy says so, without personal data.
+"""Prepares items that a client adds to a conversation for storage.
+
+They are validated like those of a request, and each gets a new id. Secrets are removed and, if a policy says
+so, personal data.
 """
 
 import uuid
@@ -20,15 +22,15 @@ PREFIXES = {"reasoning": "rs", "compaction": "cmp", "compaction_summary": "cmp"}
 
 
 def new_id(prefix: str) -> str:
-    """A name that nothing else has."""
+    """Return a unique id."""
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
 async def new_items(sent: Sequence[Json], caller: Caller) -> list[Json]:
-    """`sent` as it is kept. Its texts are looked through in slices, keys in turn.
+    """Return `sent` as it will be stored. Redaction runs in slices, in turns among keys.
 
     Raises:
-        BadTask: one cannot be read, served or kept; names its place.
+        BadTask: an item is invalid, not supported or cannot be stored. The message names its place.
     """
     redact = redactor_of(caller.policies)
     kept, _ = await in_turns(json_in_steps(list(sent), redact), caller.account.key_id)
@@ -37,20 +39,20 @@ async def new_items(sent: Sequence[Json], caller: Caller) -> list[Json]:
 
 
 def kept_metadata(sent: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
-    """A conversation's metadata as it is kept: it is the client's text, too."""
+    """Return the metadata of a conversation as it will be stored: redacted, since it may contain any text."""
     return dict(map_texts(sent or {}, redactor_of(policies)))
 
 
 def _new_item(item: Json, at: str, packed: PartCount) -> Json:
     if item.get("type") == "item_reference":
-        message = f"{at}.type: a reference cannot be kept. Send the item itself."
+        message = f"{at}.type: a reference cannot be stored. Send the item itself."
         raise BadTask(message, param=f"{at}.type")
     transcript = Transcript(packed=packed)
     transcript.add_item(item, at, lambda _item, _at: ())
     kind = str(item.get("type") or "message")
     custom = {str(item["call_id"])} if kind == "custom_tool_call_output" else set[str]()
     read = [each for message in transcript.messages for each in items_of(message, 0, "", 0, custom)]
-    if not read or kind in PREFIXES:  # no part of the conversation, or several of its messages: as it came
+    if not read or kind in PREFIXES:  # it becomes no message, or several: store it as sent
         return item | {"id": new_id(PREFIXES.get(kind, "item"))}
     role = {"role": item["role"]} if kind == "message" else {}
     return read[0] | role | {"id": new_id(read[0]["id"].partition("_")[0])}

@@ -1,4 +1,4 @@
-"""The response object: what a run has come to, and what it repeats of its request."""
+"""The response object: the state of a run, and the fields of the request that it repeats."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Segment
 from serving.api import record_json
 from serving.api.dialects.responses.schema import ResponsesRequest
-from serving.api.error_json import told_of
+from serving.api.error_json import caller_failure
 from serving.api.request import priority_of, tier_of
 from serving.sessions.deduplication import has_called
 
@@ -21,12 +21,13 @@ INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FIL
 
 
 def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
-    """What answers repeat of a request, its tools apart; and what it takes to show the answer again.
+    """Return the fields of a request that responses repeat, except its tools, and what is needed to show them
+    again.
 
     Args:
-        request: as it was sent.
+        request: the request as sent.
         progress: how plan and progress are shown.
-        n_earlier: how many messages of its conversation are earlier turns, which were not sent with it.
+        n_earlier: number of messages of the conversation that are earlier turns and were not in the request.
     """
     fmt = request.text.format
     text: Json = {"format": {"type": fmt.type}}
@@ -74,7 +75,7 @@ def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
 def resource(
     id: str, records: RunRecords, echo: Json, tools: Toolset, status: str, output: list[Json], *, trace: bool
 ) -> Json:
-    """A response in the state `status`, with the items it has come to."""
+    """Return a response in the state `status`, with the output items so far."""
     record = records.record
     is_over = status not in ("queued", "in_progress")
     reason = INCOMPLETE.get(record.finish) if record.finish else None
@@ -98,7 +99,7 @@ def resource(
 
 
 def status_of(record: Record) -> str:
-    """The state of a run, in the words of Responses."""
+    """Return the status of a run as Responses names it."""
     match record.status:
         case "running" | "detached":
             return "in_progress"
@@ -113,50 +114,51 @@ def status_of(record: Record) -> str:
 
 
 def error_of(failure: Failure | PodiumError, record: Record) -> Json:
-    """Why a response failed, in one of the codes that there are. What asks again after `server_error` does not
-    after `invalid_prompt`: what was paid for is not paid for again.
+    """Return the error of a failed response. If a model was paid, the code is `invalid_prompt`: clients retry
+    after `server_error`, but not after this one.
     """
-    held = told_of(failure, record)
-    if held.code == "RateLimited":
+    reported = caller_failure(failure, record)
+    if reported.code == "RateLimited":
         code = "rate_limit_exceeded"
     else:
-        code = "server_error" if held.retryable and not has_called(record) else "invalid_prompt"
-    return {"code": code, "message": held.message}
+        code = "server_error" if reported.retryable and not has_called(record) else "invalid_prompt"
+    return {"code": code, "message": reported.message}
 
 
 def usage(record: Record) -> Json:
-    """The answering step's tokens; those of the whole run are in `total_tokens`, the difference beside them. Of a
-    response that ends with calls of tools, all its tokens: none of its steps is the answer yet.
+    """Return the tokens of the answering step, with those of the whole run in `total_tokens` and the rest in
+    the details.
+
+    A response that ends with tool calls has no answering step yet, so it has all its tokens.
     """
     if record.status == "waiting":
         return _whole_usage(record.segments)
-    told = record_json.usage(record)
-    read, written = told["prompt_tokens_details"], told["completion_tokens_details"]
+    tokens = record_json.usage(record)
     return {
-        "input_tokens": told["prompt_tokens"],
-        "input_tokens_details": read,
-        "output_tokens": told["completion_tokens"],
-        "output_tokens_details": written,
-        "total_tokens": told["total_tokens"],
+        "input_tokens": tokens["prompt_tokens"],
+        "input_tokens_details": tokens["prompt_tokens_details"],
+        "output_tokens": tokens["completion_tokens"],
+        "output_tokens_details": tokens["completion_tokens_details"],
+        "total_tokens": tokens["total_tokens"],
     }
 
 
 def _whole_usage(segments: Sequence[Segment]) -> Json:
-    taken = segments[-1].usage - (segments[-2].usage if len(segments) > 1 else Usage())
+    tokens = segments[-1].usage - (segments[-2].usage if len(segments) > 1 else Usage())
     return {
-        "input_tokens": taken.input_tokens,
+        "input_tokens": tokens.input_tokens,
         "input_tokens_details": {
-            "cached_tokens": taken.cached_input_tokens,
-            **record_json.cache_writes(taken),
+            "cached_tokens": tokens.cached_input_tokens,
+            **record_json.cache_writes(tokens),
         },
-        "output_tokens": taken.output_tokens,
-        "output_tokens_details": {"reasoning_tokens": taken.reasoning_tokens},
-        "total_tokens": taken.total_tokens,
+        "output_tokens": tokens.output_tokens,
+        "output_tokens_details": {"reasoning_tokens": tokens.reasoning_tokens},
+        "total_tokens": tokens.total_tokens,
     }
 
 
 def _tools_json(toolset: Toolset) -> list[Json]:
-    """The tools that are offered, those of a namespace together; those that were left out are not among them."""
+    """Return the tools of a run, grouped by namespace. Tools that were left out are missing."""
     shown: list[Json] = []
     spaces: dict[str, list[Json]] = {}
     for tool in toolset.tools:

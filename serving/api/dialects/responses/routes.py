@@ -1,4 +1,4 @@
-"""What is asked of a response after it was given, and what needs no run: counting and compacting a conversation."""
+"""Routes for stored responses, and for counting and compacting a conversation, which start no run."""
 
 import time
 import uuid
@@ -11,7 +11,7 @@ from conductor.errors import BadTask, UnknownName, quote
 from conductor.model.call import Sampling
 from conductor.model.messages import Message
 from conductor.run.record import RunRecords
-from serving.api.authentication import caller_of, is_still_let_in
+from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
@@ -30,7 +30,7 @@ from serving.api.earlier_runs import CallersRuns
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
 from serving.api.respond import success
-from serving.api.run_response import RetoldResponse
+from serving.api.run_response import ReplayResponse
 from serving.sessions.service import Service
 
 router = APIRouter(prefix="/v1/responses")
@@ -38,22 +38,23 @@ Json = dict[str, Any]
 
 
 class CountRequest(Referred):
-    """The body of `POST /v1/responses/input_tokens`."""
+    """Body of `POST /v1/responses/input_tokens`."""
 
     model: str | None = None
     tools: list[Json] | None = None
 
 
 class CompactRequest(Referred):
-    """The body of `POST /v1/responses/compact`."""
+    """Body of `POST /v1/responses/compact`."""
 
     model: str
 
 
 @router.post("/input_tokens")
 async def input_tokens(request: Request) -> Response:
-    """About how many tokens a request's input is: which model reads it, and how that counts, is known when the plan
-    is. Nothing is run.
+    """Estimate the input tokens of a request. Calls no model.
+
+    The exact number depends on the workers that the plan will choose.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -63,14 +64,14 @@ async def input_tokens(request: Request) -> Response:
     messages, _ = await conversation_of(sent, CallersRuns(service, caller))
     tools, _ = read_tools(sent.tools, None, parallel=True)
     whole = (Message.of("system", sent.instructions or ""), *messages)
-    asked = ApiRequest(sent.model or "", whole, Sampling(), None, Podium(), False, False, tools)
-    return success({"object": "response.input_tokens", "input_tokens": asked.input_token_estimate})
+    counted = ApiRequest(sent.model or "", whole, Sampling(), None, Podium(), False, False, tools)
+    return success({"object": "response.input_tokens", "input_tokens": counted.input_token_estimate})
 
 
 @router.post("/compact")
 async def compact(request: Request) -> Response:
-    """The conversation as one short item, to be sent in place of its turns. No model is called, and nothing is
-    lost.
+    """Return the conversation as one short item, to be sent instead of its turns. Calls no model and loses
+    nothing.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -99,33 +100,37 @@ async def response(
     stream: bool = False,
     starting_after: Annotated[int | None, Query(ge=0)] = None,
 ) -> Response:
-    """A response that was stored, also while it is in progress; as a stream, its events from the beginning or from
-    the one after `starting_after`. Another team's is as one that is not there.
+    """Return a stored response, finished or in progress.
+
+    As a stream, it has the events from the beginning, or those after `starting_after`. A response of another
+    team is reported as not found.
     """
     records, call_id = await _find(request, response_id)
     if not stream:
         return success(show_again(records, call_id))
     is_same = bool(echo_of_newest(records.record)["response"]["background"])
     if starting_after is not None and not is_same:
-        message = "starting_after: only the events of a response in the background are numbered for good. Leave it out."
+        message = "starting_after is only supported for background responses. Remove it."
         raise BadTask(message, param="starting_after")
-    asked = request_of(records, -1 if starting_after is None else starting_after)
-    return RetoldResponse(
+    earlier = request_of(records, -1 if starting_after is None else starting_after)
+    return ReplayResponse(
         request.app.state.service,
         request.app.state.dialects.of(request.scope["path"]),
-        asked,
+        earlier,
         {},
         caller_of(request),
         records=records,
         segment=part_of(records.record),
         is_same=is_same,
-        is_let_in=lambda: is_still_let_in(request),
+        is_accepted=lambda: is_still_accepted(request),
     )
 
 
 @router.delete("/{response_id}")
 async def delete(request: Request, response_id: str) -> Response:
-    """Remove a response: its texts, and those of its run's record. The run's numbers stay, for who accounts for it."""
+    """Delete the texts of a response and of its run's record. Tokens, costs and times are kept for
+    accounting.
+    """
     service: Service = request.app.state.service
     records, _ = await _find(request, response_id)
     record = records.record
@@ -137,8 +142,9 @@ async def delete(request: Request, response_id: str) -> Response:
 
 @router.post("/{response_id}/cancel")
 async def cancel(request: Request, response_id: str) -> Response:
-    """End a response that is in progress; what was begun is closed, and paid as far as it came. One that has ended
-    stays as it is.
+    """Cancel a response that is in progress. Open calls are closed, and their tokens so far are billed.
+
+    A response that has ended stays unchanged.
     """
     service: Service = request.app.state.service
     records, _ = await _find(request, response_id)
@@ -155,32 +161,33 @@ async def items(
     order: Literal["asc", "desc"] = "desc",
     after: str | None = None,
 ) -> Response:
-    """What was sent for a response, the newest item first unless `order` says otherwise."""
+    """List the input items of a response, newest first unless `order` is `asc`."""
     records, call_id = await _find(request, response_id)
-    found = input_items(records, call_id)
+    listed = input_items(records, call_id)
     if order == "desc":
-        found.reverse()
+        listed.reverse()
     if after is not None:
-        place = next((n for n, item in enumerate(found) if item["id"] == after), None)
+        place = next((n for n, item in enumerate(listed) if item["id"] == after), None)
         if place is None:
-            raise BadTask(f"after: {quote(after)} is no item of this response.", param="after")
-        found = found[place + 1 :]
-    page = found[:limit]
+            raise BadTask(f"after: item {quote(after)} is not in this response.", param="after")
+        listed = listed[place + 1 :]
+    page = listed[:limit]
     ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": "", "last_id": ""}
-    return success({"object": "list", "data": page, "has_more": len(found) > limit} | ends)
+    return success({"object": "list", "data": page, "has_more": len(listed) > limit} | ends)
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:
-    """The response of that id, and the ids of its calls; `is_over`: its end is waited for, half a second at most.
+    """Return a response and the function for its call ids. With `is_over`, wait up to half a second for its
+    end.
 
     Raises:
-        UnknownName: it is not kept, or not for the caller.
-        StoreUnavailable: the store is away.
+        UnknownName: the caller has no such response.
+        StoreUnavailable: the store is unreachable.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
     earlier = CallersRuns(service, caller)
     records = await find_response(id, earlier, is_over=is_over)
     if records is None:
-        raise UnknownName(f"No response {quote(id)} is kept here.", param="response_id")
+        raise UnknownName(f"Response {quote(id)} not found.", param="response_id")
     return records, await earlier.call_id(records.record.id)

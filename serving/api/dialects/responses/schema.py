@@ -1,6 +1,7 @@
-"""The body of `POST /v1/responses`, its input items apart (`items.py`).
+"""Body of `POST /v1/responses`, except its input items (`items.py`).
 
-Unknown fields are ignored; known ones that are not served and would change the answer are rejected by name.
+Unknown fields are ignored. Known fields that are not supported and would change the answer are rejected by
+name.
 """
 
 from typing import Annotated, Any, Literal, TypeVar, cast
@@ -15,25 +16,25 @@ from serving.api.request import MOST, Effort, NameText, Podium, Tier
 
 Json = dict[str, Any]
 UNSERVED = ("prompt", "moderation")
-"""They would change the answer, unless they are empty."""
+"""Fields that would change the answer unless they are empty."""
 WITHOUT_EFFECT = {
     "access_programs",
     "context_management",
     "image",
     "stream_options",
 }
-"""Known, and noted like unknown ones: they are about price, speed or form."""
+"""Known fields that are ignored, and noted like unknown ones. They concern price, speed or format."""
 LOGPROBS = "message.output_text.logprobs"
 
 
 class Ignoring(BaseModel):
-    """A part of a request whose unknown fields mean nothing here."""
+    """Base of models that ignore unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
 class Reasoning(Ignoring):
-    """How long to think, and whether to show it."""
+    """Effort for reasoning, and whether to show it."""
 
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
@@ -41,12 +42,12 @@ class Reasoning(Ignoring):
 
     @property
     def is_shown(self) -> bool:
-        """Whether plan and progress are wanted."""
+        """True if the client wants plan and progress as reasoning."""
         return bool(self.summary or self.generate_summary)
 
 
 class TextFormat(Ignoring):
-    """What the answer must be."""
+    """Format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = Field(default="answer", pattern=r"^[a-zA-Z0-9_-]{1,64}$")
@@ -60,7 +61,7 @@ def _or_empty(value: Any) -> Any:
 
 
 class TextOptions(Ignoring):
-    """The answer's form."""
+    """Options for the text of the answer."""
 
     format: Annotated[TextFormat, BeforeValidator(_or_empty)] = TextFormat()
     verbosity: Literal["low", "medium", "high"] | None = None
@@ -70,12 +71,14 @@ Input = str | Annotated[list[Json], Field(fail_fast=True, max_length=MOST_PARTS)
 
 
 def _conversation_id(value: Any) -> Any:
-    """OpenAI's takes an id, or an object with one."""
+    """Return the id of a conversation. OpenAI accepts an id, or an object with one."""
     return cast(Json, value).get("id", value) if isinstance(value, dict) else value
 
 
 class Referred(Ignoring):
-    """What requests about a conversation have in common: those that run, count and compact it."""
+    """Fields that all requests about a conversation have: to answer it, to count its tokens and to compact
+    it.
+    """
 
     input: Input = Field(default_factory=list[Json])
     instructions: str | None = None
@@ -86,7 +89,7 @@ class Referred(Ignoring):
 
 
 class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):
-    """The body of `POST /v1/responses`."""
+    """Body of `POST /v1/responses`."""
 
     model: str
     stream: bool | None = None
@@ -118,17 +121,17 @@ class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):
 
     @property
     def stores(self) -> bool:
-        """Whether the answer can be asked for again, as it can where nobody says otherwise."""
+        """True if the response is stored, which is the default."""
         return self.store is not False
 
     @property
     def shows_encrypted(self) -> bool:
-        """Whether reasoning items are to have `encrypted_content`."""
+        """True if reasoning items have `encrypted_content`."""
         return "reasoning.encrypted_content" in (self.include or ())
 
     @property
     def options(self) -> WireOptions:
-        """Those that ask for something."""
+        """Options that are set and not neutral."""
         wants_logprobs = LOGPROBS in (self.include or ()) or self.top_logprobs
         return WireOptions(
             self.frequency_penalty or None,
@@ -141,36 +144,36 @@ class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):
 Kind = TypeVar("Kind", bound=BaseModel)
 
 
-def read_part(kind: type[Kind], given: object, at: str) -> Kind:
-    """The part of a request at the place `at`.
+def read_part(kind: type[Kind], value: object, at: str) -> Kind:
+    """Parse the part of a request at the place `at`.
 
     Raises:
-        BadTask: naming the field, in the caller's spelling, and what it may be.
+        BadTask: a field is invalid. The message names it as the client wrote it.
     """
     try:
-        return kind.model_validate(given)
+        return kind.model_validate(value)
     except ValidationError as exc:
-        inside, fault = innermost(exc.errors(include_url=False, include_context=False), given)
+        inside, fault = innermost(exc.errors(include_url=False, include_context=False), value)
         param = f"{at}.{inside}" if inside else at
         raise BadTask(f"{param}: {fault['msg'].removeprefix('Value error, ')}.", param=param) from exc
 
 
 def remedy(param: str, _: object) -> str:
-    """What a request may hold at `param` instead."""
+    """Return a further sentence for an error at `param`, or ""."""
     if param.startswith("podium.") and param.count(".") == 1:
-        return f" `podium` takes: {', '.join(Podium.model_fields)}."
+        return f" Fields of `podium`: {', '.join(Podium.model_fields)}."
     known = {"model": " GET /v1/models lists the names.", "input": " Send text, or a list of items."}
     return known.get(param, "")
 
 
 def check_served(request: ResponsesRequest) -> None:
-    """Look at every field that is known and not served.
+    """Check every field that is known and not supported.
 
     Raises:
-        BadTask: one of them would change the answer, or two contradict each other.
+        BadTask: one of them would change the answer, or `background` and `store` contradict each other.
     """
     for name in UNSERVED:
         if getattr(request, name):
-            raise BadTask(f"{name} is not served yet, and would change the answer. Leave it out.", param=name)
+            raise BadTask(f"{name} is not supported, and would change the answer. Remove it.", param=name)
     if request.background and not request.stores:
-        raise BadTask("background: a response in the background is stored. Leave out store=false.", param="background")  # fmt: skip
+        raise BadTask("background requires a stored response. Remove `store: false`.", param="background")

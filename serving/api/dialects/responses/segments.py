@@ -1,10 +1,12 @@
-"""The responses that one run is: one until it first waits for tools, and one more for each time that it was sent
-results. Each is a segment of the run (`conductor/run/turns.py`).
+"""Responses of a run: one until the run first waits for tools, and one more each time that it gets results.
+
+Each response is a segment of the run (`conductor/run/turns.py`).
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
 from conductor.run.record import Record, RunRecords
@@ -13,18 +15,18 @@ from serving.api.dialect import CallId
 
 
 def part_of(record: Record) -> int:
-    """The number of the newest response of a run, from 0."""
+    """Return the number of a run's newest response, from 0."""
     return sum(segment.given is not None for segment in record.segments)
 
 
 def changed_echo(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What `echo`, of a later request of a run (`resource.echo_of`), has otherwise than that of its first."""
+    """Return how the echo of a later request differs from that of the run's first (`resource.echo_of`)."""
     fields = {name: value for name, value in echo["response"].items() if value != first["response"].get(name)}
     return {name: echo[name] for name in ("progress", "shows_encrypted")} | {"response": fields}
 
 
 def echo_of_newest(record: Record) -> Mapping[str, Any]:
-    """What the newest response of a run repeats of its own request."""
+    """Return the echo of the request for a run's newest response."""
     first, part = record.task.echo, part_of(record)
     given = record.segments[part - 1].given if part else None
     if given is None or not given.echo:
@@ -33,7 +35,7 @@ def echo_of_newest(record: Record) -> Mapping[str, Any]:
 
 
 def as_of(records: RunRecords, part: int) -> RunRecords | None:
-    """The run as it was when that response of it ended; None where it has not come to it."""
+    """Return the run as it was when response `part` ended, or None if it has not begun that one."""
     record = records.record
     if part > part_of(record):
         return None
@@ -45,18 +47,22 @@ def as_of(records: RunRecords, part: int) -> RunRecords | None:
 
 
 def own_conversation(record: Record) -> tuple[Message, ...]:
-    """The conversation that a run began with, its instructions left out: they hold for one request only."""
+    """Return the conversation that a run began with, without its instructions, which apply to one request
+    only.
+    """
     has_instructions = bool(record.task.echo["response"]["instructions"])
     return record.task.conversation[has_instructions:]
 
 
 def turns_of(record: Record, call_id: CallId) -> tuple[Message, ...]:
-    """All turns of a response, its answer included, with the client's ids. `record`: see `as_of`."""
+    """Return all turns up to a response, its answer included, with the client's call ids. For `record` see
+    `as_of`.
+    """
     turns = list(own_conversation(record))
-    told = set[int]()
+    sent = set[int]()
     for segment in record.segments:
-        turns += _calls_messages(record, segment, told, call_id)
-        told.update(segment.calls)
+        turns += _calls_messages(record, segment, sent, call_id)
+        sent.update(segment.calls)
         turns += given_messages(segment.given, call_id) if segment.given else ()
     if record.status == "finished" and record.answer:
         turns.append(Message.of("assistant", record.answer))
@@ -64,18 +70,18 @@ def turns_of(record: Record, call_id: CallId) -> tuple[Message, ...]:
 
 
 def given_messages(given: Given, call_id: CallId) -> tuple[Message, ...]:
-    """What a client sent to go on, with its ids."""
+    """Return the messages that a client sent to resume a run, with the client's call ids."""
     results = tuple(
         ToolResult(call_id(each.number), each.result.parts, each.result.is_error) for each in given.results
     )
     return (*((Message("tool", results),) if results else ()), *given.said)
 
 
-def _calls_messages(record: Record, segment: Segment, told: set[int], call_id: CallId) -> list[Message]:
-    """The turn in which a run called tools; those that it was told of before left out."""
+def _calls_messages(record: Record, segment: Segment, sent: set[int], call_id: CallId) -> list[Message]:
+    """Return the turn in which a run called tools, without calls that its client has already."""
     parts: list[Part] = [Text(segment.text)] if segment.text else []
     for pending in record.calls_of_tools(segment.calls):
-        if pending.number not in told:
+        if pending.number not in sent:
             call = pending.call
             parts.append(
                 ToolCall(call_id(pending.number), call.name, call.arguments, call.kind, call.namespace)

@@ -1,4 +1,4 @@
-"""A run's events as the server-sent events of OpenAI's Responses, and the same run as one object."""
+"""Encoding of a run as the event stream of OpenAI's Responses, and as one object."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ Json = dict[str, Any]
 
 
 class ResponsesEncoder:
-    """Events as the bytes of a stream; see `Encoder`."""
+    """Encodes the events of a run as a stream; see `Encoder`."""
 
     def __init__(self, run: Run, echo: Json, tools: Toolset, podium: Podium, call_id: CallId) -> None:
         self._run, self._echo, self._tools, self._podium = run, echo, tools, podium
@@ -43,18 +43,18 @@ class ResponsesEncoder:
         )
 
     def begin(self) -> bytes:
-        """See `Encoder.begin`."""
         return self._state("created", "in_progress") + self._state("in_progress", "in_progress")
 
     def heartbeat(self) -> bytes:
-        """The state once more: clients count events, not comments. Where events must have the same numbers whenever they
-        are told, it has that of the event before.
+        """Send the state again, because clients count events and ignore comments.
+
+        In a background stream, it repeats the number of the last event, so that events keep their numbers on
+        replay.
         """
         write = self._writer.again if self._echo["response"]["background"] else self._writer.event
         return write("response.in_progress", response=self._resource("in_progress"))
 
     def encode(self, event: Event) -> bytes:
-        """See `Encoder.encode`."""
         match event:
             case AnswerDelta(text=text, reasoning=reasoning, logprobs=logprobs):
                 self._is_answering = True
@@ -81,10 +81,10 @@ class ResponsesEncoder:
 
     def _finish(self, status: str) -> bytes:
         has_message = any(item["type"] == "message" for item in self._writer.output)
-        said = self._writer.close("final_answer", status)
+        events = self._writer.close("final_answer", status)
         if not has_message and not any(item["type"] == "message" for item in self._writer.output):
-            said += self._writer.say("") + self._writer.close("final_answer", status)
-        return said + self._state(status, status)
+            events += self._writer.say("") + self._writer.close("final_answer", status)
+        return events + self._state(status, status)
 
     def _suspend(self, calls: tuple[PendingCall, ...]) -> bytes:
         closed = self._writer.close("commentary")
@@ -108,7 +108,7 @@ class ResponsesEncoder:
 
 
 def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id: CallId) -> Json:
-    """The newest response of a run as it stands, asked for as `echo` tells."""
+    """Return the newest response of a run in its current state. `echo` is that of its request."""
     record = records.record
     id = response_id(record.id, part_of(record))
     writer = ResponseWriter(id, shows_encrypted=echo["shows_encrypted"])
@@ -117,9 +117,9 @@ def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id
     if lines or reasoning:
         writer.think(lines + reasoning)
     status = status_of(record)
-    said = record.segments[-1].text if record.status == "waiting" else record.answer
-    if said or record.status == "finished":
-        writer.say(said, record.answering.logprobs if record.answering else ())
+    text = record.segments[-1].text if record.status == "waiting" else record.answer
+    if text or record.status == "finished":
+        writer.say(text, record.answering.logprobs if record.answering else ())
         writer.close("final_answer" if record.status == "finished" else "commentary", _item_status(status))
     writer.close()
     for pending in record.pending:

@@ -1,4 +1,4 @@
-"""Tools of a Responses request: those that are offered, and whether they are called."""
+"""Tools of a Responses request, and its `tool_choice`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
@@ -13,8 +13,8 @@ from serving.api.dialects.responses.schema import Ignoring, read_part
 Json = dict[str, Any]
 
 
-def _or_blank(given: Any) -> Any:
-    return "" if given is None else given
+def _or_blank(value: Any) -> Any:
+    return "" if value is None else value
 
 
 Words = Annotated[str, BeforeValidator(_or_blank)]
@@ -52,21 +52,27 @@ class _Choice(Ignoring):
 
 
 def read_tools(
-    given: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
+    sent: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """The tools that can be served, and a line for each that is left out.
+    """Return the supported tools, and a line for each that is left out.
 
     Raises:
-        BadTask: one is none, or the choice can only be met by one that is not served.
+        BadTask: a tool is invalid, or the choice requires one that is not supported.
     """
     tools: list[Tool] = []
     hosted: dict[str, str] = {}
-    for at, item, namespace in _flat(given or ()):
+    for at, item, namespace in _flat(sent or ()):
         match item.get("type"):
             case "function":
-                made = read_part(_Function, item, at)
+                function = read_part(_Function, item, at)
                 tools.append(
-                    Tool(made.name, made.description, made.parameters, bool(made.strict), namespace=namespace)
+                    Tool(
+                        function.name,
+                        function.description,
+                        function.parameters,
+                        bool(function.strict),
+                        namespace=namespace,
+                    )
                 )
             case "custom":
                 own = read_part(_Custom, item, at)
@@ -86,7 +92,7 @@ def read_tools(
 
 
 def _flat(tools: Sequence[Json]) -> Iterator[tuple[str, Json, str]]:
-    """Each tool with its place and its namespace."""
+    """Yield each tool with its place and its namespace."""
     for index, tool in enumerate(tools):
         at = f"tools[{index}]"
         if tool.get("type") != "namespace":
@@ -97,18 +103,19 @@ def _flat(tools: Sequence[Json]) -> Iterator[tuple[str, Json, str]]:
             yield f"{at}.tools[{n}]", inner, space.name
 
 
-def _choice(given: str | Json | None) -> ToolChoice:
-    match given:
+def _choice(choice: str | Json | None) -> ToolChoice:
+    match choice:
         case None:
             return AUTO
         case "auto" | "none" | "required":
-            return ToolChoice(given)
+            return ToolChoice(choice)
         case str():
             raise BadTask(
-                f"tool_choice: {quote(given)} is none of auto, none, required.", param="tool_choice"
+                f"tool_choice must be auto, none, required or a tool, not {quote(choice)}.",
+                param="tool_choice",
             )
         case _:
-            return _choice_by_name(read_part(_Choice, given, "tool_choice"))
+            return _choice_by_name(read_part(_Choice, choice, "tool_choice"))
 
 
 def _choice_by_name(choice: _Choice) -> ToolChoice:
@@ -121,6 +128,6 @@ def _choice_by_name(choice: _Choice) -> ToolChoice:
         if named or choice.mode == "auto":
             return ToolChoice(choice.mode if named else "none", named)
     message = (
-        f"tool_choice.type: tools of type {quote(choice.type)} are not served. Choose a function of yours."
+        f"tool_choice.type: tools of type {quote(choice.type)} are not supported. Name a tool of your own."
     )
     raise BadTask(message, param="tool_choice.type")

@@ -1,7 +1,7 @@
-"""A response's items as they come, and the events that tell of them.
+"""Writes the items of a response, and the events that announce them.
 
-Knows nothing of runs: it is told what is thought, said and called. One item is open at a time, so an item's
-place in the output is its number.
+It knows nothing about runs. Only one item is open at a time, so that the index of an item is the number of
+items before.
 """
 
 import base64
@@ -21,12 +21,12 @@ class ResponseWriter:
     """Writes the events of one response.
 
     Args:
-        id: of the response.
-        shows_encrypted: reasoning items have `encrypted_content`.
-        after: events up to that number are not written: whoever reads has them.
+        id: id of the response.
+        shows_encrypted: whether reasoning items have `encrypted_content`.
+        after: number of the last event that the client has. Events up to it are not written.
 
     Attributes:
-        output: the items that are whole.
+        output: items that are complete.
     """
 
     def __init__(self, id: str, *, shows_encrypted: bool, after: int = -1) -> None:
@@ -39,12 +39,12 @@ class ResponseWriter:
         self._likely: list[TokenLogprob] = []
 
     def event(self, kind: str, **fields: Any) -> bytes:
-        """One event: its number is one more than the one before has."""
+        """Write an event with the next number."""
         self._seq += 1
         return self._write(kind, fields) if self._seq > self._after else b""
 
     def again(self, kind: str, **fields: Any) -> bytes:
-        """An event with the number of the one before, which nobody misses who does not read it."""
+        """Write an event with the number of the last one. A client that misses it misses nothing."""
         return self._write(kind, fields)
 
     def _write(self, kind: str, fields: Json) -> bytes:
@@ -52,13 +52,13 @@ class ResponseWriter:
         return b"event: " + kind.encode() + b"\ndata: " + dumps(data) + b"\n\n"
 
     def think(self, text: str) -> bytes:
-        """More of what is shown as reasoning."""
+        """Write a piece of reasoning."""
         begin = self._begin("reasoning")
         self._texts.append(text)
         return begin + self._in_item("reasoning_summary_text.delta", summary_index=0, delta=text)
 
     def say(self, text: str, logprobs: Sequence[TokenLogprob] = ()) -> bytes:
-        """More of the answer, and how probable its tokens were, where that is known."""
+        """Write a piece of the answer, with the log probabilities of its tokens if they are known."""
         begin = self._begin("message")
         self._texts.append(text)
         self._likely += logprobs
@@ -66,7 +66,7 @@ class ResponseWriter:
         return begin + self._in_item("output_text.delta", content_index=0, delta=text, logprobs=likely)
 
     def call(self, item: Json) -> bytes:
-        """A call of a tool, whole, which has no id yet."""
+        """Write a whole tool call. `item` has no id yet."""
         before = self.close("commentary")
         is_custom = item["type"] == "custom_tool_call"
         field, kind = (
@@ -83,7 +83,7 @@ class ResponseWriter:
         return before + b"".join(written) + self._end(item)
 
     def close(self, phase: Phase = "commentary", status: str = "completed") -> bytes:
-        """The end of the item that is open; nothing where none is. `phase` is a message's."""
+        """Close the open output item, if any, and return its events. `phase` applies to messages."""
         if self._open is None:
             return b""
         text = "".join(self._texts)
@@ -98,7 +98,7 @@ class ResponseWriter:
         )
 
     def _close_reasoning(self, text: str, status: str) -> bytes:
-        assert self._open is not None, "one is open"
+        assert self._open is not None, "an item is open"
         part = {"type": "summary_text", "text": text}
         item = self._open | {"status": status, "summary": [part]}
         if self._shows_encrypted:
@@ -110,7 +110,7 @@ class ResponseWriter:
         )
 
     def _begin(self, kind: Literal["reasoning", "message"]) -> bytes:
-        """Have an item of that kind open."""
+        """Open an item of this kind, unless one is open."""
         if self._open is not None and self._open["type"] == kind:
             return b""
         before = self.close()
@@ -150,5 +150,5 @@ class ResponseWriter:
 
 
 def output_text(text: str, logprobs: Sequence[TokenLogprob] = ()) -> Json:
-    """A message's part."""
+    """Return a text part of a message."""
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": content_json(logprobs)}

@@ -1,0 +1,220 @@
+"""Values that are shared: what makes them equal, what of them is written, and that everything inside is one."""
+
+import dataclasses
+import inspect
+import json
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from enum import Enum
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import fields, replace
+
+from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.messages import Image, Message, Native, Text, Tool, ToolCall, Toolset
+from conductor.model.operation import Likely, TokenLogprob, WireOptions
+from conductor.model.terms import Terms
+from conductor.model.usage import Usage
+from conductor.model.value import DefaultingValue, Value, has_equals
+from conductor.plan.plan import Step
+from conductor.run.codec import decode, dump, encode, load
+from conductor.run.events import Event, ResultsGiven, RunSuspended
+from conductor.run.ledger import Budget
+from conductor.run.plan_record import StepRecord
+from conductor.run.record import Account, Record, RunRecords
+from conductor.run.task import Task
+from conductor.run.turns import Given, Segment
+from tests.conductor.test_codec import RECORDS
+
+
+def classes_in(hint: Any) -> Iterator[type[Any]]:
+    """Yield the classes that a field of that type can hold."""
+    origin = get_origin(hint)
+    if origin is Annotated:
+        yield from classes_in(get_args(hint)[0])
+    elif origin in (Union, UnionType) or (inspect.isclass(origin) and origin is not None):
+        for each in get_args(hint):
+            yield from classes_in(each)
+    elif inspect.isclass(hint):
+        yield hint
+
+
+def written_classes() -> set[type[Any]]:
+    """Return every class of our own in a record or an event."""
+    found, waiting = set[type[Any]](), [*classes_in(Event), RunRecords, Record]
+    while waiting:
+        kind = waiting.pop()
+        if kind in found or not kind.__module__.startswith("conductor"):
+            continue
+        found.add(kind)
+        if hasattr(kind, "__struct_fields__") or dataclasses.is_dataclass(kind):
+            for hint in get_type_hints(kind).values():
+                waiting += classes_in(hint)
+    return found
+
+
+WRITTEN = sorted(
+    (kind for kind in written_classes() if not issubclass(kind, str)), key=lambda kind: kind.__name__
+)
+
+
+OWN_WORDS = {(StepRecord, "status")}
+"""Fields that are given constants of the source alone, which Python has once."""
+
+
+def test_all_parts_of_records_and_events_are_found():
+    assert {Record, Task, Step, Text, Usage, Budget, Account, TokenLogprob, Likely} <= set(WRITTEN)
+
+
+@pytest.mark.parametrize("kind", WRITTEN, ids=lambda kind: kind.__name__)
+def test_what_is_written_is_a_value_and_finds_its_defaults(kind: type[Any]):
+    """Redaction looks into values alone, and msgspec leaves out a default only if it is the same object."""
+    assert issubclass(kind, Value)
+    if any(has_equals(field) for field in fields(kind) if (kind, field.name) not in OWN_WORDS):
+        assert issubclass(kind, DefaultingValue)
+
+
+def other(text: str) -> str:
+    """Return an equal text that is another object."""
+    return "".join(list(text))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        Image("data:", other("auto")),  # type: ignore[arg-type]
+        ToolCall("1", "f", "{}", other("function")),  # type: ignore[arg-type]
+        Sampling(options=WireOptions()),
+        Segment((), usage=Usage(), cost_usd=Decimal("0.00"), at_s=float("0"), waited_s=-0.0),
+        ResultsGiven(0.0, Given(()), waited_s=float("0")),
+        RunSuspended(0.0, (), clock=float("0")),
+        AnswerFormat(name=other("answer")),
+        Record(
+            "wf_1",
+            Task((), other("podium"), Sampling(), budget=Budget(), tools=Toolset()),
+            0.0,
+            account=Account(),
+            lost_usd=Decimal("0.0"),
+            wall_s=float("0"),
+        ),
+        Record("wf_1", Task(()), 0.0, account=Account()),
+        Record("wf_1", Task(()), 0.0, lost_usd=Decimal("0E-6")),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_equals_a_default_is_left_out(value: Value):
+    required = [field.encode_name for field in fields(value) if field.required]
+    always = ["version"] if isinstance(value, Record) else []
+    assert sorted(dump(value)) == sorted(["type", *required, *always])
+    if isinstance(value, Record):
+        assert dump(value.task) == {"type": "Task", "conversation": []}
+
+
+def test_a_value_of_another_type_than_its_default_is_written():
+    assert dump(Segment((), at_s=0))["at_s"] == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "another"),
+    [
+        (Text("a"), Text("a", "1h")),
+        (ToolCall("1", "f", "{}"), ToolCall("1", "f", "{}", cache="5m")),
+        (Step("a", "x"), Step("a", "x", needs="patience")),
+        (Call(()), Call((), mark_key="k", terms=Terms(begins=True))),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_fields_that_make_no_difference_make_none(one: Value, another: Value):
+    assert one == another
+    assert hash(one) == hash(another)
+    assert repr(one) != repr(another)
+    assert one != Native("a", "", {})
+
+
+def test_values_with_json_are_compared_with_it_and_have_a_hash():
+    message = Message("user", (Text("a"),), Native("a", "", {"x": [1]}), {"reasoning": "b"})
+    assert hash(message) == hash(replace(message, thoughts={}))
+    assert message != replace(message, thoughts={})
+    assert message != replace(message, native=Native("a", "", {"x": [2]}))
+    tool = Tool("f", parameters={"type": "object"})
+    assert hash(tool) == hash(replace(tool, parameters=None, cache="1h"))
+    assert tool != replace(tool, parameters=None)
+
+
+def test_a_value_is_never_changed():
+    text: Any = Text("a")
+    with pytest.raises(AttributeError):
+        text.text = "b"
+
+
+class Words(str):
+    """A text of a class of its own, as a provider's library may give."""
+
+
+class Number(float):
+    """A number of one."""
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        math.inf, [-math.inf], {"a": math.nan}, None, [None, math.nan], "\ud800", {"\udc00": "\ud83d"}, 10**40,
+        {"a": None, "b": 10**40}, [10**40, math.inf], Words("a"), Number(0.5), {Words("a"): Number("inf")}, {"": ""},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_what_json_has_no_word_for_is_written_as_the_standard_library_does(payload: Any):
+    expected = repr(json.loads(json.dumps(payload)))
+    written = encode(Native("a", "", payload))
+    assert repr(json.loads(written)["payload"]) == expected
+    assert repr(decode(Native, written).payload) == expected
+    assert repr(load(Native, dump(Native("a", "", payload))).payload) == expected
+
+
+def test_numbers_that_are_not_finite_survive_in_a_field_of_their_own():
+    likely = TokenLogprob("a", -math.inf, (Likely("b", math.inf),))
+    assert decode(TokenLogprob, encode(likely)) == likely
+    assert msgspec.json.encode(likely) != encode(likely), "msgspec writes null"
+
+
+def as_before(value: Any) -> Any:
+    """Return `value` in the form that was written when Python code looked at each field: what must not change."""
+    if isinstance(value, Value):
+        shape: dict[str, Any] = {"type": type(value).__name__}
+        for field in fields(value):
+            held = getattr(value, field.name)
+            left_out = field.default if field.default is not msgspec.NODEFAULT else None
+            has_default = left_out is not None or (not field.required and field.name != "version")
+            if field.default_factory is dict:
+                has_default, left_out = True, {}
+            elif has_default and type(held) is not type(left_out):
+                has_default = False
+            if not has_default or held != left_out:
+                shape[field.name] = as_before(held)
+        return shape
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, tuple | list):
+        return [as_before(each) for each in value]
+    if isinstance(value, dict):
+        return {name: as_before(each) for name, each in value.items()}
+    return value
+
+
+@given(st.one_of(RECORDS, *map(st.from_type, get_args(Event))))
+def test_exactly_the_same_fields_are_written_as_before(value: Value):
+    assert json.loads(encode(value)) == as_before(value)
+
+
+@given(RECORDS)
+def test_what_is_written_as_bytes_is_read_again(record: Record):
+    assert decode(Record, encode(record)) == record
+    assert encode(decode(Record, encode(record))) == encode(record)
