@@ -31,9 +31,9 @@ def write_inputs(tmp_path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"conductor": "gpt-9"}, "`conductor` names 'gpt-9'"),
-        ({"router__machine": "abacus"}, "`router.machine` names 'abacus'"),
-        ({"plans__steps": {1: 0.5, 2: 0.4}}, "the shares of `steps` make 0.9"),
+        ({"conductor": "gpt-9"}, "`conductor` names the unknown 'gpt-9'"),
+        ({"router__machine": "abacus"}, "`router.machine` names the unknown 'abacus'"),
+        ({"plans__steps": {1: 0.5, 2: 0.4}}, "the shares of `steps` must sum to 1, not 0.9"),
         ({"plans__shapes": {"chain": 0.5, "ring": 0.5}}, "plans.shapes"),
         ({"router__cpu_ms_per_request": -1}, "router.cpu_ms_per_request"),
         ({"router__source": ""}, "router.source"),
@@ -104,7 +104,10 @@ def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> N
     ("changes", "told"),
     [
         ({"engines__32b__workers": ["qwen9"]}, "'vllm-qwen9' is not among the deployments of `serve`"),
-        ({"engines__32b__workers": ["conductor", "qwen3-32b"]}, "max_num_seqs of engine '32b' is [128, 64]"),
+        (
+            {"engines__32b__workers": ["conductor", "qwen3-32b"]},
+            "max_num_seqs of engine '32b' differs in the cluster files ([128, 64])",
+        ),
         ({"machines__abacus": {"bought": "spot"}}, "'abacus' is not among the `prices`"),
         ({"deployed__serve": "cluster/none.yaml"}, "cluster/none.yaml cannot be read"),
     ],
@@ -150,5 +153,5 @@ def test_a_trace_is_read_in_order_and_a_wrong_one_refused(tmp_path: Path) -> Non
         trace.write_text(content)
         with pytest.raises(InputsError, match="arrival_s"):
             from_csv(trace)
-    with pytest.raises(InputsError, match="no traffic is called 'tides'"):
+    with pytest.raises(InputsError, match="unknown traffic 'tides'"):
         traffic("tides", 1, 1, np.random.default_rng(0))
