@@ -3,7 +3,7 @@
 Exit codes: 0 if every check passed, 1 if one failed, 2 for an unknown proof or a usage error.
 """
 
-import difflib
+import argparse
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -62,29 +62,22 @@ PROOFS = {
     ),
 }
 """Proof to its module and a one-line summary. Modules in `tests` need a checkout."""
-HELP = """usage: podium prove NAME [OPTIONS]
-
-Inject faults on purpose, and check that Podium keeps its promises.
-
-{proofs}
-
-`podium prove NAME --help` lists the options of a proof.
-
-example: podium prove ledger --store sqlite --runs 1"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one proof and return its exit code."""
-    name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(HELP.format(proofs="\n".join(f"  {each:14} {about}" for each, (_, about) in PROOFS.items())))
-        return 0
-    if name not in PROOFS:
-        nearest = difflib.get_close_matches(name, PROOFS, n=1, cutoff=0.5)
-        hint = f" Did you mean `{nearest[0]}`?" if nearest else ""
-        print(
-            f"podium prove: unknown proof {name!r}.{hint} `podium prove --help` lists all proofs.",
-            file=sys.stderr,
-        )
-        return 2
-    return import_module(PROOFS[name][0]).main(rest)
+    width = max(map(len, PROOFS))
+    parser = argparse.ArgumentParser(
+        prog="podium prove",
+        usage="podium prove NAME [OPTIONS]",
+        description="Inject faults on purpose, and check that Podium keeps its promises.\n\n"
+        + "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in PROOFS.items())
+        + "\n\n`podium prove NAME --help` lists the options of a proof.",
+        epilog="example: podium prove ledger --store sqlite --runs 1",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("name", metavar="NAME", choices=list(PROOFS), help="the proof to run")
+    words = sys.argv[1:] if arguments is None else arguments
+    # Options after the name are those of the proof.
+    name: str = parser.parse_args(words[:1] or ["--help"]).name
+    return import_module(PROOFS[name][0]).main(words[1:])
