@@ -1,4 +1,4 @@
-"""What is held for one call and settled of it: for each time that it is made, and for a hedge beside it."""
+"""Budget holds of one call: one per attempt, and one for a hedge."""
 
 import asyncio
 from collections.abc import Generator, Iterable
@@ -26,29 +26,29 @@ from conductor.run.waiting import wait_until_done
 
 @dataclass(slots=True, eq=False)
 class _HeldCall:
-    """A call under way, or the one of two, which is made again until it speaks."""
+    """One of at most two parallel calls, retried until it answers."""
 
     hold: Hold | None = None
-    """For the time that it is made now; None: it is not made at the moment."""
+    """Hold of the current attempt, or None if no attempt is running."""
     left: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """Of its hold."""
+    """Releases the hold."""
     failed: list[Attempt] = field(default_factory=list[Attempt])
-    """The times that are paid."""
+    """Attempts that are settled."""
     is_dropped: bool = False
     waits: bool = False
-    """Its turn has not come: it is not sent."""
+    """Whether the call is still queued and has not been sent."""
     callee: Callee | None = None
-    """Whom it was sent to last; None: nobody said."""
+    """Where it was last sent, or None if unknown."""
 
 
 class CallHolds:
-    """What is held for a call and settled of it: a hold for each time that it is made.
+    """Holds of one call: one per attempt.
 
     Args:
-        ledger: where.
-        member: who is called.
-        bound: the most that the call can take.
-        observer: told of each call that is paid and was made again.
+        ledger: reserves and settles the holds.
+        member: that is called.
+        bound: the most that the call can consume.
+        observer: notified of each settled attempt.
     """
 
     def __init__(
@@ -61,27 +61,27 @@ class CallHolds:
         self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
         self._left = AsyncExitStack()
         self._first = self._begin()
-        """The one that answers, as far as is known."""
+        """The call that answers, as far as is known."""
         self._second: _HeldCall | None = None
-        """A hedge, while two calls are under way."""
+        """The hedge, while two calls are running."""
         self._dropped: tuple[_HeldCall, Attempt | None] | None = None
-        """The one of the two that lost, while it is not paid."""
+        """The loser of the two, until it is settled."""
         self.failed: list[Attempt] = []
-        """The calls that are paid and were made again."""
+        """Settled attempts."""
 
     async def __aenter__(self) -> Self:
-        """With the first hold.
+        """Reserve the first hold.
 
         Raises:
-            BudgetExceeded: it does not fit.
-            StoreUnavailable: it cannot be written down.
+            BudgetExceeded: it does not fit the budget.
+            StoreUnavailable: the hold cannot be stored.
         """
         await self._reserve(self._first)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """What is not settled by now counts with the most that it can have cost where it was sent; a call whose turn never
-        came, and a hedge that was never sent, with nothing.
+        """Settle the rest at the highest possible cost if the call was sent. A queued call or an unsent hedge
+        costs nothing.
         """
         for made in (self._first, self._second):
             if made is not None and (made.waits or (made is self._second and made.callee is None)):
@@ -92,18 +92,18 @@ class CallHolds:
 
     @property
     def max_output_tokens(self) -> int:
-        """How long the answer may be."""
+        """Longest answer that the hold allows."""
         return self._bound_of(self._first).output_tokens
 
     @property
     def bound(self) -> Usage:
-        """The most that the call can take, as it is held now."""
+        """The most that the call can consume under its current hold."""
         return self._bound_of(self._first)
 
     def hold(self, *, hedge: bool = False) -> "BranchHold":
         """See `Holds.hold`."""
         made = self._second if hedge else self._first
-        assert made is not None, "it is held"
+        assert made is not None, "the call has a hold"
         return BranchHold(self, made)
 
     async def hold_second(self) -> bool:
@@ -127,7 +127,7 @@ class CallHolds:
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
         """See `Holds.drop`."""
-        assert self._second is not None, "there are two"
+        assert self._second is not None, "two calls are running"
         lost, other = (self._second, self._first) if hedge else (self._first, self._second)
         self._first, self._second = other, None
         lost.is_dropped = True
@@ -169,7 +169,7 @@ class CallHolds:
             made.failed.append(attempt)
             hold, made.hold = made.hold, None
             paying = asyncio.create_task(self._pay(hold, [failure], failure))
-            await wait_until_done([paying])  # on record, so it is paid also where the other wins meanwhile
+            await wait_until_done([paying])  # it is recorded, so settle it even if the other call wins
             paying.result()
             await made.left.aclose()
             if wait_s:
@@ -178,7 +178,7 @@ class CallHolds:
             if not made.is_dropped:
                 return self._bound_of(made).output_tokens
             await self._release(made)
-        raise error  # the other has won meanwhile: this one is on record as it was then, and about to be cancelled
+        raise error  # the other call has won: this one is recorded already and about to be cancelled
 
     async def _release(self, made: _HeldCall) -> None:
         hold, made.hold = made.hold, None
@@ -194,12 +194,14 @@ class CallHolds:
         return None if self._member.worst_price is None else Decimal(0)
 
     def _lost_race(self, lost: _HeldCall, took_s: float) -> Attempt:
-        """Nobody knows what a call took that was broken off before it said anything: all that it can have. Nothing,
-        where it was not made at the moment, or its turn had not come.
+        """Return the attempt of a call that lost the race.
+
+        Its usage is unknown, so it is billed at its bound. It costs nothing if no attempt was running or it
+        was still queued.
         """
         price, callee = self._price_of(lost), lost.callee or Callee(self._member.name)
         is_billed = price is not None and price != FREE and lost.hold is not None and not lost.waits
-        what = "Its turn had not come" if lost.waits else "It had said nothing"
+        what = "The call was still queued" if lost.waits else "The call had not answered"
         message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
         return Attempt(
             callee.worker,
@@ -219,19 +221,19 @@ class CallHolds:
             made.hold.ask(callee)
 
     async def fail(self, error: WorkerError) -> None:
-        """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
+        """Settle a call without an answer at what its server reported, usually nothing."""
         failure = self._bill_failure(error, self._first)
         await self._pay(self._first.hold, [*self._unpaid(charges(None, failure.attempts)), failure], failure)
 
     async def finish(self, result: CallResult) -> None:
-        """Pay for the answer, and for the failed calls before it that are not paid yet."""
+        """Settle the answer and the unsettled failed attempts before it."""
         failed_usd, failed = _sum(self._unpaid(charges(None, result.attempts)))
         usage = None if result.usage is None else result.usage + failed
         cost_usd = total([result.cost_usd, failed_usd])
         await self._settle(self._first.hold, cost_usd, usage, is_bound=result.cost_is_bound)
 
     def _unpaid(self, failed: Iterable[Failure | Attempt]) -> list[Failure | Attempt]:
-        """Those of the calls before the last one that `renew` has not paid: of workers that ask again by themselves."""
+        """Return the earlier attempts that `renew` has not settled: those of workers that retry by themselves."""
         paid = [(each.cost_usd, each.usage) for each in self.failed]
         unpaid: list[Failure | Attempt] = []
         for each in failed:
@@ -243,13 +245,15 @@ class CallHolds:
         return unpaid
 
     def _bound_of(self, made: _HeldCall) -> Usage:
-        """The most that it can take, as it is held now."""
+        """Return the most that the call can consume under its current hold."""
         longest = self._bound.output_tokens if made.hold is None else made.hold.max_output_tokens
         is_shorter = longest != self._bound.output_tokens
         return replace(self._bound, output_tokens=longest) if is_shorter else self._bound
 
     def _price_of(self, made: _HeldCall) -> Price | None:
-        """Where it was sent; before that, the dearest of all places where it may be."""
+        """Return the price where it was sent. Before that, return the highest price of all places where it
+        may be sent.
+        """
         return made.callee.price if made.callee else self._member.worst_price
 
     def _attempt(
@@ -261,7 +265,7 @@ class CallHolds:
         return replace(attempt, deployment=callee.deployment) if callee and is_there else attempt
 
     def _bill_failure(self, error: WorkerError, made: _HeldCall) -> Failure:
-        """The failure, with what a call that is probably paid can have cost."""
+        """Return the failure. If the call is probably billed, include the most that it can have cost."""
         price = self._price_of(made)
         if error.billed_at_bound and price is not None and price != FREE:
             bound, n_bytes = self._bound_of(made), error.streamed_bytes
@@ -311,7 +315,7 @@ class BranchHold:
         """See `AttemptHold.waiting`."""
         self._made.waits = True
         yield
-        self._made.waits = False  # not if the wait is broken off: the call is never made then
+        self._made.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
     def sent(self, callee: Callee) -> None:
         """See `AttemptHold.sent`."""
