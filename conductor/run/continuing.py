@@ -98,7 +98,7 @@ class Shown:
         reply.texts.insert(0, self.text)
         reply.thoughts.insert(0, self.reasoning)
         reply.deltas = _words(reply.deltas)
-        note = f"It goes on after {len(self.text)} characters of {self.worker}, whose stream broke off."
+        note = f"Continues after {len(self.text)} characters of {self.worker}, whose stream broke off."
         reply.notes += (note,)
 
     @property

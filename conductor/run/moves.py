@@ -47,7 +47,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContinuePlan:
-    """Run what is left of a plan whose text is complete."""
+    """Run the remaining steps of a complete plan."""
 
     index: int
 

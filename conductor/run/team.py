@@ -34,13 +34,13 @@ from conductor.run.turns import Given, GivenResult
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A conductor and a pool.
+    """A conductor and a pool of workers.
 
     Args:
-        conductor: who writes plans; None where only given plans are run.
-        pool: every worker, by name, in the order the conductor sees them.
-        prompts: the texts.
-        fallback: who answers where no plan can be had; None: the first of the request's pool.
+        conductor: writes plans; None if only given plans are run.
+        pool: all workers by name, in the order in which the conductor sees them.
+        prompts: prompt texts.
+        fallback: worker that answers alone if planning fails; None for the first worker of the request.
     """
 
     conductor: ConductorModel | None
