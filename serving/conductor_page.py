@@ -1,8 +1,7 @@
-"""The page of what the conductor is shown, from what is sent: `python -m serving.conductor_page >
-docs/conductor.md`.
+"""Generator of docs/conductor.md: `python -m serving.conductor_page > docs/conductor.md`.
 
-Its prompts are those of cluster/api.yaml with every key set; its plans are in docs/plans.yaml, written by
-hand.
+The page shows the prompts of cluster/api.yaml with every key set. Its plans are in docs/plans.yaml, written
+by hand.
 """
 
 import json
@@ -31,7 +30,9 @@ TOKENS: dict[Layout, tuple[int, int]] = {
     "lines": (936, 384),
     "lists": (915, 396),
 }
-"""Of the text before the team, for plans of five steps and of one, as SmolLM2's tokenizer counts them; a test does."""
+"""Tokens of the text before the team, for plans of up to five steps and of one, as counted by SmolLM2's
+tokenizer. A test checks them.
+"""
 WHERE: dict[Layout, str] = {
     "object": "an API model that reasons by itself; its server holds it to a JSON schema",
     "thinking object": "an API model that does not, and so is given a field to think in",
@@ -71,11 +72,11 @@ serve run serving.app:build_app settings=cluster/local.yaml conductor=gpt-5   # 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRequest:
-    """A request and the plan that was written for it.
+    """A request and a plan for it.
 
     Args:
-        conversation: its last turn is the request.
-        plan: with the names of workers.
+        conversation: the last turn is the request.
+        plan: names its workers.
     """
 
     conversation: tuple[Message, ...]
@@ -83,7 +84,7 @@ class PlannedRequest:
 
     @property
     def request(self) -> str:
-        """What is asked, in words."""
+        """Text of the request."""
         return self.conversation[-1].text
 
     @property
@@ -93,17 +94,17 @@ class PlannedRequest:
 
 
 def prompted_team() -> Team:
-    """cluster/api.yaml with every key set. Nothing of it is called here."""
+    """Return the team of cluster/api.yaml with every key set. It makes no calls."""
     settings = settings_to_serve(SETTINGS)
     keys = {w.api_key_env: "none" for w in settings.workers if isinstance(w, API_SETTINGS) and w.api_key_env}
     return build_pool(settings, keys, {}).team
 
 
 def planned_requests() -> list[PlannedRequest]:
-    """Those of docs/plans.yaml.
+    """Return the requests of docs/plans.yaml.
 
     Raises:
-        InvalidPlan: one cannot run.
+        InvalidPlan: a plan cannot run.
     """
     pool = list(prompted_team().pool)
     rows = cast(list[dict[str, Any]], yaml.safe_load(PLANS.read_text(encoding="utf-8")))
@@ -119,7 +120,7 @@ def planned_requests() -> list[PlannedRequest]:
 
 
 def plan_text(plan: Plan, pool: list[str]) -> str:
-    """`plan` as a conductor writes it that is held to the JSON schema."""
+    """Return `plan` in the form that the JSON schema enforces."""
     steps = [
         {"worker": pool.index(step.worker), "subtask": step.subtask, "access": list(step.access)}
         for step in plan.steps
@@ -128,7 +129,7 @@ def plan_text(plan: Plan, pool: list[str]) -> str:
 
 
 def page() -> str:
-    """All of it, as Markdown."""
+    """Return the page as Markdown."""
     return "\n".join([HEAD, *_prompts(prompted_team()), *_formats(), *_plans(planned_requests())])
 
 
@@ -142,7 +143,7 @@ def _conversation(row: dict[str, Any]) -> tuple[Message, ...]:
 
 
 def _prompts(team: Team) -> list[str]:
-    assert team.conductor is not None, "the file names one"
+    assert team.conductor is not None, "cluster/api.yaml has a conductor"
     layout, pool = team.conductor.layout, list(team.pool.values())
     asked = team.prompts.plan(layout, pool, MAX_STEPS, [Message.of("user", "hi")])
     repair = team.prompts.repair(
@@ -187,7 +188,7 @@ def _formats() -> list[str]:
 
 
 def _plans(planned: list[PlannedRequest]) -> list[str]:
-    """Each request and its steps, with the names of workers in place of their numbers."""
+    """Return each request with its steps, with names of workers instead of numbers."""
     lines = [
         "## Twenty plans of a scripted stand-in",
         "",

@@ -103,7 +103,7 @@ class Shown:
 
     @property
     def result(self) -> CallResult | None:
-        """What a step has to show that no call continued; what its calls took is among its attempts."""
+        """Result of a step that no call has continued. The usage of its calls is among its attempts."""
         if not self.breaks:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)

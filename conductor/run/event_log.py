@@ -239,7 +239,7 @@ class EventLog:
         known = self._first_seq - 1 if after_seq is None else after_seq
         if not self._first_seq - 1 <= known <= self.seq:
             raise EventsNotKept(
-                f"Events {self._first_seq} to {self.seq} are kept here; {known} was the last one read."
+                f"This log has events {self._first_seq} to {self.seq}, but the reader asks for those after {known}."
             )
         subscription = Subscription(deltas, self._drop, known)
         kept = [(seq, event) for seq, event in self._events if seq > known]

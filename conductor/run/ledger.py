@@ -255,7 +255,7 @@ class BudgetLedger:
         why = (
             "has no price, so its cost cannot be kept under a limit"
             if price is None and by_cost
-            else f"{why}, which exceeds the rest of the budget"
+            else f"{why}, more than is left"
         )
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
         return BudgetExceeded(

@@ -125,7 +125,7 @@ class RoundLoop:
     def _late(self) -> DeadlineExceeded:
         deadline_s = self._record.task.deadline_s
         what = "The answer stops here: the rest" if self._log.is_answer_seen else "The answer"
-        message = f"{what} was not there within {deadline_s:g} s. Raise podium.deadline_s, or ask for less."
+        message = f"{what} did not arrive within {deadline_s:g} s. Raise podium.deadline_s, or ask for less."
         return DeadlineExceeded(message, param="podium.deadline_s", deadline_s=deadline_s)
 
     async def _move_until_done(self) -> None:

@@ -165,11 +165,11 @@ class RunAdmission:
 
     @contextmanager
     def read(self, account: Account, n_readers: int) -> Generator[None]:
-        """Count one more reader of a run until the end of the block.
+        """Count another reader of a run until the end of the block.
 
         Args:
             account: of the reader.
-            n_readers: how many readers the run has here already.
+            n_readers: number of readers that the run has here already.
 
         Raises:
             Overloaded: the run or the router has too many readers.

@@ -517,7 +517,7 @@ class Breaking(Paced):
 
 async def test_a_stream_that_breaks_itself_off_ends_its_reader_too():
     it = Hedged(PRICE, worker=Breaking())
-    with pytest.raises(WorkerUnavailable, match="w broke off its own call"):
+    with pytest.raises(WorkerUnavailable, match="w cancelled its own call"):
         await it.ask()
     assert it.is_clean()
 
