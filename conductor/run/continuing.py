@@ -130,11 +130,8 @@ class Shown:
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
         """Return the interruption as the final error, with the attempts since and `why`."""
         error.attempts = attempts
-        error.usage, error.cost_usd, error.billed_at_bound = (
-            None,
-            None,
-            False,
-        )  # recorded with the interruption
+        # The usage is recorded with the interruption.
+        error.usage, error.cost_usd, error.billed_at_bound = None, None, False
         self.explain(error, why)
         return error
 
@@ -157,10 +154,9 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
     """
     if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False
-    is_told_when = isinstance(error, WorkerBusy) and error.retry_after_s is not None
-    may_help = member.has_fallback or (
-        error.retryable and not is_told_when
-    )  # without a fallback, respect retry_after_s
+    has_retry_time = isinstance(error, WorkerBusy) and error.retry_after_s is not None
+    # Without a fallback, respect retry_after_s.
+    may_help = member.has_fallback or (error.retryable and not has_retry_time)
     return _is_filtered(member, error) or (isinstance(error, BREAKS) and may_help)
 
 

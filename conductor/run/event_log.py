@@ -227,19 +227,19 @@ class EventLog:
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
     ) -> Subscription:
-        """Events from now on, and those kept since `after_seq`; of a run that has ended, at least its end.
+        """Subscribe to events from now on and to those kept since `after_seq`. For an ended run, include at least its end.
 
         Args:
-            after_seq: the newest event that the reader knows; None: all that are kept, wherever they begin.
-            deltas: which pieces of the answer it gets.
+            after_seq: number of the newest event that the reader knows; None for all kept events.
+            deltas: pieces of the answer that it receives.
 
         Raises:
-            EventsNotKept: some after `after_seq` are not here, or it is of another log.
+            EventsNotKept: some events after `after_seq` are not kept here, or it belongs to another log.
         """
         known = self._first_seq - 1 if after_seq is None else after_seq
         if not self._first_seq - 1 <= known <= self.seq:
             raise EventsNotKept(
-                f"This log has events {self._first_seq} to {self.seq}, but the reader asks for those after {known}."
+                f"This log has events {self._first_seq} to {self.seq}, but the reader requested those after {known}."
             )
         subscription = Subscription(deltas, self._drop, known)
         kept = [(seq, event) for seq, event in self._events if seq > known]

@@ -175,7 +175,7 @@ class StepOutcome(StrEnum):
     NOT_NEEDED = "not_needed"
     """The last step does not depend on it."""
     CANCELLED = "cancelled"
-    """Its plan was rejected, another step failed, or the caller left."""
+    """Its plan was rejected, another step failed, or the client disconnected."""
 
 
 class StepAborted(Value, frozen=True):

@@ -142,9 +142,8 @@ class TeamWorker:
         Raises:
             WorkerError: the inner run failed; its own error is the cause.
         """
-        return open_reply(
-            self.name, self._model, self._deltas(call), price=None
-        )  # the price is known at the end
+        # The price is known only at the end.
+        return open_reply(self.name, self._model, self._deltas(call), price=None)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         async with self._open_inner(call) as run, aclosing(run.events()) as events:

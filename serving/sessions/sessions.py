@@ -292,9 +292,8 @@ class Sessions(SessionRegistry):
                 leases.close()
                 return None
             try:
-                narrowed = self._narrow(
-                    records, policies
-                )  # on failure, the original records are suspended again
+                # Keep the original records, to suspend them again on failure.
+                narrowed = self._narrow(records, policies)
                 return await self._continue(narrowed, headers, results, policies, leases, rate)
             except Exception:
                 try:
