@@ -75,8 +75,8 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
     # The proxies of a Ray that starts later, as with `serve run`, receive no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
-    _see_vllm(owners, args["settings"])
-    _see_local_adapters(settings)
+    _check_vllm(owners, args["settings"])
+    _check_local_adapters(settings)
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
     }
@@ -99,7 +99,7 @@ def _check_here(settings: Settings, conductor: str | None) -> None:
         raise fault
 
 
-def _see_vllm(owners: Sequence[VllmSettings], path: str) -> None:
+def _check_vllm(owners: Sequence[VllmSettings], path: str) -> None:
     """Check that vLLM is installed if a worker needs it. `make setup` installs it only for such settings.
 
     Raises:
@@ -138,7 +138,7 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
     return worker
 
 
-def _see_local_adapters(settings: Settings) -> None:
+def _check_local_adapters(settings: Settings) -> None:
     """Check that local adapters exist, match their names, and fit their models. A replica would fail only at
     its start.
 
@@ -149,12 +149,14 @@ def _see_local_adapters(settings: Settings) -> None:
         if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:
             owner = settings.worker(worker.deployment) if worker.deployment else worker
             try:
-                _see(resolve_path(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner)
+                _check_adapter(
+                    resolve_path(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner
+                )
             except AdapterError as exc:
                 raise SettingsError(f"Worker {worker.name!r}: {exc.message}") from exc
 
 
-def _see(adapter: Path, name: str, owner: WorkerSettings) -> None:
+def _check_adapter(adapter: Path, name: str, owner: WorkerSettings) -> None:
     verify(adapter, name)
     if isinstance(owner, VllmSettings) and not owner.stand_in:
         model = resolve_path(Path(owner.model).expanduser())

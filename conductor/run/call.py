@@ -199,11 +199,11 @@ class CallTask:
         self._left: asyncio.Future[None] = loop.create_future()
         self._pieces = asyncio.Queue[Delta | Exception | None](room)
         self._has_all = False
-        self._told: Exception | None = None
+        self._delivered_error: Exception | None = None
         """The error after the first token, once the reader has received it."""
         self._task = asyncio.create_task(self._hold_open(opening))
-        self._task.add_done_callback(_look_at)
-        self.opened.add_done_callback(_look_at)
+        self._task.add_done_callback(_retrieve_exception)
+        self.opened.add_done_callback(_retrieve_exception)
 
     @property
     def has_ended(self) -> bool:
@@ -267,7 +267,7 @@ class CallTask:
             return
         if (
             failure := self._task.exception()
-        ) is not None and failure is not self._told:  # the reader has handled it
+        ) is not None and failure is not self._delivered_error:  # the reader has handled it
             raise failure
 
     async def _hold_open(self, opening: AbstractAsyncContextManager[Reply]) -> None:
@@ -296,12 +296,12 @@ class CallTask:
     async def _relay(self) -> AsyncGenerator[Delta]:
         while (piece := await self._pieces.get()) is not None:
             if isinstance(piece, Exception):
-                self._told = piece
+                self._delivered_error = piece
                 raise piece
             yield piece
 
 
-def _look_at(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
+def _retrieve_exception(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
     """Retrieve the exception, so that asyncio does not log it. Its reader raises it."""
     if not ended.cancelled():
         ended.exception()

@@ -1,9 +1,8 @@
 """Continuation of an answer whose stream broke off after its reader had seen part of it.
 
 The text so far becomes the prefix of the next call (`Call.prefix`). How a model is made to continue it is up
-to the
-worker (`serving/dispatch/continuing.py`). This module knows the text of a step, but not which worker is
-called.
+to the worker (`serving/dispatch/continuing.py`). This module knows the text of a step, but not which worker
+is called.
 """
 
 from collections.abc import AsyncGenerator
@@ -144,8 +143,8 @@ def other_answer() -> Interrupted:
 
 
 def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether a step may restart after its answer broke off. The client must have seen nothing that
-    stands.
+    """Return whether a step may restart after its answer broke off. The caller checks that no shown text has to
+    be kept.
 
     - A step restarts once, or as often as there are other deployments. It restarts at once, so a worker with
       a `retry_after_s` is not called again if there is no other.
@@ -179,8 +178,8 @@ def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
 
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
     """Return whether a provider's filter stopped the answer after thoughts only, and another worker may be tried."""
-    is_told = error.worker in member.tells_filters
-    return isinstance(error, ContentFiltered) and member.has_fallback and not is_told
+    is_reported = error.worker in member.tells_filters
+    return isinstance(error, ContentFiltered) and member.has_fallback and not is_reported
 
 
 def _tokens(text: str) -> int:

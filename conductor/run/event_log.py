@@ -2,8 +2,7 @@
 
 Progress events are few, so they are kept and delivered without back-pressure. Pieces of the answer are many.
 The subscriber that owns the answer receives all of them and applies back-pressure: a slow reader slows the
-answering worker, so no buffer grows.
-Other subscribers lose pieces while they are behind, but never events.
+answering worker, so no buffer grows. Other subscribers lose pieces while they are behind, but never events.
 """
 
 import asyncio
@@ -35,8 +34,7 @@ Deltas = Literal["answer", "all", "none"]
 """
 Journal = Callable[[Record, int, Event], None]
 """Called in order with the record after an event, the event's number and the event, before any reader
-receives it.
-Must not raise.
+receives it. Must not raise.
 """
 
 
@@ -227,7 +225,8 @@ class EventLog:
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
     ) -> Subscription:
-        """Subscribe to events from now on and to those kept since `after_seq`. For an ended run, include at least its end.
+        """Subscribe to events from now on and to those kept since `after_seq`. For an ended run, include at
+        least its end.
 
         Args:
             after_seq: number of the newest event that the reader knows; None for all kept events.

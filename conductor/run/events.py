@@ -1,11 +1,9 @@
 """Events of a run.
 
 Events are numbered by plan and step. Each plan text gets its own plan number, so a repair and each further
-round count up.
-Exactly one terminal event ends a run, or the part of it that one process executed. `fold.py` folds events
-into the record.
-Times are seconds since the run began, excluding the gap between its end in one process and its continuation
-in another.
+round count up. Exactly one terminal event ends a run, or the part of it that one process executed. `fold.py`
+folds events into the record. Times are seconds since the run began, excluding the gap between its end in one
+process and its continuation in another.
 """
 
 from decimal import Decimal
@@ -107,8 +105,7 @@ class StepRestarted(Value, frozen=True):
     """A restart of a step whose answer broke off.
 
     Either no part of the answer was shown, or the run outlives its readers and no worker could continue the
-    answer.
-    `result` holds what the interrupted call consumed, or None if it reported nothing.
+    answer. `result` holds what the interrupted call consumed, or None if it reported nothing.
     """
 
     at_s: float
@@ -202,8 +199,7 @@ class WorkDelta(Value, frozen=True):
     """Next piece of text from the conductor or an inner step.
 
     It is sent only while an observer watches (`EventLog.is_watched`). The first piece contains all text so
-    far.
-    Readers of the run do not receive it, and it is not recorded.
+    far. Readers of the run do not receive it, and it is not recorded.
     """
 
     at_s: float

@@ -1,8 +1,7 @@
 """Budget enforcement of a run.
 
 Reserve before a call and settle after it, so that two parallel steps cannot spend the same money. A run's
-ledger may
-draw on a parent, such as an account's ledger.
+ledger may draw on a parent, such as an account's ledger.
 """
 
 import asyncio
@@ -111,8 +110,7 @@ class BudgetLedger:
         """See `Ledger.hold`.
 
         If other holds take too much of the rest, wait until they settle; most calls use far less than they
-        reserve.
-        If there are no other holds, shorten the answer to what the budget allows.
+        reserve. If there are no other holds, shorten the answer to what the budget allows.
         """
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self.holds.append(hold)
@@ -166,15 +164,15 @@ class BudgetLedger:
         self.holds.remove(hold)
         self.spent_usd += cost_usd
         self.spent_tokens += tokens
-        self._tell_waiting()
+        self._notify_waiting()
 
     def _shorten(self, hold: Hold, shorter: Hold) -> None:
         """Release what the answer cannot use after the parent ledger shortened it."""
         hold.cost_usd, hold.tokens = shorter.cost_usd, shorter.tokens
         hold.max_output_tokens = shorter.max_output_tokens
-        self._tell_waiting()
+        self._notify_waiting()
 
-    def _tell_waiting(self) -> None:
+    def _notify_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 

@@ -146,9 +146,8 @@ async def resume_run(
     block.
 
     Completed steps are not called again, and spending is counted once. Open calls were lost and are repeated.
-    A lost call
-    counts with its recorded usage, or with its bound if there is none. Lost calls that were billed are part
-    of the record's cost from now on.
+    A lost call counts with its recorded usage, or with its bound if there is none. Lost calls that were
+    billed are part of the record's cost from now on.
 
     Args:
         team: as for `open_run`. It must have the workers that the record's plans name.

@@ -193,8 +193,8 @@ class PlanRecord(Value, frozen=True):
 
 
 def _is_billed_unseen(lost: Failure | Attempt) -> bool:
-    """Return whether a failed or outraced call is billed although its usage was never reported. Cut calls are
-    counted elsewhere.
+    """Return whether a call that failed or lost a race is billed although its usage was never reported. Cut
+    calls are counted elsewhere.
     """
     is_cut = isinstance(lost, Attempt) and lost.outcome == "cut"
     return lost.cost_is_bound and lost.usage is None and not is_cut

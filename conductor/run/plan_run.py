@@ -1,9 +1,8 @@
 """Execution of a plan while it is still being written.
 
 Each step is a task that awaits the outputs that it reads. Steps read only earlier ones, so no scheduler is
-needed.
-The last step is known when the plan's text ends. From then on its answer streams, and steps that it does not
-need are cancelled or never start.
+needed. The last step is known when the plan's text ends. From then on its answer streams, and steps that it
+does not need are cancelled or never start.
 """
 
 import asyncio

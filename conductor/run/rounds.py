@@ -209,13 +209,13 @@ class RoundLoop:
                 plan = Plan(tuple(step.step for step in self._record.plans[index].steps))
                 await self._execute(index, _all_of(plan), lambda: plan)
 
-    def _tell_text(self, index: int) -> Callable[[Delta, Reply], None]:
+    def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
         """Return a callback that sends the conductor's text to the journal. Its first piece contains all text
         so far.
         """
         is_sent = False
 
-        def tell(delta: Delta, reply: Reply) -> None:
+        def report(delta: Delta, reply: Reply) -> None:
             nonlocal is_sent
             if not self._log.is_watched:
                 return
@@ -224,7 +224,7 @@ class RoundLoop:
             is_sent = True
             self._log.note_work(WorkDelta(self.now_s(), index, None, text, reasoning))
 
-        return tell
+        return report
 
     async def _write(self, move: WritePlan) -> None:
         conductor, outcome = self._conductor(), self._record.last_answer_plan
@@ -240,7 +240,7 @@ class RoundLoop:
             self._context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(self._record.task.tools),
-            on_text=self._tell_text(index),
+            on_text=self._text_reporter(index),
         )
 
         def end_plan() -> Plan | None:

@@ -35,7 +35,7 @@ class StepWords:
         self._last: int | None = None
         self._is_decided = asyncio.Event()
         self._waiting: dict[int, list[AnswerDelta]] = {}
-        self._told = set[int]()
+        self._reported = set[int]()
         """Steps whose text so far was sent to the observer."""
 
     async def find_last(self) -> int:
@@ -59,8 +59,8 @@ class StepWords:
 
     @property
     def may_change(self) -> bool:
-        """Whether another answer may replace one that the client has partly seen. The client reads the new
-        one when it asks again.
+        """Whether another answer may replace one that the client has partly seen. The client receives it with
+        its next request.
         """
         return self._context.task.may_change and self._context.log.record.parent is None
 
@@ -81,19 +81,19 @@ class StepWords:
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
                 if self._context.log.is_watched:
-                    self._tell(index, reply, delta)
+                    self._report(index, reply, delta)
                 if self.live and (delta.text or delta.reasoning):
                     now_s = self._context.now_s()
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
 
-    def _tell(self, index: int, reply: Reply, delta: Delta) -> None:
+    def _report(self, index: int, reply: Reply, delta: Delta) -> None:
         """Send an inner step's text to the observer. The first piece contains all text so far. The last
         step's text is the answer and is skipped.
         """
         if self.live and index == self._last:
             return
-        is_first = index not in self._told
-        self._told.add(index)
+        is_first = index not in self._reported
+        self._reported.add(index)
         text = "".join(reply.texts) if is_first else delta.text
         reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
         if text or reasoning:
@@ -145,8 +145,7 @@ class StepCalls:
         """Return a step's call with the user's requirements for the answer.
 
         Any step may turn out to be the last, so all use the user's sampling. `stop` and the answer format
-        apply only to the
-        answer: a request that sets one delays its steps until the plan's text has ended.
+        apply only to the answer: a request that sets one delays its steps until the plan's text has ended.
 
         Args:
             index: of the step.
@@ -189,8 +188,7 @@ class StepCalls:
         """Return the tools of a step's call.
 
         A required tool call applies only to the answering step, and only until it has called one. Such a
-        request delays its
-        steps until the plan's text has ended.
+        request delays its steps until the plan's text has ended.
         """
         tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
         if not tools or not may_call_tools(step, self._context.pool[step.worker]):

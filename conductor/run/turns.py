@@ -1,8 +1,7 @@
 """History of a run with tools: a step's turns with its tools, and the segments between suspensions.
 
 A run is suspended if it cannot continue without its client. A segment is what the client has received by
-then. The
-client's tool results start the next segment.
+then. The client's tool results start the next segment.
 """
 
 from collections.abc import Iterable, Mapping

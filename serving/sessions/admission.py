@@ -2,8 +2,7 @@
 time.
 
 A run that would wait too long for its workers is rejected here with 429, before any model is called. The
-queues
-themselves are in `serving/dispatch/limiter.py`.
+queues themselves are in `serving/dispatch/limiter.py`.
 """
 
 from collections import Counter
@@ -189,7 +188,7 @@ def room_for_batch(pool: Pool) -> int:
 @contextmanager
 def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[None]:
     """Check that the run's workers can be expected to have slots in time. The workers that it calls first
-    reserve a place until its call arrives, or until the end of the block.
+    count it as queued until its call arrives, or until the end of the block.
 
     Raises:
         Overloaded: they cannot. The error says when to retry.

@@ -55,8 +55,7 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
     """Return what a run shows about the conductor.
 
     A disconnected client, a budget, and a prompt that is too long or filtered do not count as failures. A
-    deadline counts
-    only if the conductor sent nothing before it.
+    deadline counts only if the conductor sent nothing before it.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
     if any(

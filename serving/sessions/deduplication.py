@@ -2,9 +2,8 @@
 equal request with a cached answer, or by tool results that their run has received already.
 
 SDKs resend a failed request up to 30 times. A retry joins the run of the first request, so that nothing is
-paid twice.
-The store holds the claims, so that every replica finds them. For an answer it holds only the id of the run,
-so the answer is deleted with its record.
+paid twice. The store holds the claims, so that every replica finds them. For an answer it holds only the id
+of the run, so the answer is deleted with its record.
 """
 
 import hashlib

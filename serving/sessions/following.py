@@ -247,7 +247,7 @@ class Pump:
     async def first(self) -> Run:
         """Wait for the first event to pass on, and return the run."""
         while not self._items:
-            self._items = self._last_words((await self._store.events(self._id, 0)).items)
+            self._items = self._without_restarted((await self._store.events(self._id, 0)).items)
             if not self._items:
                 await asyncio.sleep(POLL_S)
         record = self._items[0].record
@@ -262,9 +262,9 @@ class Pump:
             item = self._items.pop(0)
             self._after = item.seq
             if item.run_id == self._id:
-                await self._tell(log, item)
+                await self._publish(log, item)
         if self._n_skipped:
-            self._items = self._last_words((await self._store.events(self._id, self._after)).items)
+            self._items = self._without_restarted((await self._store.events(self._id, self._after)).items)
             await asyncio.sleep(0 if self._items else POLL_S)
 
     async def run_on(self, run: Run) -> None:
@@ -277,7 +277,7 @@ class Pump:
                     whole = await self._store.get(self._id)
                     run.inner += [Run(EventLog(record)) for record in whole.inner.values()] if whole else []
                 if item.run_id == self._id:
-                    await self._tell(self._log, item)
+                    await self._publish(self._log, item)
                 if not self._n_skipped and self._log.record.status not in ("running", "detached"):
                     return None  # the terminal event is the last one
             try:
@@ -286,13 +286,13 @@ class Pump:
                 self._items = []
                 await asyncio.sleep(AWAY_S)
                 continue
-            self._items = self._last_words(page.items)
+            self._items = self._without_restarted(page.items)
             if page.is_over and not page.items:  # no replica continues it
                 return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(lost())))
             if not page.items:
                 await asyncio.sleep(POLL_S)
 
-    def _last_words(self, items: Sequence[Item]) -> list[Item]:
+    def _without_restarted(self, items: Sequence[Item]) -> list[Item]:
         """Return `items` without pieces of an answer that a later item restarts."""
         kept, begin = list[Item](), 0
         for item in items:
@@ -303,7 +303,7 @@ class Pump:
             kept.append(item)
         return kept
 
-    async def _tell(self, log: EventLog, item: Item) -> None:
+    async def _publish(self, log: EventLog, item: Item) -> None:
         match item.event:
             case ResultsGiven():
                 self._n_skipped = max(self._n_skipped - 1, 0)
@@ -312,7 +312,7 @@ class Pump:
             case _ if self._n_skipped:
                 log.record = item.record or after(log.record, item.event)
             case AnswerDelta():
-                await self._tell_piece(log, item.event)
+                await self._publish_piece(log, item.event)
             case WorkDelta():
                 pass  # only for observers
             case RunDetached():
@@ -330,7 +330,7 @@ class Pump:
             case _:
                 pass  # the first event is part of its record
 
-    async def _tell_piece(self, log: EventLog, piece: AnswerDelta) -> None:
+    async def _publish_piece(self, log: EventLog, piece: AnswerDelta) -> None:
         try:
             new = self._answer.add(piece)
         except AnswerDiffers:

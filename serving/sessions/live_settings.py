@@ -87,11 +87,11 @@ class LiveSettings:
             SettingsError, AdapterError, WorkerUnavailable: it is invalid, and the server is not up yet.
         """
         try:
-            await self._take(self._settings, user_config)
+            await self._apply(self._settings, user_config)
         except FAULTS as exc:
             if not self.is_up:
                 raise
-            self._refuse("user_config", exc)
+            self._reject("user_config", exc)
 
     async def reload(self) -> None:
         """Apply the current settings file and key files.
@@ -104,16 +104,16 @@ class LiveSettings:
                 raise SettingsError("This server was started without a settings file.")
             settings = await asyncio.to_thread(self._source.read)
             check_same_deployments(self._settings, settings, "The settings file")
-            await self._take(settings, self._user_config)
+            await self._apply(settings, self._user_config)
         except FAULTS as exc:
             error = (
                 in_file(exc, self._source.path) if isinstance(exc, SettingsError) and self._source else exc
             )
-            self._refuse("settings file", error)
+            self._reject("settings file", error)
             raise error from exc
         logger.info("Settings file reloaded: %s", self._source.path)
 
-    async def _take(self, settings: Settings, user_config: Mapping[str, Any]) -> None:
+    async def _apply(self, settings: Settings, user_config: Mapping[str, Any]) -> None:
         async with self._changing:
             wanted = await asyncio.to_thread(self._complete, apply_patch(settings, user_config))
             pool = self._build(wanted)
@@ -144,7 +144,7 @@ class LiveSettings:
             logger.warning("A policy uses a name that the settings do not define. %s", fault)
         self._service.policy_faults = faults
 
-    def _refuse(self, what: str, error: PodiumError) -> None:
+    def _reject(self, what: str, error: PodiumError) -> None:
         why = self._service.refused = Failure.of(error).explanation
         logger.error("Rejected the new %s; the previous settings stay in use: %s", what, why)
 

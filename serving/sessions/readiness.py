@@ -1,14 +1,14 @@
 """Readiness of this router: the answer to `GET /readyz`.
 
 * `starting` (503): an engine is not up yet, and this router has not seen all of them up. The first requests
-wait for the conductor, for up to 15 minutes, although another worker could answer without a plan.
+  wait for the conductor, for up to 15 minutes, although another worker could answer without a plan.
 * `ready` (200): every engine is up or scaled to zero, the conductor writes plans, and no worker fails.
 * `degraded` (200): a part is down that was up or should be, but a worker can answer. `waiting_for` lists the
-engines that are down. `failing` lists the workers whose newest calls failed, with the first cause.
-`conductor` is present if the conductor fails: its engine is down, its calls fail, or runs get no plan from
-it.
+  engines that are down. `failing` lists the workers whose newest calls failed, with the first cause.
+  `conductor` is present if the conductor fails: its engine is down, its calls fail, or runs get no plan from
+  it.
 * `unavailable` (503): all engines were up, and now no worker can answer: its engine is down, or its newest
-call failed less than `OUT_S` (`serving/health.py`) ago.
+  call failed less than `OUT_S` (`serving/health.py`) ago.
 """
 
 import time

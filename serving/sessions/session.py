@@ -75,9 +75,8 @@ class Session:
     tasks.
 
     A run ends with the block that started it. A run that `is_kept` outlives its client and continues on
-    another replica if this process ends.
-    A run that waits for tools ends its execution. The results start another one, here or elsewhere. A run
-    that another replica takes over is detached.
+    another replica if this process ends. A run that waits for tools ends its execution. The results start
+    another one, here or elsewhere. A run that another replica takes over is detached.
 
     Args:
         id: of the run.
