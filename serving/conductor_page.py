@@ -146,21 +146,21 @@ def _conversation(row: dict[str, Any]) -> tuple[Message, ...]:
 def _prompts(team: Team) -> list[str]:
     assert team.conductor is not None, "cluster/api.yaml has a conductor"
     layout, pool = team.conductor.layout, list(team.pool.values())
-    asked = team.prompts.plan(layout, pool, MAX_STEPS, [Message.of("user", "hi")])
+    prompt = team.prompts.plan(layout, pool, MAX_STEPS, [Message.of("user", "hi")])
     repair = team.prompts.repair(
-        asked, "(its plan)", "Step 1 reads step 3; a step can only read earlier ones."
+        prompt, "(its plan)", "Step 1 reads step 3; a step can only read earlier ones."
     )
-    revise = team.prompts.revise(asked, "(its plan)", "(the team's answer)", layout)
+    revise = team.prompts.revise(prompt, "(its plan)", "(the team's answer)", layout)
     return [
         "## Its prompts",
         "",
         "These are the prompts for all workers of `cluster/api.yaml` with three keys set and five steps allowed. The system message comes first. Its examples fit the request: they have",
         "no more steps than allowed and only workers of the pool, and the small-talk example uses the cheapest one.",
         "",
-        *_block(asked[0].text),
+        *_block(prompt[0].text),
         "The user message follows, here for `hi`. In a conversation of several turns, marks surround each turn.",
         "",
-        *_block(asked[1].text),
+        *_block(prompt[1].text),
         "After a plan that cannot run (once):",
         "",
         *_block(repair[-1].text),

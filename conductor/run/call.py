@@ -56,10 +56,10 @@ def sent_bytes(call: Call) -> int:
     """Return the approximate prompt size of `call` in bytes, without reserves for prompts that may be added
     around it.
     """
-    held = TOKENS_PER_CONTINUATION if call.prefix else 0
-    if wanted := call.answer_format:
-        held += TOKENS_PER_FORMAT + _format_size(wanted)
-    return input_bound(call) - held
+    reserved_tokens = TOKENS_PER_CONTINUATION if call.prefix else 0
+    if answer_format := call.answer_format:
+        reserved_tokens += TOKENS_PER_FORMAT + _format_size(answer_format)
+    return input_bound(call) - reserved_tokens
 
 
 def _message_bound(message: Message) -> int:

@@ -83,11 +83,17 @@ class CallHolds:
         """Settle the rest at the highest possible cost if the call was sent. A queued call or an unsent hedge
         costs nothing.
         """
-        for made in (self._first, self._second):
-            if made is not None and (made.waits or (made is self._second and made.callee is None)):
-                await self._release(made)
-            elif made is not None and made.callee is not None and (price := self._price_of(made)) is not None:
-                await self._settle(made.hold, price.most(self._bound_of(made)), None, is_bound=price != FREE)
+        for branch in (self._first, self._second):
+            if branch is not None and (branch.waits or (branch is self._second and branch.callee is None)):
+                await self._release(branch)
+            elif (
+                branch is not None
+                and branch.callee is not None
+                and (price := self._price_of(branch)) is not None
+            ):
+                await self._settle(
+                    branch.hold, price.most(self._bound_of(branch)), None, is_bound=price != FREE
+                )
         await self._left.aclose()
 
     @property
@@ -102,9 +108,9 @@ class CallHolds:
 
     def hold(self, *, hedge: bool = False) -> "BranchHold":
         """See `Holds.hold`."""
-        made = self._second if hedge else self._first
-        assert made is not None, "the call has a hold"
-        return BranchHold(self, made)
+        branch = self._second if hedge else self._first
+        assert branch is not None, "the call has a hold"
+        return BranchHold(self, branch)
 
     async def hold_second(self) -> bool:
         """See `Holds.hold_second`."""
@@ -156,34 +162,34 @@ class CallHolds:
             await lost.left.aclose()
 
     def _begin(self) -> _HeldCall:
-        made = _HeldCall()
-        self._left.push_async_exit(made.left)
-        return made
+        branch = _HeldCall()
+        self._left.push_async_exit(branch.left)
+        return branch
 
-    async def renew(self, made: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
+    async def renew(self, branch: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
         """See `AttemptHold.renew`."""
-        if not made.is_dropped:
-            failure = self._bill_failure(error, made)
-            attempt = self._attempt(error, failure, made)
+        if not branch.is_dropped:
+            failure = self._bill_failure(error, branch)
+            attempt = self._attempt(error, failure, branch)
             self._note(attempt)
-            made.failed.append(attempt)
-            hold, made.hold = made.hold, None
+            branch.failed.append(attempt)
+            hold, branch.hold = branch.hold, None
             paying = asyncio.create_task(self._pay(hold, [failure], failure))
             await wait_until_done([paying])  # it is recorded, so settle it even if the other call wins
             paying.result()
-            await made.left.aclose()
+            await branch.left.aclose()
             if wait_s:
                 await asyncio.sleep(wait_s)
-            await self._reserve(made)
-            if not made.is_dropped:
-                return self._bound_of(made).output_tokens
-            await self._release(made)
+            await self._reserve(branch)
+            if not branch.is_dropped:
+                return self._bound_of(branch).output_tokens
+            await self._release(branch)
         raise error  # the other call has won: this one is recorded already and about to be cancelled
 
-    async def _release(self, made: _HeldCall) -> None:
-        hold, made.hold = made.hold, None
+    async def _release(self, branch: _HeldCall) -> None:
+        hold, branch.hold = branch.hold, None
         await self._settle(hold, Decimal(0), Usage(), is_bound=False)
-        await made.left.aclose()
+        await branch.left.aclose()
 
     def _note(self, attempt: Attempt) -> None:
         self.failed.append(attempt)
@@ -214,11 +220,11 @@ class CallHolds:
             deployment=callee.deployment,
         )
 
-    def sent(self, made: _HeldCall, callee: Callee) -> None:
+    def sent(self, branch: _HeldCall, callee: Callee) -> None:
         """See `AttemptHold.sent`."""
-        made.callee = callee
-        if made.hold is not None:
-            made.hold.ask(callee)
+        branch.callee = callee
+        if branch.hold is not None:
+            branch.hold.ask(callee)
 
     async def fail(self, error: WorkerError) -> None:
         """Settle a call without an answer at what its server reported, usually nothing."""
@@ -244,31 +250,31 @@ class CallHolds:
                 unpaid.append(each)
         return unpaid
 
-    def _bound_of(self, made: _HeldCall) -> Usage:
+    def _bound_of(self, branch: _HeldCall) -> Usage:
         """Return the most that the call can consume under its current hold."""
-        longest = self._bound.output_tokens if made.hold is None else made.hold.max_output_tokens
+        longest = self._bound.output_tokens if branch.hold is None else branch.hold.max_output_tokens
         is_shorter = longest != self._bound.output_tokens
         return replace(self._bound, output_tokens=longest) if is_shorter else self._bound
 
-    def _price_of(self, made: _HeldCall) -> Price | None:
+    def _price_of(self, branch: _HeldCall) -> Price | None:
         """Return the price where it was sent. Before that, return the highest price of all places where it
         may be sent.
         """
-        return made.callee.price if made.callee else self._member.worst_price
+        return branch.callee.price if branch.callee else self._member.worst_price
 
     def _attempt(
-        self, error: WorkerError, failure: Failure, made: _HeldCall, took_s: float | None = None
+        self, error: WorkerError, failure: Failure, branch: _HeldCall, took_s: float | None = None
     ) -> Attempt:
-        name, callee = error.worker or self._member.name, made.callee
+        name, callee = error.worker or self._member.name, branch.callee
         attempt = Attempt.of(name, failure, took_s=took_s)
         is_there = callee is not None and callee.worker == name
         return replace(attempt, deployment=callee.deployment) if callee and is_there else attempt
 
-    def _bill_failure(self, error: WorkerError, made: _HeldCall) -> Failure:
+    def _bill_failure(self, error: WorkerError, branch: _HeldCall) -> Failure:
         """Return the failure. If the call is probably billed, include the most that it can have cost."""
-        price = self._price_of(made)
+        price = self._price_of(branch)
         if error.billed_at_bound and price is not None and price != FREE:
-            bound, n_bytes = self._bound_of(made), error.streamed_bytes
+            bound, n_bytes = self._bound_of(branch), error.streamed_bytes
             took = (
                 price.most(bound)
                 if n_bytes is None
@@ -281,10 +287,11 @@ class CallHolds:
         cost_usd, usage = _sum(unpaid)
         await self._settle(hold, cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
 
-    async def _reserve(self, made: _HeldCall) -> None:
+    async def _reserve(self, branch: _HeldCall) -> None:
         price, bound = self._member.worst_price, self._bound
-        held = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
-        made.hold, made.waits, made.callee = await made.left.enter_async_context(held), False, None
+        reservation = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
+        branch.hold = await branch.left.enter_async_context(reservation)
+        branch.waits, branch.callee = False, None
 
     async def _settle(
         self, hold: Hold | None, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool
@@ -304,19 +311,19 @@ class BranchHold:
     """See `AttemptHold`."""
 
     _holds: CallHolds
-    _made: _HeldCall
+    _branch: _HeldCall
 
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
         """See `AttemptHold.renew`."""
-        return await self._holds.renew(self._made, error, wait_s)
+        return await self._holds.renew(self._branch, error, wait_s)
 
     @contextmanager
     def waiting(self) -> Generator[None]:
         """See `AttemptHold.waiting`."""
-        self._made.waits = True
+        self._branch.waits = True
         yield
-        self._made.waits = False  # skipped if the wait is cancelled: the call is never sent then
+        self._branch.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
     def sent(self, callee: Callee) -> None:
         """See `AttemptHold.sent`."""
-        self._holds.sent(self._made, callee)
+        self._holds.sent(self._branch, callee)

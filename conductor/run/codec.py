@@ -117,11 +117,11 @@ def _explain(error: msgspec.ValidationError, data: Json) -> str:
             return (
                 f"{where}: the record has version {version}, but this Podium reads versions up to {VERSION}."
             )
-    found = _PLACE.match(str(error))
-    if found is None or not found["where"]:
+    place = _PLACE.match(str(error))
+    if place is None or not place["where"]:
         return f"{error}."
-    where = re.sub(r"\[(.*?)\]", r".\1", found["where"]).lstrip(".")
-    return f"{where}: {found['what']}."
+    where = re.sub(r"\[(.*?)\]", r".\1", place["where"]).lstrip(".")
+    return f"{where}: {place['what']}."
 
 
 def _versions(data: Json, where: str) -> Iterator[tuple[str, Json]]:

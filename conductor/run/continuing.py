@@ -63,10 +63,10 @@ class Shown:
 
     def after(self, reply: Reply) -> "Shown":
         """Return the state after `reply`, which starts with this text, broke off."""
-        text, said = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
+        text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
-        tokens = self.tokens + max(counted, _tokens(said))
+        tokens = self.tokens + max(counted, _tokens(new_text))
         thoughts = "".join(reply.thoughts)
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 

@@ -116,9 +116,9 @@ class BudgetLedger:
         self.holds.append(hold)
         async with AsyncExitStack() as stack:
             if self.parent is not None:
-                drawn = self.parent.hold(price, input_tokens, hold.max_output_tokens, what)
+                parent_hold = self.parent.hold(price, input_tokens, hold.max_output_tokens, what)
                 try:
-                    hold.upper = await stack.enter_async_context(drawn)
+                    hold.upper = await stack.enter_async_context(parent_hold)
                 except BaseException:  # also if the wait is cancelled: nothing was called
                     self._book(hold, Decimal(0), 0)
                     raise

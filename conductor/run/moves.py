@@ -182,9 +182,9 @@ def _give_up(record: Record, failure: Failure) -> Move:
 
 
 def _keep(record: Record) -> Finish:
-    kept = record.last_answer_plan
-    assert kept is not None, "a further round follows an answer"
-    return Finish(kept.steps[-1].result)
+    plan = record.last_answer_plan
+    assert plan is not None, "a further round follows an answer"
+    return Finish(plan.steps[-1].result)
 
 
 def _alone(worker: str) -> Plan:

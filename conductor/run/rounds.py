@@ -46,17 +46,17 @@ SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer.
 
 async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
     """Hold back `steps` while they equal those of `earlier`. Yield none if all are equal."""
-    held: list[Step] = []
+    pending: list[Step] = []
     is_same = bool(earlier)
     async for step in steps:
-        held.append(step)
-        is_same = is_same and len(held) <= len(earlier) and step == earlier[len(held) - 1]
+        pending.append(step)
+        is_same = is_same and len(pending) <= len(earlier) and step == earlier[len(pending) - 1]
         if not is_same:
-            for each in held:
+            for each in pending:
                 yield each
-            held, is_same = [], False
-    if len(held) < len(earlier):
-        for each in held:
+            pending, is_same = [], False
+    if len(pending) < len(earlier):
+        for each in pending:
             yield each
 
 
@@ -112,11 +112,11 @@ class RoundLoop:
         except Exception as exc:  # noqa: BLE001
             late = isinstance(exc, TimeoutError) and deadline.expired()
             error = exc if isinstance(exc, PodiumError) else self._late() if late else internal_error(exc)
-            kept = self._record.last_answer_plan
-            if kept is None or self._log.has_answer_begun or self._record.task.strict:
+            previous = self._record.last_answer_plan
+            if previous is None or self._log.has_answer_begun or self._record.task.strict:
                 self._log.append(RunFailed(self.now_s(), Failure.of(error)))
             else:  # a further round failed: keep the previous answer; the record has both
-                await self._finish(Finish(kept.steps[-1].result))
+                await self._finish(Finish(previous.steps[-1].result))
 
     def _time_left_s(self) -> float | None:
         deadline_s = self._record.task.deadline_s

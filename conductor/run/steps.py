@@ -154,16 +154,16 @@ class StepCalls:
             messages: prompt of its worker.
         """
         task = self._context.task
-        sampling, wanted = task.sampling, task.answer_format
-        is_for_answer = bool(sampling.stop or wanted)
+        sampling, answer_format = task.sampling, task.answer_format
+        is_for_answer = bool(sampling.stop or answer_format)
         if is_for_answer and index != await self._words.find_last():
-            sampling, wanted = replace(sampling, stop=()), None
+            sampling, answer_format = replace(sampling, stop=()), None
         is_last_yet = index == len(steps) - 1  # a step before another is not the last
         is_streamed = task.stream and self._words.live and is_last_yet
         site = self._context.site(self._plan, index, step.access, task.operation)
         tools = await self._toolset(index, step)
         return self._context.call(
-            messages, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=wanted
+            messages, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=answer_format
         )
 
     def tools_left_out(self, step: Step) -> tuple[str, ...]:

@@ -65,8 +65,8 @@ class Team:
                 detail = f"The pool has: {', '.join(self.pool)}."
                 allowed = filter(task.permit.allows, self.pool)
                 raise unknown_worker(unknown[0], f"podium.{name_of_field}", allowed, detail)
-        wanted = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
-        left = [name for name in wanted if name not in task.exclude_workers]
+        requested = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
+        left = [name for name in requested if name not in task.exclude_workers]
         if not left:
             param = "podium.exclude_workers" if task.exclude_workers else "podium.workers"
             raise BadTask("No worker is left for this request; allow at least one.", param=param)
@@ -216,8 +216,8 @@ def find_waiting(call: Call, earlier: Mapping[str, Record]) -> WaitingInner | No
     if record is None or record.status != "waiting":
         return None
     results = tuple(GivenResult(int(each.id), each) for message in after for each in message.tool_results)
-    said = tuple(message for message in after if message.role != "tool")
-    return WaitingInner(record, Given(results, said))
+    user_messages = tuple(message for message in after if message.role != "tool")
+    return WaitingInner(record, Given(results, user_messages))
 
 
 def _total(record: Record, finish: FinishReason | None) -> Delta:

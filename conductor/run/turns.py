@@ -70,10 +70,10 @@ class StepTurn(Value, frozen=True):
         """The turn as its worker sees it, with the results in the order of the calls."""
         parts: list[Part] = [Text(self.result.output)] if self.result.output else []
         parts += [pending.call for pending in self.calls]
-        asked = Message("assistant", tuple(parts), self.result.native)
-        given = {each.number: each.result for each in self.results}
-        answered = tuple(given[each.number] for each in self.calls if each.number in given)
-        return asked, Message("tool", answered), *self.said
+        call_message = Message("assistant", tuple(parts), self.result.native)
+        results = {each.number: each.result for each in self.results}
+        answered = tuple(results[each.number] for each in self.calls if each.number in results)
+        return call_message, Message("tool", answered), *self.said
 
     def after(self, given: Given, at_s: float | None = None) -> "StepTurn":
         """Return the turn with its part of `given`, which arrived at `at_s`."""

@@ -232,8 +232,8 @@ class _Waits:
         if task.plan_only:
             return first_s
         names = team.pool if task.workers is None else task.workers
-        asked = [name for name in names if name not in task.exclude_workers and task.permit.allows(name)]
-        return max(first_s, min((self._too_long_s(name) for name in asked), default=0.0))
+        candidates = [name for name in names if name not in task.exclude_workers and task.permit.allows(name)]
+        return max(first_s, min((self._too_long_s(name) for name in candidates), default=0.0))
 
     def _too_long_s(self, name: str) -> float:
         """Return the wait for a worker or for the soonest of its fallbacks, or 0 if it is acceptable."""

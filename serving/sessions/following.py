@@ -294,14 +294,16 @@ class Pump:
 
     def _without_restarted(self, items: Sequence[Item]) -> list[Item]:
         """Return `items` without pieces of an answer that a later item restarts."""
-        kept, begin = list[Item](), 0
+        remaining, begin = list[Item](), 0
         for item in items:
             if isinstance(item.event, ResultsGiven):
-                begin = len(kept)
+                begin = len(remaining)
             elif isinstance(item.event, StepRestarted) and item.run_id == self._id:
-                kept[begin:] = [each for each in kept[begin:] if not isinstance(each.event, AnswerDelta)]
-            kept.append(item)
-        return kept
+                remaining[begin:] = [
+                    each for each in remaining[begin:] if not isinstance(each.event, AnswerDelta)
+                ]
+            remaining.append(item)
+        return remaining
 
     async def _publish(self, log: EventLog, item: Item) -> None:
         match item.event:

@@ -128,8 +128,8 @@ def _bytes_of_part(part: Part) -> int:
 def _bytes_of_json(value: Any) -> int:
     match value:
         case dict():
-            held = cast(dict[str, Any], value)
-            return getsizeof(held) + sum(map(getsizeof, held)) + sum(map(_bytes_of_json, held.values()))
+            fields = cast(dict[str, Any], value)
+            return getsizeof(fields) + sum(map(getsizeof, fields)) + sum(map(_bytes_of_json, fields.values()))
         case list():
             items = cast(list[Any], value)
             return getsizeof(items) + sum(map(_bytes_of_json, items))

@@ -74,7 +74,7 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
 
 def failing_workers(pool: Pool) -> list[Json]:
     """Return the workers whose newest calls failed; see `worker_failing`."""
-    return [found for name, health in pool.health.items() if (found := worker_failing(name, health))]
+    return [failure for name, health in pool.health.items() if (failure := worker_failing(name, health))]
 
 
 def worker_failing(name: str, health: WorkerHealth) -> Json | None:

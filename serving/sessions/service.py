@@ -175,10 +175,10 @@ class Service:
                 raise UnknownName(f"No run {quote(after)} is stored.", param="after")
             before = place(records.record)
         page = await self.store.newest(limit, caller, before, run_filter)
-        found = {run.record.id: run for run in page.runs}
+        runs = {run.record.id: run for run in page.runs}
         async for run in in_slices(list(self.sessions.running.values())):
             record = run.record
             is_seen = caller.sees(record.account) and page.covers(place(record), before)
             if is_seen and run_filter.matches(run.records):
-                found[record.id] = without_content(run.records)
-        return page_of(found.values(), limit, page.end)
+                runs[record.id] = without_content(run.records)
+        return page_of(runs.values(), limit, page.end)
