@@ -143,9 +143,8 @@ class RoundLoop:
                         return await self._suspend()
                     except PodiumError:
                         is_explained = not isinstance(self._next_move(), ContinuePlan)
-                        if (
-                            self._record is known or not is_explained
-                        ):  # else the same move would repeat forever
+                        # Otherwise the same move would repeat forever.
+                        if self._record is known or not is_explained:
                             raise
 
     def _next_move(self) -> Move:
