@@ -1,4 +1,4 @@
-"""What `serve run serving.app:build_app settings=cluster/local.yaml` starts."""
+"""Serve application, for `serve run serving.app:build_app settings=cluster/local.yaml`."""
 
 import asyncio
 import os
@@ -32,51 +32,51 @@ os.environ.setdefault(edge.HOOK, edge.IN_PROXY)
 
 
 def build_app(args: dict[str, Any]) -> Application:
-    """The Serve application of a settings file: the router, and a deployment for each vLLM engine.
+    """Return the Serve application of a settings file: the router, and a deployment for each vLLM engine.
 
     Args:
-        args: `settings`, the file's path; optionally `model`, served in place of every local engine's, and
-            `conductor`, the worker that leads in place of the file's conductor.
+        args: `settings`, the path of the file; optionally `model`, which replaces the model of every local
+            engine, and `conductor`, the worker that replaces the file's conductor.
 
     Raises:
-        SettingsError: the arguments or the file cannot be used.
+        SettingsError: the arguments or the file are invalid.
     """
     return application(args)
 
 
 def application(args: dict[str, Any], engine: type | None = None) -> Application:
-    """The same with another class for the engines: Serve wants builders of one argument.
+    """Build the application with another engine class. Separate from `build_app`, because Serve requires
+    builders with one argument.
 
     Args:
         args: see `build_app`.
-        engine: takes the arguments of `serving.deployments.engine.Engine`, which it is where None.
+        engine: class with the arguments of `serving.deployments.engine.Engine`; None for that class.
 
     Raises:
-        SettingsError: the arguments or the file cannot be used.
+        SettingsError: the arguments or the file are invalid.
     """
     from serving.deployments.build import engine_deployment, router_deployment
 
     unknown = args.keys() - {"settings", "model", "conductor"}
     if unknown or "settings" not in args:
         raise SettingsError(
-            f"build_app takes settings=FILE, model=NAME and conductor=NAME, not {sorted(unknown) or 'nothing'}."
+            f"build_app requires settings=FILE and accepts model=NAME and conductor=NAME; got {sorted(unknown) or 'no settings'}."
         )
     path, conductor = resolve_path(Path(args["settings"])), args.get("conductor")
     source = SettingsSource.of(path, args.get("model"), conductor)
     settings = source.read()
     if not ray.is_initialized():
-        # Ray will be started from here and its replicas inherit this environment: a key is missed now, not
-        # a minute later. A Ray that runs has nodes with environments of their own, and the router alone can
-        # tell.
+        # Ray starts later and its replicas inherit this environment, so report a missing key now. If Ray is
+        # running, its nodes have their own environments, which only the router can check.
         try:
             _check_here(settings, conductor)
         except SettingsError as exc:
             raise in_file(exc, path) from exc
-    # For the proxies of a Ray that is started after this, as `serve run` does; they are given no settings.
+    # The proxies of a Ray that starts later, as with `serve run`, receive no settings.
     os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
-    _see_vllm(owners, args["settings"])
-    _see_local_adapters(settings)
+    _check_vllm(owners, args["settings"])
+    _check_local_adapters(settings)
     engines = {
         worker.name: engine_deployment(_with_local_folder(worker), settings, engine) for worker in owners
     }
@@ -84,32 +84,32 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
 
 
 def _check_here(settings: Settings, conductor: str | None) -> None:
-    """See that every key, secret, plugin and library of `settings` is here.
+    """Check that every key, secret, plugin and library of `settings` is available.
 
     Raises:
-        SettingsError: one is not.
+        SettingsError: one is missing.
     """
     if conductor:
         check_conductor_key(settings, os.environ)
     absent = set(absent_workers(settings, os.environ))
     is_led = settings.conductor is None or settings.conductor.worker not in absent
-    # Who takes the place of a conductor without a key may depend on prices.
+    # The choice of a substitute for a conductor without a key may depend on prices.
     without_workers(settings if is_led else with_known_prices(settings, os.environ), absent)
     for fault in asyncio.run(find_faults(settings, os.environ)):
         raise fault
 
 
-def _see_vllm(owners: Sequence[VllmSettings], path: str) -> None:
-    """vLLM is installed where a worker needs it; set-up installs it only for settings that do.
+def _check_vllm(owners: Sequence[VllmSettings], path: str) -> None:
+    """Check that vLLM is installed if a worker needs it. `make setup` installs it only for such settings.
 
     Raises:
-        SettingsError: it is not.
+        SettingsError: vLLM is missing.
     """
     for worker in owners:
         if not worker.stand_in and find_spec("vllm") is None:
             raise SettingsError(
-                f"Worker {worker.name!r} needs vLLM, which is not installed here. Run `make setup SETTINGS={path}` for an engine "
-                "on CPUs; on a machine with GPUs, install the `gpu` extra (pip install '.[gpu]'); or serve settings without local "
+                f"Worker {worker.name!r} needs vLLM, which is not installed. Run `make setup SETTINGS={path}` for an engine "
+                "on CPUs, install the `gpu` extra (pip install '.[gpu]') for GPUs, or use settings without local "
                 "models, such as cluster/api.yaml."
             )
 
@@ -118,42 +118,45 @@ HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def _with_local_folder(worker: VllmSettings) -> VllmSettings:
-    """A model that is a folder here is named by its whole path: replicas have another working folder.
+    """Replace a local model folder by its absolute path, because replicas have another working directory.
 
     Raises:
-        SettingsError: it is under `models/`, where set-up puts it, or no hub's name, and is not there.
+        SettingsError: the model is missing under `models/`, where `make setup` puts it, or is neither a
+            folder nor a hub name.
     """
     folder = resolve_path(Path(worker.model).expanduser())
     if folder.is_dir():
         return worker.model_copy(update={"model": str(folder.resolve())})
     if worker.model.startswith("models/"):
         raise SettingsError(
-            f"The model {worker.model} of worker {worker.name!r} is not there. Run `make setup` first."
+            f"The model {worker.model} of worker {worker.name!r} does not exist. Run `make setup` first."
         )
     if not HUB_NAME.fullmatch(worker.model):
         raise SettingsError(
-            f"The model {worker.model} of worker {worker.name!r} is no folder here, and no hub's name such as Qwen/Qwen3-32B."
+            f"The model {worker.model} of worker {worker.name!r} is neither a local folder nor a hub name such as Qwen/Qwen3-32B."
         )
     return worker
 
 
-def _see_local_adapters(settings: Settings) -> None:
-    """Those in folders are there, are what their names say, and fit: checked now, not by a replica that is
-    never ready.
+def _check_local_adapters(settings: Settings) -> None:
+    """Check that local adapters exist, match their names, and fit their models. A replica would fail only at
+    its start.
 
     Raises:
-        SettingsError: one is not.
+        SettingsError: an adapter is missing or invalid.
     """
     for worker in settings.workers:
         if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:
             owner = settings.worker(worker.deployment) if worker.deployment else worker
             try:
-                _see(resolve_path(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner)
+                _check_adapter(
+                    resolve_path(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner
+                )
             except AdapterError as exc:
                 raise SettingsError(f"Worker {worker.name!r}: {exc.message}") from exc
 
 
-def _see(adapter: Path, name: str, owner: WorkerSettings) -> None:
+def _check_adapter(adapter: Path, name: str, owner: WorkerSettings) -> None:
     verify(adapter, name)
     if isinstance(owner, VllmSettings) and not owner.stand_in:
         model = resolve_path(Path(owner.model).expanduser())

@@ -26,27 +26,26 @@ from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.waiting import wait_until_done
 
 TOKENS_PER_IMAGE = 2_048
-"""What is held for a picture. Some models count more: what passes the hold is billed all the same."""
+"""Tokens reserved for an image. Some models count more; the excess is billed anyway."""
 PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
-"""Of a PDF: so many, and one more for so many bytes of it, but not more than the last, which is what providers take
-at most. An estimate, as a picture's."""
+"""Estimate for a PDF: base tokens, bytes per additional token, and the maximum, which is the most that
+providers accept.
+"""
 TOKENS_PER_MESSAGE = 16
-"""Upper bound of a chat template's marks around a message, a call or a tool."""
+"""Upper bound of a chat template's markup around a message, a call or a tool."""
 TOKENS_PER_CONTINUATION = 1_024
-"""Of the words that ask to go on with an answer."""
+"""Tokens of the prompt that asks a model to continue an answer."""
 TOKENS_PER_FORMAT = 3_072
-"""Of the words around an answer's schema, and of those that ask to repair an answer."""
+"""Tokens of the prompt around an answer's schema, and of the prompt that asks to repair an answer."""
 
 
 def call_bound(member: PoolMember, call: Call) -> Usage:
-    """The most that `call` can take at `member`; its settings are already in `call`."""
+    """Return the most that `call` can consume at `member`. `call` must already include the member's settings."""
     return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
 
 
 def input_bound(call: Call) -> int:
-    """An upper bound of the prompt's tokens, without any model's tokenizer: a token is at least one byte of
-    UTF-8.
-    """
+    """Return an upper bound of the prompt's tokens without a tokenizer: a token is at least one UTF-8 byte."""
     messages = sum(_message_bound(message) for message in call.messages)
     tools = sum(_tool_bound(tool) for tool in call.tools.offered)
     begun = TOKENS_PER_CONTINUATION + _size(call.prefix) if call.prefix else 0
@@ -54,11 +53,13 @@ def input_bound(call: Call) -> int:
 
 
 def sent_bytes(call: Call) -> int:
-    """Return about how many bytes of prompt `call` sends: nothing is held for words that may be put around it."""
-    held = TOKENS_PER_CONTINUATION if call.prefix else 0
-    if wanted := call.answer_format:
-        held += TOKENS_PER_FORMAT + _format_size(wanted)
-    return input_bound(call) - held
+    """Return the approximate prompt size of `call` in bytes, without reserves for prompts that may be added
+    around it.
+    """
+    reserved_tokens = TOKENS_PER_CONTINUATION if call.prefix else 0
+    if answer_format := call.answer_format:
+        reserved_tokens += TOKENS_PER_FORMAT + _format_size(answer_format)
+    return input_bound(call) - reserved_tokens
 
 
 def _message_bound(message: Message) -> int:
@@ -82,7 +83,7 @@ def _part_bound(part: Part) -> int:
 
 
 def file_tokens(file: File) -> int:
-    """About the most tokens that a file is read as."""
+    """Return an upper estimate of the tokens of a file."""
     if file.text is not None:
         return file.n_bytes
     return min(PDF_TOKENS + file.n_bytes // BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS)
@@ -94,7 +95,7 @@ def _tool_bound(tool: Tool) -> int:
 
 
 def _format_bound(wanted: AnswerFormat | None) -> int:
-    """Of a schema twice: a server may be sent it beside the words that tell it to the model."""
+    """Count the schema twice: a server may receive it as a parameter and in the prompt."""
     if wanted is None:
         return 0
     return TOKENS_PER_FORMAT + 2 * _format_size(wanted)
@@ -114,17 +115,22 @@ def _size(text: str) -> int:
 
 @asynccontextmanager
 async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
-    """Call `member` inside the budget; entered at the first token.
+    """Call `member` inside the budget. The block is entered at the first token; leaving it closes and settles
+    the call.
 
-    Leaving the block closes the call and settles it. Each time that it is made it is held for itself: a
-    retry, and a call to a fallback, only once the one before is paid. One that never reached its first token
-    for an error of the worker costs what its server said, which mostly is nothing, or all that it could where
-    the model was at work; one that was broken off counts with what the server said by then. One whose server
-    says what cannot be true, or nothing, counts with the most it could take, in the reply's result too.
+    Each attempt gets its own hold: a retry or a failover call reserves only after the previous attempt is
+    settled.
+
+    - A call that failed before its first token costs what its server reported, usually nothing. If the model
+      was already at work, it costs the full bound.
+    - An interrupted call costs what its server reported so far.
+    - A call whose server reports nothing, or impossible usage, costs the full bound, also in the reply's
+      result.
 
     Raises:
-        BudgetExceeded: nothing was called, or not once more.
-        WorkerError: with the step that asked; `WorkerRefused` where the run's permit leaves the worker out.
+        BudgetExceeded: the budget does not allow the call, or another attempt.
+        WorkerError: the call failed; the error names the step.
+        WorkerRefused: the run's permit excludes the worker.
     """
     _check_permit(member, call)
     call = replace(call, sampling=member.with_defaults(call.sampling))
@@ -148,7 +154,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             if reply is None and holds.failed:
                 exc.attempts, exc.step = tuple(holds.failed), call.site.step
             raise
-        except Interrupted as exc:  # a worker's word for it; a run that is cut says so itself
+        except Interrupted as exc:  # raised by the worker; an interrupted run reports it by itself
             message = f"{member.name} was interrupted: {exc.message}"
             raise WorkerUnavailable(
                 message, worker=member.name, step=call.site.step, detail=exc.detail
@@ -158,7 +164,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             if task and task.cancelling():
                 raise
             name = reply.worker if reply else member.name
-            message = f"{name} broke off its own call."  # so that nobody mistakes it for a caller who left
+            message = f"{name} cancelled its own call."  # else it looks like a client that disconnected
             raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
         finally:
             if reply is not None:
@@ -167,70 +173,72 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
 
 
 def _check_permit(member: PoolMember, call: Call) -> None:
-    """Let through whom the call's permit allows, and what only calls others: those are held to it themselves.
+    """Check that the call's permit allows the worker. A worker that only makes inner calls passes: its calls
+    are checked one by one.
 
     Raises:
-        WorkerRefused: the permit leaves the worker out.
+        WorkerRefused: the permit excludes the worker.
     """
     if not (call.terms.permit.allows(member.name) or member.bills_inner_calls):
-        message = f"{quote(member.name)} is none of the workers that this run may call."
+        message = f"This run may not call worker {quote(member.name)}."
         raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)
 
 
 class CallTask:
-    """One call, open until it is left.
+    """One call in a task of its own, open until `leave`.
 
     Args:
-        opening: entered at the first token, as `Worker.open`; it is begun at once.
-        room: how many pieces may wait for their reader.
+        opening: entered at the first token, as `Worker.open`. It starts immediately.
+        room: number of pieces that may queue for the reader.
     """
 
     def __init__(self, opening: AbstractAsyncContextManager[Reply], room: int = 1) -> None:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Reply] = loop.create_future()
-        """The reply, or why there is none."""
+        """The reply, or the error that prevented it."""
         self._left: asyncio.Future[None] = loop.create_future()
         self._pieces = asyncio.Queue[Delta | Exception | None](room)
         self._has_all = False
-        self._told: Exception | None = None
-        """What went wrong after the first token, once its reader knows."""
+        self._delivered_error: Exception | None = None
+        """The error after the first token, once the reader has received it."""
         self._task = asyncio.create_task(self._hold_open(opening))
-        self._task.add_done_callback(_look_at)
-        self.opened.add_done_callback(_look_at)
+        self._task.add_done_callback(_retrieve_exception)
+        self.opened.add_done_callback(_retrieve_exception)
 
     @property
     def has_ended(self) -> bool:
-        """Whether it has spoken or failed."""
+        """Whether the call has started to answer or failed."""
         return self.opened.done()
 
     @property
     def error(self) -> BaseException | None:
-        """Why it will never speak; None: it has, or still may."""
+        """Why the call never answered, or None if it has answered or still may."""
         if not self.opened.done():
             return None
         return asyncio.CancelledError() if self.opened.cancelled() else self.opened.exception()
 
     @property
     def reply(self) -> Reply | None:
-        """What it says, once it has spoken."""
+        """The reply, once the first token has arrived."""
         return self.opened.result() if self.opened.done() and self.error is None else None
 
     @property
     def failure(self) -> Exception | None:
-        """What went wrong in it, before its first token or after, as far as that is known once it is left."""
+        """The call's error, before or after its first token, as far as it is known once the call is left."""
         ended = self._task.done() and not self._task.cancelled()
         failure = self._task.exception() if ended else None
         return failure if isinstance(failure, Exception) else None
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[Reply]:
-        """Its reply once the first token is there; left with the block, so once only.
+        """Yield the reply once the first token has arrived, and leave the call with the block. Can be used
+        only once.
 
         Raises:
-            WorkerError, BudgetExceeded: whatever opening it raised.
+            WorkerError, BudgetExceeded: opening the call failed.
         """
         try:
-            await asyncio.wait([self.opened])  # unlike awaiting it, this does not cancel it with us
+            await asyncio.wait([self.opened])  # awaiting the future itself would cancel it with this task
             yield self.opened.result()
         except BaseException as exc:
             await self.leave(exc)
@@ -239,8 +247,10 @@ class CallTask:
             await self.leave()
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Nobody reads it any more, because of `error`, which its layers see. What has come by now is billed as its server
-        said, and a whole answer counts as one. Closed once this returns.
+        """Stop reading and close the call. `error` is the reason and is raised inside its layers.
+
+        Pieces that have arrived are billed as the server reported. An answer that has arrived in full counts
+        as complete.
         """
         while not self._pieces.empty():
             piece = self._pieces.get_nowait()
@@ -257,7 +267,7 @@ class CallTask:
             return
         if (
             failure := self._task.exception()
-        ) is not None and failure is not self._told:  # which was forgiven
+        ) is not None and failure is not self._delivered_error:  # the reader has handled it
             raise failure
 
     async def _hold_open(self, opening: AbstractAsyncContextManager[Reply]) -> None:
@@ -271,9 +281,9 @@ class CallTask:
                 await self._pieces.put(None)
                 await self._left
         except asyncio.CancelledError:
-            self.opened.cancel()  # a worker that breaks off its own call
+            self.opened.cancel()  # the worker cancelled its own call
             if self.reply is not None and not (self._left.done() or self._task.cancelling()):
-                message = f"{self.reply.worker} broke off its own call."
+                message = f"{self.reply.worker} cancelled its own call."
                 await self._pieces.put(WorkerUnavailable(message, worker=self.reply.worker))
             raise
         except Exception as exc:
@@ -286,12 +296,12 @@ class CallTask:
     async def _relay(self) -> AsyncGenerator[Delta]:
         while (piece := await self._pieces.get()) is not None:
             if isinstance(piece, Exception):
-                self._told = piece
+                self._delivered_error = piece
                 raise piece
             yield piece
 
 
-def _look_at(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
-    """Its error is somebody else's to raise."""
+def _retrieve_exception(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
+    """Retrieve the exception, so that asyncio does not log it. Its reader raises it."""
     if not ended.cancelled():
         ended.exception()

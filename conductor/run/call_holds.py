@@ -1,4 +1,4 @@
-"""What is held for one call and settled of it: for each time that it is made, and for a hedge beside it."""
+"""Budget holds of one call: one per attempt, and one for a hedge."""
 
 import asyncio
 from collections.abc import Generator, Iterable
@@ -26,29 +26,29 @@ from conductor.run.waiting import wait_until_done
 
 @dataclass(slots=True, eq=False)
 class _HeldCall:
-    """A call under way, or the one of two, which is made again until it speaks."""
+    """One of at most two parallel calls, retried until it answers."""
 
     hold: Hold | None = None
-    """For the time that it is made now; None: it is not made at the moment."""
+    """Hold of the current attempt, or None if no attempt is running."""
     left: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """Of its hold."""
+    """Releases the hold."""
     failed: list[Attempt] = field(default_factory=list[Attempt])
-    """The times that are paid."""
+    """Attempts that are settled."""
     is_dropped: bool = False
     waits: bool = False
-    """Its turn has not come: it is not sent."""
+    """Whether the call is still queued and has not been sent."""
     callee: Callee | None = None
-    """Whom it was sent to last; None: nobody said."""
+    """Where it was last sent, or None if unknown."""
 
 
 class CallHolds:
-    """What is held for a call and settled of it: a hold for each time that it is made.
+    """Holds of one call: one per attempt.
 
     Args:
-        ledger: where.
-        member: who is called.
-        bound: the most that the call can take.
-        observer: told of each call that is paid and was made again.
+        ledger: reserves and settles the holds.
+        member: that is called.
+        bound: the most that the call can consume.
+        observer: notified of each settled attempt.
     """
 
     def __init__(
@@ -61,50 +61,56 @@ class CallHolds:
         self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
         self._left = AsyncExitStack()
         self._first = self._begin()
-        """The one that answers, as far as is known."""
+        """The call that answers, as far as is known."""
         self._second: _HeldCall | None = None
-        """A hedge, while two calls are under way."""
+        """The hedge, while two calls are running."""
         self._dropped: tuple[_HeldCall, Attempt | None] | None = None
-        """The one of the two that lost, while it is not paid."""
+        """The loser of the two, until it is settled."""
         self.failed: list[Attempt] = []
-        """The calls that are paid and were made again."""
+        """Settled attempts."""
 
     async def __aenter__(self) -> Self:
-        """With the first hold.
+        """Reserve the first hold.
 
         Raises:
-            BudgetExceeded: it does not fit.
-            StoreUnavailable: it cannot be written down.
+            BudgetExceeded: it does not fit the budget.
+            StoreUnavailable: the hold cannot be stored.
         """
         await self._reserve(self._first)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """What is not settled by now counts with the most that it can have cost where it was sent; a call whose turn never
-        came, and a hedge that was never sent, with nothing.
+        """Settle the rest at the highest possible cost if the call was sent. A queued call or an unsent hedge
+        costs nothing.
         """
-        for made in (self._first, self._second):
-            if made is not None and (made.waits or (made is self._second and made.callee is None)):
-                await self._release(made)
-            elif made is not None and made.callee is not None and (price := self._price_of(made)) is not None:
-                await self._settle(made.hold, price.most(self._bound_of(made)), None, is_bound=price != FREE)
+        for branch in (self._first, self._second):
+            if branch is not None and (branch.waits or (branch is self._second and branch.callee is None)):
+                await self._release(branch)
+            elif (
+                branch is not None
+                and branch.callee is not None
+                and (price := self._price_of(branch)) is not None
+            ):
+                await self._settle(
+                    branch.hold, price.most(self._bound_of(branch)), None, is_bound=price != FREE
+                )
         await self._left.aclose()
 
     @property
     def max_output_tokens(self) -> int:
-        """How long the answer may be."""
+        """Longest answer that the hold allows."""
         return self._bound_of(self._first).output_tokens
 
     @property
     def bound(self) -> Usage:
-        """The most that the call can take, as it is held now."""
+        """The most that the call can consume under its current hold."""
         return self._bound_of(self._first)
 
     def hold(self, *, hedge: bool = False) -> "BranchHold":
         """See `Holds.hold`."""
-        made = self._second if hedge else self._first
-        assert made is not None, "it is held"
-        return BranchHold(self, made)
+        branch = self._second if hedge else self._first
+        assert branch is not None, "the call has a hold"
+        return BranchHold(self, branch)
 
     async def hold_second(self) -> bool:
         """See `Holds.hold_second`."""
@@ -127,7 +133,7 @@ class CallHolds:
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
         """See `Holds.drop`."""
-        assert self._second is not None, "there are two"
+        assert self._second is not None, "two calls are running"
         lost, other = (self._second, self._first) if hedge else (self._first, self._second)
         self._first, self._second = other, None
         lost.is_dropped = True
@@ -156,34 +162,34 @@ class CallHolds:
             await lost.left.aclose()
 
     def _begin(self) -> _HeldCall:
-        made = _HeldCall()
-        self._left.push_async_exit(made.left)
-        return made
+        branch = _HeldCall()
+        self._left.push_async_exit(branch.left)
+        return branch
 
-    async def renew(self, made: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
+    async def renew(self, branch: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
         """See `AttemptHold.renew`."""
-        if not made.is_dropped:
-            failure = self._bill_failure(error, made)
-            attempt = self._attempt(error, failure, made)
+        if not branch.is_dropped:
+            failure = self._bill_failure(error, branch)
+            attempt = self._attempt(error, failure, branch)
             self._note(attempt)
-            made.failed.append(attempt)
-            hold, made.hold = made.hold, None
+            branch.failed.append(attempt)
+            hold, branch.hold = branch.hold, None
             paying = asyncio.create_task(self._pay(hold, [failure], failure))
-            await wait_until_done([paying])  # on record, so it is paid also where the other wins meanwhile
+            await wait_until_done([paying])  # it is recorded, so settle it even if the other call wins
             paying.result()
-            await made.left.aclose()
+            await branch.left.aclose()
             if wait_s:
                 await asyncio.sleep(wait_s)
-            await self._reserve(made)
-            if not made.is_dropped:
-                return self._bound_of(made).output_tokens
-            await self._release(made)
-        raise error  # the other has won meanwhile: this one is on record as it was then, and about to be cancelled
+            await self._reserve(branch)
+            if not branch.is_dropped:
+                return self._bound_of(branch).output_tokens
+            await self._release(branch)
+        raise error  # the other call has won: this one is recorded already and about to be cancelled
 
-    async def _release(self, made: _HeldCall) -> None:
-        hold, made.hold = made.hold, None
+    async def _release(self, branch: _HeldCall) -> None:
+        hold, branch.hold = branch.hold, None
         await self._settle(hold, Decimal(0), Usage(), is_bound=False)
-        await made.left.aclose()
+        await branch.left.aclose()
 
     def _note(self, attempt: Attempt) -> None:
         self.failed.append(attempt)
@@ -194,12 +200,14 @@ class CallHolds:
         return None if self._member.worst_price is None else Decimal(0)
 
     def _lost_race(self, lost: _HeldCall, took_s: float) -> Attempt:
-        """Nobody knows what a call took that was broken off before it said anything: all that it can have. Nothing,
-        where it was not made at the moment, or its turn had not come.
+        """Return the attempt of a call that lost the race.
+
+        Its usage is unknown, so it is billed at its bound. It costs nothing if no attempt was running or it
+        was still queued.
         """
         price, callee = self._price_of(lost), lost.callee or Callee(self._member.name)
         is_billed = price is not None and price != FREE and lost.hold is not None and not lost.waits
-        what = "Its turn had not come" if lost.waits else "It had said nothing"
+        what = "The call was still queued" if lost.waits else "The call had not answered"
         message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
         return Attempt(
             callee.worker,
@@ -212,26 +220,26 @@ class CallHolds:
             deployment=callee.deployment,
         )
 
-    def sent(self, made: _HeldCall, callee: Callee) -> None:
+    def sent(self, branch: _HeldCall, callee: Callee) -> None:
         """See `AttemptHold.sent`."""
-        made.callee = callee
-        if made.hold is not None:
-            made.hold.ask(callee)
+        branch.callee = callee
+        if branch.hold is not None:
+            branch.hold.ask(callee)
 
     async def fail(self, error: WorkerError) -> None:
-        """Pay for a call that gave nothing: what its server said of it, which mostly is nothing."""
+        """Settle a call without an answer at what its server reported, usually nothing."""
         failure = self._bill_failure(error, self._first)
         await self._pay(self._first.hold, [*self._unpaid(charges(None, failure.attempts)), failure], failure)
 
     async def finish(self, result: CallResult) -> None:
-        """Pay for the answer, and for the failed calls before it that are not paid yet."""
+        """Settle the answer and the unsettled failed attempts before it."""
         failed_usd, failed = _sum(self._unpaid(charges(None, result.attempts)))
         usage = None if result.usage is None else result.usage + failed
         cost_usd = total([result.cost_usd, failed_usd])
         await self._settle(self._first.hold, cost_usd, usage, is_bound=result.cost_is_bound)
 
     def _unpaid(self, failed: Iterable[Failure | Attempt]) -> list[Failure | Attempt]:
-        """Those of the calls before the last one that `renew` has not paid: of workers that ask again by themselves."""
+        """Return the earlier attempts that `renew` has not settled: those of workers that retry by themselves."""
         paid = [(each.cost_usd, each.usage) for each in self.failed]
         unpaid: list[Failure | Attempt] = []
         for each in failed:
@@ -242,29 +250,31 @@ class CallHolds:
                 unpaid.append(each)
         return unpaid
 
-    def _bound_of(self, made: _HeldCall) -> Usage:
-        """The most that it can take, as it is held now."""
-        longest = self._bound.output_tokens if made.hold is None else made.hold.max_output_tokens
+    def _bound_of(self, branch: _HeldCall) -> Usage:
+        """Return the most that the call can consume under its current hold."""
+        longest = self._bound.output_tokens if branch.hold is None else branch.hold.max_output_tokens
         is_shorter = longest != self._bound.output_tokens
         return replace(self._bound, output_tokens=longest) if is_shorter else self._bound
 
-    def _price_of(self, made: _HeldCall) -> Price | None:
-        """Where it was sent; before that, the dearest of all places where it may be."""
-        return made.callee.price if made.callee else self._member.worst_price
+    def _price_of(self, branch: _HeldCall) -> Price | None:
+        """Return the price where it was sent. Before that, return the highest price of all places where it
+        may be sent.
+        """
+        return branch.callee.price if branch.callee else self._member.worst_price
 
     def _attempt(
-        self, error: WorkerError, failure: Failure, made: _HeldCall, took_s: float | None = None
+        self, error: WorkerError, failure: Failure, branch: _HeldCall, took_s: float | None = None
     ) -> Attempt:
-        name, callee = error.worker or self._member.name, made.callee
+        name, callee = error.worker or self._member.name, branch.callee
         attempt = Attempt.of(name, failure, took_s=took_s)
         is_there = callee is not None and callee.worker == name
         return replace(attempt, deployment=callee.deployment) if callee and is_there else attempt
 
-    def _bill_failure(self, error: WorkerError, made: _HeldCall) -> Failure:
-        """The failure, with what a call that is probably paid can have cost."""
-        price = self._price_of(made)
+    def _bill_failure(self, error: WorkerError, branch: _HeldCall) -> Failure:
+        """Return the failure. If the call is probably billed, include the most that it can have cost."""
+        price = self._price_of(branch)
         if error.billed_at_bound and price is not None and price != FREE:
-            bound, n_bytes = self._bound_of(made), error.streamed_bytes
+            bound, n_bytes = self._bound_of(branch), error.streamed_bytes
             took = (
                 price.most(bound)
                 if n_bytes is None
@@ -277,10 +287,11 @@ class CallHolds:
         cost_usd, usage = _sum(unpaid)
         await self._settle(hold, cost_usd, None if last.cost_is_bound else usage, is_bound=last.cost_is_bound)
 
-    async def _reserve(self, made: _HeldCall) -> None:
+    async def _reserve(self, branch: _HeldCall) -> None:
         price, bound = self._member.worst_price, self._bound
-        held = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
-        made.hold, made.waits, made.callee = await made.left.enter_async_context(held), False, None
+        reservation = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
+        branch.hold = await branch.left.enter_async_context(reservation)
+        branch.waits, branch.callee = False, None
 
     async def _settle(
         self, hold: Hold | None, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool
@@ -300,19 +311,19 @@ class BranchHold:
     """See `AttemptHold`."""
 
     _holds: CallHolds
-    _made: _HeldCall
+    _branch: _HeldCall
 
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
         """See `AttemptHold.renew`."""
-        return await self._holds.renew(self._made, error, wait_s)
+        return await self._holds.renew(self._branch, error, wait_s)
 
     @contextmanager
     def waiting(self) -> Generator[None]:
         """See `AttemptHold.waiting`."""
-        self._made.waits = True
+        self._branch.waits = True
         yield
-        self._made.waits = False  # not if the wait is broken off: the call is never made then
+        self._branch.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
     def sent(self, callee: Callee) -> None:
         """See `AttemptHold.sent`."""
-        self._holds.sent(self._made, callee)
+        self._holds.sent(self._branch, callee)

@@ -1,8 +1,9 @@
-"""Records, events and tasks as JSON and back: `load(type(value), dump(value)) == value`.
+"""JSON encoding of records, events and tasks: `load(type(value), dump(value)) == value`.
 
-Each value is an object with its class as `type` (`conductor/model/value.py`). Fields that equal their default are left out, so
-a field with a default can be added and older values still load. Money is a text, so that no cent is lost; enumerations are
-their values. msgspec does all of it in C but for what it has no word for: halves of characters and numbers that are not finite.
+- Each value is an object with its class as `type` (`conductor/model/value.py`).
+- Fields that equal their default are omitted, so new fields with a default do not break older values.
+- Money is a string, so that it stays exact. Enumerations are their values.
+- msgspec encodes everything except lone surrogates and non-finite numbers, which fall back to `json`.
 """
 
 import json
@@ -23,7 +24,7 @@ RETIRED_FIELDS = {"PlanRecord": frozenset({"guess"})}
 RETIRED_EVENTS = frozenset({"GuessStarted", "GuessEnded"})
 """Events that older versions wrote: readers of stored events skip them."""
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
-"""How MessagePack begins a float that is infinite or no number."""
+"""MessagePack prefix of a float that is infinite or not a number."""
 _PLACE = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<where>.*)`$", re.DOTALL)
 
 
@@ -32,12 +33,12 @@ class UnreadableRecord(ValueError):
 
 
 def dump(value: Any) -> Json:
-    """Return `value` as what `json.dumps` takes."""
+    """Return `value` as JSON-compatible Python objects."""
     return json.loads(encode(value))
 
 
 def encode(value: Any) -> bytes:
-    """Return `value` as JSON. Halves of characters and numbers that are not finite are as `json.dumps` writes them."""
+    """Return `value` as JSON. Encode lone surrogates and non-finite numbers as `json.dumps` does."""
     try:
         written = msgspec.json.encode(value, enc_hook=_base_value)
     except (UnicodeEncodeError, TypeError):
@@ -49,7 +50,7 @@ def encode(value: Any) -> bytes:
 
 
 def load(kind: type[T], data: Json) -> T:
-    """Return the value of type `kind` that `dump` made `data` of.
+    """Return the value of type `kind` from the output of `dump`.
 
     Raises:
         UnreadableRecord: `data` is not a valid `kind`, or a newer version wrote it.
@@ -64,15 +65,15 @@ def load(kind: type[T], data: Json) -> T:
 
 
 def decode(kind: type[T], written: bytes) -> T:
-    """Return the value of type `kind` that `encode` wrote.
+    """Return the value of type `kind` from the output of `encode`.
 
     Raises:
         UnreadableRecord: as `load`.
-        ValueError: it is no JSON.
+        ValueError: `written` is not JSON.
     """
     try:
         return cast(T, _decoder(kind).decode(written))
-    except (msgspec.MsgspecError, UnicodeDecodeError):  # what `json.dumps` wrote, or an older version
+    except (msgspec.MsgspecError, UnicodeDecodeError):  # written by `json.dumps` or by an older version
         return load(kind, json.loads(written))
 
 
@@ -82,13 +83,13 @@ def _decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
 
 
 def _base_value(value: Any) -> Any:
-    """Return a value of a derived type as JSON has it: a payload may hold any."""
+    """Convert a subclass of a JSON type to that type, because a payload may contain any."""
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
     if isinstance(value, Mapping):
         return dict(cast(Mapping[Any, Any], value))
-    raise TypeError(f"{type(value).__name__} is no JSON")
+    raise TypeError(f"{type(value).__name__} is not a JSON type")
 
 
 def _has_not_finite(value: Any) -> bool:
@@ -99,7 +100,7 @@ def _has_not_finite(value: Any) -> bool:
 
 
 def _without_retired(data: Json) -> Json:
-    """Return `data` without the fields that older versions wrote."""
+    """Return `data` without retired fields."""
     if isinstance(data, list):
         return [_without_retired(each) for each in cast(list[Json], data)]
     if not isinstance(data, dict):
@@ -110,17 +111,17 @@ def _without_retired(data: Json) -> Json:
 
 
 def _explain(error: msgspec.ValidationError, data: Json) -> str:
-    """Return what is wrong, with its place. A newer version is looked for first: it may have fields that this one does
-    not know.
-    """
+    """Return the error with its place. Check for a newer version first, which may have unknown fields."""
     for where, version in _versions(data, ""):
         if type(version) is int and version > VERSION:
-            return f"{where}: the record is of version {version}; this Podium reads up to {VERSION}."
-    found = _PLACE.match(str(error))
-    if found is None or not found["where"]:
+            return (
+                f"{where}: the record has version {version}, but this Podium reads versions up to {VERSION}."
+            )
+    place = _PLACE.match(str(error))
+    if place is None or not place["where"]:
         return f"{error}."
-    where = re.sub(r"\[(.*?)\]", r".\1", found["where"]).lstrip(".")
-    return f"{where}: {found['what']}."
+    where = re.sub(r"\[(.*?)\]", r".\1", place["where"]).lstrip(".")
+    return f"{where}: {place['what']}."
 
 
 def _versions(data: Json, where: str) -> Iterator[tuple[str, Json]]:

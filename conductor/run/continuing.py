@@ -1,7 +1,8 @@
-"""An answer whose stream broke off after its reader had seen words of it: it goes on from there.
+"""Continuation of an answer whose stream broke off after its reader had seen part of it.
 
-What was seen begins the next call's answer (`Call.prefix`); how a model is brought to go on after it is its worker's
-business (`serving/dispatch/continuing.py`). Knows what a step has said so far; does not know who is asked.
+The text so far becomes the prefix of the next call (`Call.prefix`). How a model is made to continue it is up
+to the worker (`serving/dispatch/continuing.py`). This module knows the text of a step, but not which worker
+is called.
 """
 
 from collections.abc import AsyncGenerator
@@ -20,38 +21,38 @@ from conductor.model.worker import PoolMember
 from conductor.run.task import Task
 
 BREAKS = (WorkerUnavailable, WorkerBusy)
-"""How streams break off: another call may bring the rest."""
+"""Errors of an interrupted stream after which another call may deliver the rest."""
 CONTINUATIONS = 2
-"""So often the answer of one step goes on after it broke off, or as often as there are other places, where these are more."""
+"""Continuations per answer, or the number of other deployments if that is higher."""
 BYTES_PER_TOKEN = 4
-"""Of an answer whose tokens nobody counted."""
+"""Estimate for an answer whose tokens were not counted."""
 REPEATED_CHARS = 1000
-"""So much of the end a model may be asked to repeat, so that it is seen where it goes on; a token has a byte at least."""
+"""Longest end of the text that a model may have to repeat, so that the continuation can be aligned."""
 MARK_TOKENS = 16
-"""Of the mark before it."""
+"""Tokens of the mark before the repeated text."""
 
 
 @dataclass(slots=True)
 class Breaks:
-    """Those of one step's answer."""
+    """Interruptions of one step's answer."""
 
     restarts: int = 0
-    """So often the step began again."""
+    """Restarts of the step."""
     continuations: int = 0
-    """So often the answer went on, whether or not it was then begun again."""
+    """Continuations of the answer, also those followed by a restart."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Whose streams broke off, each with its deployment: they are asked after all others."""
+    """Workers and deployments whose streams broke off. They are tried after all others."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """What the reader of an answer has of it when its stream breaks off.
+    """The part of an answer that its reader has when the stream breaks off.
 
     Args:
-        text, reasoning: all of it, whoever wrote it.
-        tokens: about as many as the text took.
-        breaks: how often it broke off.
-        worker: who wrote its end.
+        text, reasoning: in full, from all workers.
+        tokens: approximate tokens of the text.
+        breaks: number of interruptions.
+        worker: author of the newest part.
     """
 
     text: str = ""
@@ -61,17 +62,19 @@ class Shown:
     worker: str = ""
 
     def after(self, reply: Reply) -> "Shown":
-        """With what `reply` has said, which begins with this, until it broke off."""
-        text, said = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
-        is_first = not self.breaks  # what is counted of others may begin with words that were there
+        """Return the state after `reply`, which starts with this text, broke off."""
+        text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
+        is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
-        tokens = self.tokens + max(counted, _tokens(said))
+        tokens = self.tokens + max(counted, _tokens(new_text))
         thoughts = "".join(reply.thoughts)
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
     def continue_call(self, call: Call) -> Call:
-        """`call`, for the rest of the answer. Where its length is limited, what is left of it is estimated, and the call
-        may take more: what a model may have to repeat of the end.
+        """Return `call` for the rest of the answer.
+
+        If its length is limited, the rest is estimated, with room for the end of the text that a model may
+        have to repeat.
         """
         if not self.breaks:
             return call
@@ -86,66 +89,79 @@ class Shown:
         )
 
     def begin(self, reply: Reply) -> None:
-        """Let `reply`, of the rest, begin with this. Of further thoughts nothing is shown: others were."""
+        """Insert this text at the start of `reply`. Further reasoning is dropped, because other reasoning was
+        shown already.
+        """
         if not self.breaks:
             return
         reply.texts.insert(0, self.text)
         reply.thoughts.insert(0, self.reasoning)
         reply.deltas = _words(reply.deltas)
-        note = f"It goes on after {len(self.text)} characters of {self.worker}, whose stream broke off."
+        note = f"Continues after {len(self.text)} characters of {self.worker}, whose stream broke off."
         reply.notes += (note,)
 
     @property
     def result(self) -> CallResult | None:
-        """What a step has to show that no call continued; what its calls took is among its attempts."""
+        """Result of a step that no call has continued. The usage of its calls is among its attempts."""
         if not self.breaks:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
 
     def result_of_open(self, failed: tuple[Attempt, ...]) -> CallResult | None:
-        """Likewise while a call for the rest is under way, of which nobody knows what it took. `failed`: before it."""
+        """Return the result while a call for the rest is open, whose usage is unknown. `failed`: the attempts
+        before it.
+        """
         shown = self.result
         return shown and replace(shown, usage=None, attempts=failed)
 
     def explain(self, error: WorkerError, why: str = "") -> None:
-        """Say in `error` what its reader has, what is missing, and `why`."""
+        """Add to `error` what the reader has, what is missing, and `why`."""
         if self.breaks:
-            has = f"The answer stops after {len(self.text)} characters" if self.text else "No word of it came"
+            has = (
+                f"The answer stops after {len(self.text)} characters"
+                if self.text
+                else "No part of it arrived"
+            )
             error.args = (f"{error.message} {has}: the rest is missing. {why}".rstrip(),)
         elif why:
             error.args = (f"{error.message} {why}",)
 
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
-        """The break as the end of it all, because nobody brings the rest, and `why`; with what failed since."""
+        """Return the interruption as the final error, with the attempts since and `why`."""
         error.attempts = attempts
-        error.usage, error.cost_usd, error.billed_at_bound = None, None, False  # on record where it broke off
+        # The usage is recorded with the interruption.
+        error.usage, error.cost_usd, error.billed_at_bound = None, None, False
         self.explain(error, why)
         return error
 
 
 def other_answer() -> Interrupted:
-    """The error for who has read words of an answer that is not the run's any more."""
+    """Return the error for a client that has read part of an answer that was replaced."""
     return Interrupted(
-        "The answer broke off, and another is written in its place: ask again, or read the run's record."
+        "The answer broke off, and another one is being written. Retry, or read the run's record."
     )
 
 
 def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
-    """Whether a step whose answer broke off, and of which nothing was seen that stands, may begin again: once, or as often as
-    there are other places. At once, so that one which said when to come back
-    is not asked again by itself. A run inside a run has begun its own steps again; the same once more would take its record's
-    place, and what it had paid would be on no record.
+    """Return whether a step may restart after its answer broke off. The caller checks that no shown text has to
+    be kept.
+
+    - A step restarts once, or as often as there are other deployments. It restarts at once, so a worker with
+      a `retry_after_s` is not called again if there is no other.
+    - An inner run does not restart: it has restarted its own steps. A new one would replace its record and
+      lose its costs.
     """
     if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False
-    is_told_when = isinstance(error, WorkerBusy) and error.retry_after_s is not None
-    may_help = member.has_fallback or (error.retryable and not is_told_when)  # one at work is not asked twice
+    has_retry_time = isinstance(error, WorkerBusy) and error.retry_after_s is not None
+    # Without a fallback, respect retry_after_s.
+    may_help = member.has_fallback or (error.retryable and not has_retry_time)
     return _is_filtered(member, error) or (isinstance(error, BREAKS) and may_help)
 
 
 def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
-    """Whether an answer that broke off with `error` goes on. Only words do: none in a form that holds for all of
-    them at once, none whose tokens are accounted for one by one.
+    """Return whether an answer that broke off with `error` can be continued. Formatted answers and answers
+    with log probabilities cannot.
     """
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
@@ -155,15 +171,15 @@ def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerEr
 
 
 def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
-    """Whether an answer whose worker falls silent is not lost, whatever has been seen of it."""
-    silence = WorkerUnavailable("It fell silent.")
+    """Return whether an answer can be restarted or continued if its worker stops sending."""
+    silence = WorkerUnavailable("The worker stopped sending.")
     return may_restart(member, breaks, silence) and may_continue(member, task, breaks, silence)
 
 
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
-    """Whether a provider refused after thoughts alone, and another worker is to be asked."""
-    is_told = error.worker in member.tells_filters
-    return isinstance(error, ContentFiltered) and member.has_fallback and not is_told
+    """Return whether a provider's filter stopped the answer after thoughts only, and another worker may be tried."""
+    is_reported = error.worker in member.tells_filters
+    return isinstance(error, ContentFiltered) and member.has_fallback and not is_reported
 
 
 def _tokens(text: str) -> int:
@@ -171,12 +187,12 @@ def _tokens(text: str) -> int:
 
 
 def byte_size(text: str) -> int:
-    """Of `text` as UTF-8: no fewer than its tokens."""
+    """Return the UTF-8 size of `text`, which is at least its number of tokens."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
-    """Without thoughts, and without a turn as its provider wrote it, which has the rest alone."""
+    """Drop thoughts and the provider's native turn, which would contain only the rest of the answer."""
     async with aclosing(deltas):
         async for delta in deltas:
             yield replace(delta, reasoning="", native=None)

@@ -1,9 +1,8 @@
-"""The events of one run: folded into its record, numbered, and published to whoever subscribes.
+"""The events of one run: folded into its record, numbered, and published to subscribers.
 
-Progress events are few (a plan has a handful of steps), so they are kept and never held up. Pieces of the
-answer are many: the one subscriber that owns the answer gets them all and gives back-pressure, so a slow
-reader slows the worker that writes the answer and nothing grows. Other subscribers lose pieces when they
-are behind, never events.
+Progress events are few, so they are kept and delivered without back-pressure. Pieces of the answer are many.
+The subscriber that owns the answer receives all of them and applies back-pressure: a slow reader slows the
+answering worker, so no buffer grows. Other subscribers lose pieces while they are behind, but never events.
 """
 
 import asyncio
@@ -27,29 +26,32 @@ from conductor.run.fold import after
 from conductor.run.record import Record
 
 ROOM = 64
-"""Pieces of the answer that may wait for one subscriber."""
+"""Pieces of the answer that may queue for one subscriber."""
 
 Deltas = Literal["answer", "all", "none"]
-"""Which pieces of the answer a subscriber gets: every one, as the answer's owner; those it is in time for;
-none."""
+"""Which pieces of the answer a subscriber receives: all, as its owner (`answer`); those it keeps up with
+(`all`); or `none`.
+"""
 Journal = Callable[[Record, int, Event], None]
-"""Called with the record after an event, the event's number and the event, in order, before anybody reads
-it. Must not raise."""
+"""Called in order with the record after an event, the event's number and the event, before any reader
+receives it. Must not raise.
+"""
 
 
 class EventsNotKept(LookupError):
-    """Events between a reader's newest one and the first that a log has happened in another process. Read the
-    record, and subscribe after its `seq`; or read them where the journal keeps them.
+    """Some of the requested events happened in another process and are not in this log.
+
+    Read the record and subscribe after its `seq`, or read the events from the journal's store.
     """
 
 
 class Subscription:
-    """Events for one reader, the terminal one last.
+    """Event stream of one reader, ending with the terminal event.
 
     Args:
-        deltas: which pieces of the answer it gets.
-        on_close: called when it is closed.
-        seq: the number of the newest event by now.
+        deltas: pieces of the answer that it receives.
+        on_close: called when the subscription is closed.
+        seq: number of the newest event so far.
     """
 
     def __init__(self, deltas: Deltas, on_close: "Callable[[Subscription], None]", seq: int = 0) -> None:
@@ -57,20 +59,20 @@ class Subscription:
         self._on_close = on_close
         self._events = deque[tuple[int, Event]]()
         self._waiting: asyncio.Future[None] | None = None
-        """Done once there is an event."""
+        """Done once an event arrives."""
         self._room = asyncio.Semaphore(ROOM)
         self._is_closed = False
         self._newest = seq
         self.seq = seq
-        """The number of the newest event read; a piece of the answer has that of the event before it."""
+        """Number of the newest event read. A piece of the answer has the number of the event before it."""
 
     async def next(self) -> Event:
-        """The next event; not to be called after the terminal one. Cancelling the wait loses nothing."""
+        """Return the next event. Do not call it after the terminal one. Cancelling the wait loses no event."""
         await self._wait()
         return self._take()
 
     async def next_all(self) -> list[Event]:
-        """As `next`, and whatever else has happened by then."""
+        """Wait for the next event and return it with all others that are queued."""
         await self._wait()
         events = [self._take()]
         while self._events:
@@ -101,21 +103,22 @@ class Subscription:
             self._waiting.set_result(None)
 
     def close(self) -> None:
-        """Read no more; the writer waits for this reader no longer."""
+        """Stop reading and release a writer that waits for this reader."""
         if not self._is_closed:
             self._is_closed = True
             self._room.release()
             self._on_close(self)
 
     def deliver(self, seq: int, event: Event) -> None:
-        """Pass on an event that is no piece of the answer; never waits."""
+        """Queue an event that is not a piece of the answer. Never waits."""
         if not self._is_closed:
             self._newest = seq
             self._put(seq, event)
 
     async def deliver_delta(self, delta: AnswerDelta) -> None:
-        """Pass on a piece of the answer: the owner is waited for, others lose it while they are behind.
-        Events may overtake it while it waits, so it is numbered once there is room.
+        """Queue a piece of the answer. Wait if this is the owner; drop the piece if another reader is behind.
+
+        Events may overtake the piece during the wait, so it gets its number once there is room.
         """
         if self._is_closed or self._deltas == "none" or (self._deltas == "all" and self._room.locked()):
             return
@@ -127,19 +130,20 @@ class Subscription:
 
 
 class EventLog:
-    """One run's events and their fold.
+    """Events of one run and their fold into its record.
 
     Args:
-        record: where the run begins, or is continued. What happened before it is not kept here.
-        journal: told of every event.
+        record: state from which the run starts or continues. Earlier events are not kept here.
+        journal: receives every event.
 
-    `answer` is its owner's subscription. A run in the background has no owner: whoever opens it closes that.
+    `answer` is the subscription of the answer's owner. If a background run has no owner, its opener must
+    close `answer`.
     """
 
     def __init__(self, record: Record, journal: Journal | None = None) -> None:
         self.record = record
         self.is_watched = False
-        """Whether somebody wants to see texts while they are written."""
+        """Whether an observer wants texts while they are written."""
         self.answer = Subscription("answer", self._drop, record.seq)
         self._journal = journal
         self._first_seq = record.seq + 1
@@ -148,27 +152,27 @@ class EventLog:
 
     @property
     def has_answer_begun(self) -> bool:
-        """Whether a piece of the answer was shown: from then on it cannot be another answer."""
+        """Whether a piece of the answer was published. From then on the answer cannot be replaced."""
         return self.record.answer_began_s is not None
 
     @property
     def is_answer_seen(self) -> bool:
-        """Whether its client has such a piece. A run around this one reads them as they come, whether anybody streams or
-        not.
+        """Whether the client has received a piece of the answer. An enclosing run always reads pieces as they
+        come.
         """
         is_read = self.record.task.stream or self.record.parent is not None
         return is_read and self.has_answer_begun
 
     def append(self, event: Event) -> None:
-        """Take note of anything but a piece of the answer; never waits."""
+        """Fold and publish any event except a piece of the answer. Never waits."""
         self._fold(event)
         self._publish(event)
 
     async def append_durably(self, event: RunSuspended, write: Callable[[], Awaitable[None]] | None) -> None:
-        """As `append`, and no reader is told before `write` has put the record where every process finds it.
+        """Append `event`, but publish it only after `write` has stored the record.
 
         Raises:
-            PodiumError: whatever `write` raises; nobody was told.
+            PodiumError: `write` failed. The event was not published.
         """
         self._fold(event)
         if write is not None:
@@ -176,25 +180,27 @@ class EventLog:
         self._publish(event)
 
     async def append_delta(self, delta: AnswerDelta) -> None:
-        """Take note of a piece of the answer; waits while the answer's owner is behind. It is not kept for
-        later subscribers.
+        """Fold and publish a piece of the answer. Wait while the owner is behind. Later subscribers do not
+        receive it.
         """
         self._fold(delta)
         for subscription in tuple(self._subscriptions):
             await subscription.deliver_delta(delta)
 
     def end_answer(self, why: RunFailed) -> None:
-        """End the answer for its owner alone, whatever the run does: another is written in place of what was shown."""
+        """End the answer for its owner only, whatever the run does next: another answer replaces the one
+        shown.
+        """
         self.answer.deliver(self.seq, why)
         self.answer.close()
 
     def note_work(self, piece: WorkDelta) -> None:
-        """Tell the journal what the conductor or an inner step is saying; nobody else."""
+        """Pass text of the conductor or an inner step to the journal only."""
         if self._journal is not None:
             self._journal(self.record, self.seq, piece)
 
     async def replay(self) -> None:
-        """Show a run that has ended to its readers once more; nothing is folded again."""
+        """Publish the answer and the terminal event of an ended run again, without folding them."""
         record = self.record
         reasoning = record.answering.reasoning if record.answering else ""
         text = record.shown
@@ -204,7 +210,7 @@ class EventLog:
 
     @property
     def _ending(self) -> Event:
-        """The terminal event of a run that has ended."""
+        """Terminal event of a run that has ended."""
         record = self.record
         if record.status == "finished":
             return RunFinished(record.wall_s, record.answer, record.finish or FinishReason.STOP)
@@ -219,19 +225,20 @@ class EventLog:
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
     ) -> Subscription:
-        """Events from now on, and those kept since `after_seq`; of a run that has ended, at least its end.
+        """Subscribe to events from now on and to those kept since `after_seq`. For an ended run, include at
+        least its end.
 
         Args:
-            after_seq: the newest event that the reader knows; None: all that are kept, wherever they begin.
-            deltas: which pieces of the answer it gets.
+            after_seq: number of the newest event that the reader knows; None for all kept events.
+            deltas: pieces of the answer that it receives.
 
         Raises:
-            EventsNotKept: some after `after_seq` are not here, or it is of another log.
+            EventsNotKept: some events after `after_seq` are not kept here, or it belongs to another log.
         """
         known = self._first_seq - 1 if after_seq is None else after_seq
         if not self._first_seq - 1 <= known <= self.seq:
             raise EventsNotKept(
-                f"Events {self._first_seq} to {self.seq} are kept here; {known} was the last one read."
+                f"This log has events {self._first_seq} to {self.seq}, but the reader requested those after {known}."
             )
         subscription = Subscription(deltas, self._drop, known)
         kept = [(seq, event) for seq, event in self._events if seq > known]

@@ -1,9 +1,9 @@
-"""What happens during a run, as it happens.
+"""Events of a run.
 
-Events are numbered by the plan and the step they belong to: every plan text that was written is a plan of
-its own, so a repair and each further round count up. Exactly one terminal event ends a run, or the part of
-it that one process made. `fold.py` folds events into the record. Times are seconds since the run began,
-without the time between its end in one process and its continuation in another.
+Events are numbered by plan and step. Each plan text gets its own plan number, so a repair and each further
+round count up. Exactly one terminal event ends a run, or the part of it that one process executed. `fold.py`
+folds events into the record. Times are seconds since the run began, excluding the gap between its end in one
+process and its continuation in another.
 """
 
 from decimal import Decimal
@@ -20,12 +20,17 @@ from conductor.plan.plan import Step
 from conductor.run.turns import Given
 
 Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
-"""Who wrote a plan: the conductor (at first, after a complaint, after reading the outcome), the caller, the
-settings, nobody (plain pass-through to a worker), or nobody because no plan could be had."""
+"""Author of a plan.
+
+- `conductor`, `repair`, `revision`: the conductor, at first, after a rejection, or after reading the outcome.
+- `client`: the caller. `workflow`: the settings.
+- `worker`: no author; the request passes straight to one worker.
+- `fallback`: no author; planning failed, and one worker answers alone.
+"""
 
 
 class PlanStarted(Value, frozen=True):
-    """A plan is being written."""
+    """The start of a plan's text."""
 
     at_s: float
     plan: int
@@ -36,7 +41,7 @@ class PlanStarted(Value, frozen=True):
 
 
 class StepPlanned(Value, frozen=True):
-    """A step's last byte is there."""
+    """A complete step in the plan's text."""
 
     at_s: float
     plan: int
@@ -45,50 +50,50 @@ class StepPlanned(Value, frozen=True):
 
 
 class PlanEnded(Value, frozen=True):
-    """A plan's text has ended: it runs, it accepts the answer before, or it is rejected and says why."""
+    """The end of a plan's text: the plan runs, is rejected, or accepts the previous answer."""
 
     at_s: float
     plan: int
     result: CallResult | None = None
-    """The conductor's call; None where no model wrote the plan."""
+    """The conductor's call, or None if no model wrote the plan."""
     accepted: bool = False
     rejection: Failure | None = None
-    """Why it cannot run; its code is `InvalidPlan`."""
+    """Why the plan cannot run. The code is `InvalidPlan`."""
     failure: Failure | None = None
-    """The conductor failed while it wrote."""
+    """The conductor's error while it wrote the plan."""
     why: str = ""
     stopped: bool = False
-    """The run ended while it was written."""
+    """Whether the run ended while the plan was being written."""
 
     @property
     def reject_reason(self) -> Reason | None:
-        """The reason of the rejection."""
+        """Reason of the rejection, if any."""
         return reason_of(self.rejection)
 
 
 class CallQueued(Value, frozen=True):
-    """A call's first token will be delayed, for a reason that is nobody's failure."""
+    """Delay of a call's first token that is not a failure, such as a queue."""
 
     at_s: float
     plan: int
     step: int | None
-    """None: the conductor's."""
+    """None for the conductor's call."""
     worker: str
     why: str
 
 
 class CallFailed(Value, frozen=True):
-    """A call gave no answer, and its worker or another is asked again."""
+    """A failed call. The same worker is retried, or the call fails over to another one."""
 
     at_s: float
     plan: int
     step: int | None
-    """None: the conductor's."""
+    """None for the conductor's call."""
     attempt: Attempt
 
 
 class StepStarted(Value, frozen=True):
-    """A worker is being called."""
+    """The start of a call to a worker."""
 
     at_s: float
     plan: int
@@ -97,8 +102,10 @@ class StepStarted(Value, frozen=True):
 
 
 class StepRestarted(Value, frozen=True):
-    """A worker's answer broke off before any of it was shown, or nobody goes on with it in a run that outlives its
-    readers; its step begins again. `result` holds what was consumed by then; None: the call that failed said nothing.
+    """A restart of a step whose answer broke off.
+
+    Either no part of the answer was shown, or the run outlives its readers and no worker could continue the
+    answer. `result` holds what the interrupted call consumed, or None if it reported nothing.
     """
 
     at_s: float
@@ -109,8 +116,8 @@ class StepRestarted(Value, frozen=True):
 
 
 class StepContinued(Value, frozen=True):
-    """The answering step's words broke off after some were shown; it goes on from there. `result` holds them, and
-    what was consumed by then.
+    """A continuation of the answering step after its text broke off in front of the client. `result` holds
+    the text so far and what it consumed.
     """
 
     at_s: float
@@ -121,17 +128,17 @@ class StepContinued(Value, frozen=True):
 
 
 class StepFirstToken(Value, frozen=True):
-    """A worker's first token is there."""
+    """A worker's first token."""
 
     at_s: float
     plan: int
     step: int
     served_by: str
-    """Who answers: the worker that was planned, or the one it failed over to."""
+    """The worker that answers: the planned one, or the one that the call failed over to."""
 
 
 class StepFinished(Value, frozen=True):
-    """A worker has answered."""
+    """A worker's complete answer."""
 
     at_s: float
     plan: int
@@ -140,7 +147,7 @@ class StepFinished(Value, frozen=True):
 
 
 class StepWaits(Value, frozen=True):
-    """A worker has called tools: its step goes on once their results are there."""
+    """Tool calls by a worker. The step continues once their results arrive."""
 
     at_s: float
     plan: int
@@ -150,9 +157,7 @@ class StepWaits(Value, frozen=True):
 
 
 class StepReused(Value, frozen=True):
-    """A step has the output of an equal step, of a plan whose writing was interrupted. No worker was
-    called.
-    """
+    """Reuse of an equal step's output from a plan whose writing was interrupted. No worker was called."""
 
     at_s: float
     plan: int
@@ -161,17 +166,17 @@ class StepReused(Value, frozen=True):
 
 
 class StepOutcome(StrEnum):
-    """Why a step has no output."""
+    """Reason why a step has no output."""
 
     FAILED = "failed"
     NOT_NEEDED = "not_needed"
-    """The last step does not reach it."""
+    """The last step does not depend on it."""
     CANCELLED = "cancelled"
-    """Its plan was rejected, another step failed, or the caller left."""
+    """Its plan was rejected, another step failed, or the client disconnected."""
 
 
 class StepAborted(Value, frozen=True):
-    """A step ended without an output. `result` holds what was consumed by then, where something was."""
+    """The end of a step without an output. `result` holds what it consumed by then, if anything."""
 
     at_s: float
     plan: int
@@ -182,7 +187,7 @@ class StepAborted(Value, frozen=True):
 
 
 class AnswerDelta(Value, frozen=True):
-    """The next piece of the answer. Shown to the user."""
+    """Next piece of the answer, shown to the user."""
 
     at_s: float
     text: str
@@ -191,23 +196,26 @@ class AnswerDelta(Value, frozen=True):
 
 
 class WorkDelta(Value, frozen=True):
-    """The next piece of what the conductor or an inner step says; only while somebody watches (`EventLog.is_watched`),
-    the first with all that was said by then. For who looks on: no reader of the run gets it, and no record has it.
+    """Next piece of text from the conductor or an inner step.
+
+    It is sent only while an observer watches (`EventLog.is_watched`). The first piece contains all text so
+    far. Readers of the run do not receive it, and it is not recorded.
     """
 
     at_s: float
     plan: int
     step: int | None
-    """None: it is the plan's text."""
+    """None for the plan's text."""
     text: str
     reasoning: str = ""
 
 
 class RunResumed(DefaultingValue, frozen=True):
-    """Another process continues the run. Calls that were open are lost; what had ended stays as it is.
+    """The continuation of a run in another process. Calls that were open are lost; completed ones keep their
+    results.
 
     Args:
-        lost_usd: what was paid, by all processes before, for calls whose ends they did not write down.
+        lost_usd: cost that earlier processes paid for calls whose ends they did not record.
     """
 
     at_s: float
@@ -216,15 +224,16 @@ class RunResumed(DefaultingValue, frozen=True):
 
 
 class RunDetached(Value, frozen=True):
-    """The process leaves the run to another one. Its open calls are closed and on record as cut; what had
-    ended stays as it is. Terminal for the readers in this process only.
+    """The handover of a run to another process. Terminal, but only for readers in this process.
+
+    Open calls are closed and recorded as cut. Completed ones keep their results.
     """
 
     at_s: float
 
 
 class RunFinished(Value, frozen=True):
-    """The answer is complete. Terminal."""
+    """The complete answer. Terminal."""
 
     at_s: float
     answer: str
@@ -232,12 +241,12 @@ class RunFinished(Value, frozen=True):
 
 
 class RunSuspended(DefaultingValue, frozen=True):
-    """The run waits for results of tools: all of it is in its record, and no call is open. Terminal.
+    """Suspension of a run that waits for tool results. No call is open, and the record is complete. Terminal.
 
     Args:
-        calls: those whose results are not there yet, in the order of their numbers.
-        text: that was shown of the answer with them.
-        clock: Unix time; 0: not on record.
+        calls: calls without a result yet, ordered by number.
+        text: part of the answer that was shown with them.
+        clock: Unix time, or 0 if it was not recorded.
     """
 
     at_s: float
@@ -247,8 +256,8 @@ class RunSuspended(DefaultingValue, frozen=True):
 
 
 class ResultsGiven(DefaultingValue, frozen=True):
-    """The client has sent results of tools, `waited_s` after it was told of their calls: the run goes on, perhaps
-    in another process.
+    """Tool results from the client, `waited_s` seconds after it received the calls. The run continues,
+    possibly in another process.
     """
 
     at_s: float
@@ -258,18 +267,18 @@ class ResultsGiven(DefaultingValue, frozen=True):
 
 
 class RunFailed(Value, frozen=True):
-    """There is no answer, or not all of it. Terminal."""
+    """A failure: the answer is missing or incomplete. Terminal."""
 
     at_s: float
     failure: Failure
 
 
 class RunCancelled(Value, frozen=True):
-    """The caller left, and everything under way was closed. Terminal."""
+    """Cancellation of the run; all open calls were closed. Terminal."""
 
     at_s: float
     failure: Failure | None = None
-    """Why, where it did not leave by itself."""
+    """The cause, if the client did not disconnect by itself."""
 
 
 KeptEvent = (
@@ -294,13 +303,13 @@ KeptEvent = (
     | RunFailed
     | RunCancelled
 )
-"""Events that are numbered and kept: all but pieces of texts."""
+"""Events that are numbered and kept: all except pieces of text."""
 Piece = AnswerDelta | WorkDelta
 Event = KeptEvent | Piece
 Terminal = RunFinished | RunSuspended | RunFailed | RunCancelled | RunDetached
-"""Events after which a reader gets no more."""
+"""Events that end a reader's stream."""
 
 
 def reason_of(rejection: Failure | None) -> Reason | None:
-    """Why a plan was rejected; None where it was not."""
+    """Return why a plan was rejected, or None if it was not."""
     return None if rejection is None else Reason(str(rejection.get("reason")))

@@ -1,4 +1,4 @@
-"""Events into the record: the record of a run is the fold of its events, and of nothing else."""
+"""Fold of events into the record of a run. The record depends on nothing else."""
 
 from collections.abc import Iterable
 
@@ -38,12 +38,13 @@ from conductor.run.turns import Given, Segment, StepTurn
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
 STREAM_TICK_S = 0.1
-"""While the answer streams, the record's time moves on in ticks this long: a copy of the record for each
-piece would cost more than the rest of what is done for it."""
+"""Resolution of the record's time while the answer streams. A copy of the record for each piece would
+dominate the cost.
+"""
 
 
 def after(record: Record, event: Event) -> Record:
-    """The record once `event` has happened. Pieces of the answer have the number of the event before them."""
+    """Return the record after `event`. A piece of the answer has the number of the event before it."""
     if isinstance(event, AnswerDelta):
         return _show(record, event)
     if isinstance(event, WorkDelta):
@@ -52,7 +53,7 @@ def after(record: Record, event: Event) -> Record:
 
 
 def _show(record: Record, piece: AnswerDelta) -> Record:
-    """A piece of the answer moves the time; its text is kept once, at the end: see `RunFinished`."""
+    """Advance the time for a piece of the answer. Its text is recorded once, with `RunFinished`."""
     if record.answer_began_s is None:
         return replace(record, answer_began_s=piece.at_s, wall_s=max(record.wall_s, piece.at_s))
     if piece.at_s < record.wall_s + STREAM_TICK_S:
@@ -61,7 +62,7 @@ def _show(record: Record, piece: AnswerDelta) -> Record:
 
 
 Changes = dict[str, object]
-"""Fields of a record and what they are now: the record is copied once for each event."""
+"""Changed fields of a record, collected so that the record is copied once per event."""
 
 
 def _changes(record: Record, event: KeptEvent) -> Changes:
@@ -171,7 +172,7 @@ def _step_after(record: Record, step: StepRecord, event: StepEvent) -> StepRecor
             earlier = record.plans[event.from_plan].steps[event.step]
             return replace(earlier, planned_s=step.planned_s, reused_from=event.from_plan)
         case StepAborted():
-            if step.is_between_turns:  # its last call is in its turns
+            if step.is_between_turns:  # the turns contain its last call
                 step, event = replace(step, started_s=None), replace(event, result=None)
             return replace(
                 step,
@@ -192,7 +193,7 @@ def _suspend(record: Record, event: RunSuspended) -> Changes:
 
 
 def _give(record: Record, event: ResultsGiven) -> Changes:
-    """Hand the results to the steps that asked, and begin the next segment."""
+    """Assign the results to the steps that called the tools, and begin the next segment."""
     *earlier, last = record.segments
     given = event.given
     plans = tuple(
@@ -219,7 +220,7 @@ def _give_step(step: StepRecord, given: Given, at_s: float) -> StepRecord:
 
 
 def _resume(record: Record, event: RunResumed) -> Changes:
-    """Close what the process before had open: its plan's text, its calls, its answer's reader."""
+    """Close what the earlier process left open: the plan's text, calls, and the answer's reader."""
     return {
         "status": "running",
         "plans": _cut_plans(record.plans, event.at_s),
@@ -231,13 +232,13 @@ def _resume(record: Record, event: RunResumed) -> Changes:
 
 
 def _cut_plans(plans: tuple[PlanRecord, ...], at_s: float) -> tuple[PlanRecord, ...]:
-    """`plans` without an open call; those before the last one have none. Cutting twice is cutting once."""
+    """Return `plans` without open calls; only the last plan can have one. The function is idempotent."""
     return (*plans[:-1], _cut_plan(plans[-1], at_s)) if plans else ()
 
 
 def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
-    """Its text, where that was not at its end, is interrupted for good; else its open steps can be started
-    again.
+    """Mark an incomplete text as interrupted. If the text is complete, reset the open steps so that they can
+    start again.
     """
     if not plan.cut and (plan.ended_s is None or plan.stopped):
         plan = replace(plan, ended_s=at_s, failure=CUT, why=CUT.message, cut=True)
@@ -248,7 +249,7 @@ def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
 
 
 def _break_step(step: StepRecord, event: StepBreak) -> StepRecord:
-    """Its call is over, and another is about to be made."""
+    """Reset a step whose call has ended and will be repeated."""
     if event.result is not None:
         return _cut_step(replace(step, result=event.result), "planned", event.at_s, event.failure)
     took_s = event.at_s - (event.at_s if step.started_s is None else step.started_s)
@@ -265,7 +266,7 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
     if step.started_s is None or is_between_turns:
         return step
     result = step.result
-    known = result if result and result.inner_run is None else None  # a run inside this one counts for itself
+    known = result if result and result.inner_run is None else None  # an inner run is counted by itself
     lost = Attempt(
         step.served_by or step.worker,
         why.code,
@@ -282,7 +283,7 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
 
 
 def _without_call(step: StepRecord, lost: tuple[Attempt, ...]) -> StepRecord:
-    """With the calls that it has `lost`, and none under way."""
+    """Return the step with the lost call added and no call open."""
     return replace(
         step,
         cut=(*step.cut, *lost),
@@ -296,7 +297,7 @@ def _without_call(step: StepRecord, lost: tuple[Attempt, ...]) -> StepRecord:
 
 
 def fold(record: Record, events: Iterable[Event]) -> Record:
-    """`record` after all of `events`."""
+    """Return `record` after all `events`."""
     for event in events:
         record = after(record, event)
     return record

@@ -1,7 +1,7 @@
-"""How a run stays inside its budget.
+"""Budget enforcement of a run.
 
-Reserve before a call, settle after it: two parallel steps cannot spend the same last cent. A run's ledger
-may draw on another one, such as an account's.
+Reserve before a call and settle after it, so that two parallel steps cannot spend the same money. A run's
+ledger may draw on a parent, such as an account's ledger.
 """
 
 import asyncio
@@ -17,92 +17,89 @@ from conductor.model.usage import FREE, MILLION, Price, Usage
 from conductor.model.value import Value
 
 LEAST_ANSWER_TOKENS = 64
-"""An answer cut shorter than this by the budget is not worth paying its prompt for."""
+"""Shortest answer worth paying a prompt for, if the budget limits its length."""
 
 
 class Budget(Value, frozen=True):
-    """What one request may consume, all its calls together, planning included. None: as much as it takes."""
+    """Limits of one request for all its calls, planning included. None means unlimited."""
 
     max_cost_usd: Decimal | None = None
     max_tokens: int | None = None
 
     def part(self, n: int) -> "Budget":
-        """Of `n` requests that share it."""
+        """Return the share of each of `n` requests that split the budget."""
         cost_usd = None if self.max_cost_usd is None else self.max_cost_usd / n
         return Budget(cost_usd, None if self.max_tokens is None else max(1, self.max_tokens // n))
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """A reserved part of a budget, for one call."""
+    """Reservation of a budget for one call."""
 
     cost_usd: Decimal
     tokens: int
     max_output_tokens: int
-    """How long the answer may be for the call to stay inside the budget: ask the model for no more."""
+    """Longest answer that keeps the call inside the budget. Pass it to the model as its limit."""
     settled: bool = False
     upper: "Hold | None" = None
-    """The same part of the ledger that this one draws on."""
+    """The matching hold in the parent ledger."""
     callee: Callee | None = None
-    """Whom the call was sent to last, who bills it; None: nobody yet."""
+    """The worker that the call was last sent to and that bills it, or None before it is sent."""
 
     def ask(self, callee: Callee) -> None:
-        """Note whom the call is sent to, here and in the ledgers above."""
+        """Record where the call is sent, here and in the parent ledgers."""
         self.callee = callee
         if self.upper is not None:
             self.upper.ask(callee)
 
 
 class Ledger(Protocol):
-    """What reserves and counts money and tokens. Its methods may wait, so that one can be kept in a
-    database.
-    """
+    """Reserves and counts money and tokens. The methods are async so that a ledger can be kept in a database."""
 
     def hold(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> AbstractAsyncContextManager[Hold]:
-        """Reserve what a call costs at worst; `settle` it inside the block. Whatever is not settled counts
-        as spent in full.
+        """Reserve the maximum cost of a call. Call `settle` inside the block; an unsettled hold counts as
+        spent in full.
 
         Args:
             price: of the worker to be called.
-            input_tokens: an upper bound of the prompt's length.
-            max_output_tokens: of the answer's.
-            what: whom the money is for, for the error.
+            input_tokens: upper bound of the prompt's length.
+            max_output_tokens: upper bound of the answer's length.
+            what: purpose of the call, for the error message.
 
         Raises:
-            BudgetExceeded: not even a short answer fits. Nothing was held.
+            BudgetExceeded: not even a short answer fits. Nothing was reserved.
         """
         ...
 
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """Replace `hold` by what the call took; by all of it where that is unknown, or nothing a call can
-        take.
+        """Replace `hold` by the actual usage. Keep the full hold if the usage is unknown or impossible.
 
         Args:
             hold: of the call.
-            cost_usd: what it took; None: not known.
-            usage: likewise.
-            is_bound: `cost_usd` is the most that it can have cost.
+            cost_usd: actual cost, or None if unknown.
+            usage: actual tokens, or None if unknown.
+            is_bound: whether `cost_usd` is only an upper bound.
         """
         ...
 
 
 @dataclass(slots=True, eq=False)
 class BudgetLedger:
-    """Spending under one budget, in memory. Used from one event loop.
+    """Spending under one budget, in memory. Use it from one event loop.
 
-    A call whose usage never becomes known (a cut stream) is counted against the budget with all that was
-    held for it, while the record says that its cost is unknown.
+    A call whose usage never becomes known, such as a cut stream, counts with its full hold. The record still
+    shows its cost as unknown.
     """
 
     budget: Budget = Budget()
     spent_usd: Decimal = Decimal(0)
     spent_tokens: int = 0
     parent: Ledger | None = None
-    """Every hold here is held there too."""
+    """Ledger in which every hold is reserved as well."""
     holds: list[Hold] = field(default_factory=list[Hold])
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -112,17 +109,17 @@ class BudgetLedger:
     ) -> AsyncGenerator[Hold]:
         """See `Ledger.hold`.
 
-        Where others hold too much of what is left, this waits for them to settle: they mostly take far less
-        than the worst. Where nobody else holds anything, the answer is shortened to what the budget allows.
+        If other holds take too much of the rest, wait until they settle; most calls use far less than they
+        reserve. If there are no other holds, shorten the answer to what the budget allows.
         """
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self.holds.append(hold)
         async with AsyncExitStack() as stack:
             if self.parent is not None:
-                drawn = self.parent.hold(price, input_tokens, hold.max_output_tokens, what)
+                parent_hold = self.parent.hold(price, input_tokens, hold.max_output_tokens, what)
                 try:
-                    hold.upper = await stack.enter_async_context(drawn)
-                except BaseException:  # also while it waits: nothing was called
+                    hold.upper = await stack.enter_async_context(parent_hold)
+                except BaseException:  # also if the wait is cancelled: nothing was called
                     self._book(hold, Decimal(0), 0)
                     raise
                 if hold.upper.max_output_tokens < hold.max_output_tokens:
@@ -148,18 +145,18 @@ class BudgetLedger:
             await self.parent.settle(hold.upper, cost_usd, usage, is_bound=is_bound)
 
     def spend(self, cost_usd: Decimal, usage: Usage) -> None:
-        """Count what was spent before: by the process that ran this run's beginning."""
+        """Count spending of earlier processes that ran this run."""
         self.spent_usd += cost_usd
         self.spent_tokens += usage.total_tokens
 
     @property
     def on_hold_usd(self) -> Decimal:
-        """What is reserved for calls under way."""
+        """Money reserved for open calls."""
         return sum((hold.cost_usd for hold in self.holds), Decimal(0))
 
     @property
     def on_hold_tokens(self) -> int:
-        """Likewise, in tokens."""
+        """Tokens reserved for open calls."""
         return sum(hold.tokens for hold in self.holds)
 
     def _book(self, hold: Hold, cost_usd: Decimal, tokens: int) -> None:
@@ -167,15 +164,15 @@ class BudgetLedger:
         self.holds.remove(hold)
         self.spent_usd += cost_usd
         self.spent_tokens += tokens
-        self._tell_waiting()
+        self._notify_waiting()
 
     def _shorten(self, hold: Hold, shorter: Hold) -> None:
-        """Give back what an answer cannot take that the upper ledger cut."""
+        """Release what the answer cannot use after the parent ledger shortened it."""
         hold.cost_usd, hold.tokens = shorter.cost_usd, shorter.tokens
         hold.max_output_tokens = shorter.max_output_tokens
-        self._tell_waiting()
+        self._notify_waiting()
 
-    def _tell_waiting(self) -> None:
+    def _notify_waiting(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -194,7 +191,7 @@ class BudgetLedger:
 
     @property
     def _can_be_freed(self) -> bool:
-        """Whether calls under way hold some of what is limited: a free call holds no money that its end would free."""
+        """Whether open calls hold some of what is limited. Free calls hold no money."""
         holds_money = self.budget.max_cost_usd is not None and self.on_hold_usd > 0
         return holds_money or (self.budget.max_tokens is not None and bool(self.holds))
 
@@ -203,8 +200,8 @@ class BudgetLedger:
         return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
 
     def _room(self, price: Price | None, input_tokens: int) -> int | None:
-        """How many tokens an answer may be long inside what is left; None: no limit; below 0: the prompt
-        alone is too much.
+        """Return the longest answer, in tokens, that the rest of the budget allows. None means unlimited;
+        below 0, the prompt alone exceeds it.
         """
         rooms = [
             room
@@ -232,7 +229,7 @@ class BudgetLedger:
     def _budget_error(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> BudgetExceeded:
-        """The error, about the limit that leaves less room; about the price where there is none."""
+        """Return the error about the tighter limit, or about the price if it is unknown."""
         by_tokens, by_cost_room = self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens)
         by_cost = by_cost_room is not None and (
             by_tokens is None or price is None or by_cost_room <= by_tokens
@@ -270,11 +267,11 @@ class BudgetLedger:
 
 
 def could_cost(worst_usd: Decimal, least_usd: Decimal) -> tuple[str, str]:
-    """Return the most that a call could cost, and the words for it.
+    """Return the highest cost of a call and its phrase for the error message.
 
     Args:
-        worst_usd: with the longest answer that was asked for.
-        least_usd: with the shortest that is worth its prompt.
+        worst_usd: cost with the longest requested answer.
+        least_usd: cost with the shortest answer worth paying for.
     """
     worst, least = (f"${each.normalize():f}" for each in (worst_usd, least_usd))
     shortest = "" if worst == least else f" ({least} with the shortest answer)"

@@ -1,4 +1,4 @@
-"""Open a run, resume one from its record, and what was spent of its budget by then."""
+"""Open a run, resume one from its record, and count what it has spent."""
 
 import asyncio
 import random
@@ -31,22 +31,23 @@ from conductor.run.waiting import wait_until_done
 
 
 def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Decimal, Usage]:
-    """What the calls of a run and of the runs inside it took by now. Those of which nothing is on record count with
-    the most that they can have taken, and with no less than `lost_usd` together.
+    """Return what the calls of a run and its inner runs have consumed.
+
+    Calls without a recorded usage count with their bound, but together with no less than `lost_usd`.
     """
     open_usd, usage = Decimal(0), Usage()
     for record in records:
         usage += sum((call.usage for call in records.calls_of(record) if call.usage is not None), Usage())
         for call in record.unmetered_calls:
             worst_usd, bound = _worst(call, record, team)
-            open_usd += Decimal(0) if call.cost_usd else worst_usd  # 0: nobody said what it took
+            open_usd += Decimal(0) if call.cost_usd else worst_usd  # 0: its usage is unknown
             usage += bound
     return records.known_usd + max(open_usd, lost_usd), usage
 
 
 def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Usage]:
-    """The most that a call can have taken. Nothing for a run inside this one, which counts for itself, and
-    for a worker that is gone.
+    """Return the most that a call can have consumed. It is zero for a removed worker and for an inner run,
+    which is counted by itself.
     """
     conductor, sampling = team.conductor, record.task.sampling
     if call.writes_plan and conductor is not None and conductor.member.name == call.worker:
@@ -60,23 +61,23 @@ def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Us
 
 
 WriteDown = Callable[[RunRecords], Awaitable[None]]
-"""Puts the records of a run that is about to wait for its client where every process finds them."""
+"""Stores the records of a run durably before the run is suspended."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a run shares with the runs inside it.
+    """State that a run shares with its inner runs.
 
     Args:
-        team: who plans, and who may answer.
-        ledger: the spending of all of them.
-        refusals: what workers have refused so far.
-        owner: the process that runs them.
-        account: who asked for them.
-        journal: told of every event of each.
-        earlier: the records of runs inside it to continue from, by id.
-        taken: those of them that are continued.
-        write_down: puts the records of all of them where every process finds them.
+        team: plans and answers.
+        ledger: their common spending.
+        refusals: refusals by workers so far.
+        owner: the process that executes them.
+        account: that requested the run.
+        journal: receives every event of each run.
+        earlier: records of inner runs to continue from, by id.
+        taken: ids of those that are continued.
+        write_down: stores the records of all of them durably.
     """
 
     team: Team
@@ -103,23 +104,24 @@ async def open_run(
     journal: Journal | None = None,
     write_down: WriteDown | None = None,
 ) -> AsyncGenerator[Run]:
-    """Run `task` over `team` for as long as the block lasts.
+    """Run `task` with `team` until the end of the block.
+
+    A run that is still active at the end of the block is cancelled. `Run.detach` leaves it to another process
+    instead.
 
     Args:
-        team: who plans, and who may answer.
-        task: what to do.
-        id: the run's name; made up where None.
-        ledger: what its budget draws on, such as an account's.
-        trace_id: of the trace it belongs to.
-        owner: the process that runs it, for the record.
-        account: who asked for it, for the record.
-        journal: told of every event of the run and of the runs inside it, before any reader.
-        write_down: awaited before the run is suspended: it can be continued from what it is given.
-
-    A run that has not ended with its block is cancelled; `Run.detach` leaves it to another process.
+        team: plans and answers.
+        task: to run.
+        id: of the run; generated if None.
+        ledger: parent of the run's budget, such as an account's ledger.
+        trace_id: of the trace that the run belongs to.
+        owner: the process that executes the run, for the record.
+        account: that requested the run, for the record.
+        journal: receives every event of the run and its inner runs, before any reader.
+        write_down: awaited before the run is suspended. The run can be continued from its argument.
 
     Raises:
-        BadTask: before anything is called. Whatever happens later is the run's terminal event.
+        BadTask: the task is invalid. No model was called. Later errors end the run with a terminal event.
     """
     ledger = BudgetLedger(task.budget, parent=ledger)
     family = Family(team, ledger, owner=owner, account=account, journal=journal, write_down=write_down)
@@ -140,25 +142,25 @@ async def resume_run(
     write_down: WriteDown | None = None,
     paid_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
-    """Continue a run that another process has left, or one that waits for results of tools, for as long as the
-    block lasts.
+    """Continue a run that another process has left, or one that waits for tool results, until the end of the
+    block.
 
-    No step that had ended is called again, and what was spent is counted once. Calls that were open are
-    lost and made again. They count with what is on record of them; where nothing is, as after a kill, with
-    the most they could take. Those that were paid all the same are in the record's cost from now on.
+    Completed steps are not called again, and spending is counted once. Open calls were lost and are repeated.
+    A lost call counts with its recorded usage, or with its bound if there is none. Lost calls that were
+    billed are part of the record's cost from now on.
 
     Args:
-        team: as `open_run`; it must have the workers that the record's plans name.
-        records: of the run and of the runs inside it, as far as they had got.
-        ledger: what the run's budget draws on from now on.
-        owner: the process that continues it, for the record.
+        team: as for `open_run`. It must have the workers that the record's plans name.
+        records: of the run and its inner runs, as of their last event.
+        ledger: parent of the run's budget from now on.
+        owner: the process that continues the run, for the record.
         journal: as for `open_run`.
         write_down: as for `open_run`.
-        given: what a run that waits has waited for.
-        paid_usd: what is known to be paid for the run and the runs inside it, as far as whoever pays knows.
+        given: tool results for a run that waits.
+        paid_usd: what the payer's ledger has booked for the run and its inner runs.
 
     Raises:
-        BadTask: the team cannot do the record's task any more. Nothing was called.
+        BadTask: the team no longer supports the task. No model was called.
     """
     record = records.record
     budget = BudgetLedger(record.task.budget, parent=ledger)
@@ -190,14 +192,14 @@ async def _running(
     lost_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
     run = Run(log, None if outer else family.earlier, outer)
-    was_given_up = log.record.status == "cancelled" and outer is not None  # it can be wanted again
+    was_given_up = log.record.status == "cancelled" and outer is not None  # its step may be restarted
     goes_on = given is not None or was_given_up or log.record.status in ("running", "detached")
     if not goes_on:
         await log.replay()
         yield run
         return
     members = _members(family, run)
-    if given is not None:  # once it can go on: what is on record of it was given for good
+    if given is not None:  # only now that the run can continue: recorded results are final
         log.append(ResultsGiven(log.record.wall_s, given, family.owner, _waiting_time_s(log.record)))
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
@@ -223,9 +225,7 @@ async def _running(
 
 
 def _waiting_time_s(record: Record) -> float:
-    """How long a run that is suspended has waited, by the clocks of the processes that had it; never less than
-    nothing.
-    """
+    """Return how long a suspended run has waited, by the clocks of the processes that had it. Never negative."""
     suspended = record.segments[-1].suspended if record.segments else 0.0
     return max(0.0, time.time() - suspended) if suspended else 0.0
 
@@ -243,7 +243,7 @@ def _begin(
     parent: CallSite | None = None,
     trace_id: str | None = None,
 ) -> Record:
-    """The record of a run that has not begun, with the order in which the conductor will see its workers."""
+    """Return the record of a new run, with the order in which the conductor will see its workers."""
     team = family.team
     names = list(team.members_for(task))
     if task.depth > 0 and task.plan is None:
@@ -254,16 +254,16 @@ def _begin(
 
 
 def _members(family: Family, run: Run) -> dict[str, PoolMember]:
-    """The workers of the run in its record's order, the whole team among them where the task allows depth.
+    """Return the run's workers in the order of its record, including the whole team if the task allows depth.
 
     Raises:
-        BadTask: one of them is gone.
+        BadTask: one of them no longer exists.
     """
     record = run.record
     allowed = family.team.members_for(record.task)
-    if gone := set(record.workers) - {*allowed, TEAM}:
+    if missing := set(record.workers) - {*allowed, TEAM}:
         raise BadTask(
-            f"The run needs the worker {min(gone)!r}, which is not there any more.", param="podium.workers"
+            f"The run needs worker {min(missing)!r}, which no longer exists.", param="podium.workers"
         )
 
     @asynccontextmanager
@@ -281,9 +281,7 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
 
 @asynccontextmanager
 async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
-    """The run that answers `call`: the one that a process before had begun with the same task, or a new
-    one.
-    """
+    """Open the inner run that answers `call`: one that an earlier process began with the same task, or a new one."""
     site = call.site
     waiting = find_waiting(call, family.earlier)
     if waiting is not None:
@@ -328,9 +326,7 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
 
 
 def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> Record | None:
-    """The record of a run inside `outer` that asks the same and answers no other step; nobody else continues
-    it.
-    """
+    """Return an earlier inner run of `outer` with the same task that no other step uses, and reserve it."""
     answers = {call.inner_run for call in outer.calls}
     same = [
         record
@@ -346,14 +342,14 @@ def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> 
         for record in same
         if record.parent and (record.parent.plan, record.parent.step) == (site.plan, site.step)
     ]
-    found = next(iter(here or same), None)
-    if found is not None:
-        family.taken.add(found.id)
-    return found
+    earlier = next(iter(here or same), None)
+    if earlier is not None:
+        family.taken.add(earlier.id)
+    return earlier
 
 
 def _new_id(family: Family, site: CallSite) -> str:
-    """Named after the step that asks, and unlike every earlier one."""
+    """Return an id derived from the step's position that no earlier run has."""
     id = f"{site.run}.{site.plan}.{site.step}"
     while id in family.earlier:
         id += "+"

@@ -1,8 +1,9 @@
-"""What a run does next, decided from its record and its task alone, so that any process can continue it.
+"""The next move of a run, decided from its record and its task alone, so that any process can continue it.
 
-A plan (given, or written by the conductor, repaired once, else one worker answers alone), its steps, and
-for more than one round the conductor's verdict on the outcome. A further round that fails keeps the answer
-before it.
+- Plan: given, or written by the conductor and repaired at most once. Otherwise one worker answers alone.
+- Steps: run as far as they have not ended.
+- Rounds: if more than one is allowed, the conductor reviews the outcome. If a further round fails, the
+  previous answer stands.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -19,15 +20,15 @@ from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record
 
 AGAIN_WITHIN_S = 10.0
-"""A plan that broke off later than that, after a long silence say, is not written again: one worker answers."""
+"""Longest writing time after which an interrupted plan is written again. After that, one worker answers alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Ask the conductor for a plan, and run it while it is written.
+    """Request a plan from the conductor, and run it while it is written.
 
     Args:
-        source: why it is asked.
+        source: reason of the request.
         round: from 0.
     """
 
@@ -46,14 +47,14 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContinuePlan:
-    """Run what is left of a plan whose text is complete."""
+    """Run the remaining steps of a complete plan."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End with this answer; None: the task asked for the plan alone."""
+    """End with this answer, or with None if the task is `plan_only`."""
 
     result: CallResult | None
 
@@ -75,16 +76,16 @@ def next_move(
     has_conductor: bool,
     tells_filters: Collection[str] = (),
 ) -> Move:
-    """What the run of `record` does next.
+    """Return the next move of a run.
 
     Args:
-        record: as far as it has got; no call of it is under way.
-        fallbacks: who may answer alone, in order.
-        has_conductor: whether somebody can write a plan.
-        tells_filters: the workers whose content filter the client is told of; see `PoolMember.tells_filters`.
+        record: current state; no call may be open.
+        fallbacks: workers that may answer alone, in order.
+        has_conductor: whether a conductor can write a plan.
+        tells_filters: workers whose content filter is reported to the client; see `PoolMember.tells_filters`.
     """
     task = record.task
-    while record.plans and record.plans[-1].is_interrupted:  # what was decided before it is decided again
+    while record.plans and record.plans[-1].is_interrupted:  # the decision before it is made again
         record = replace(record, plans=record.plans[:-1])
     if not record.plans:
         if task.plan is not None:
@@ -106,7 +107,7 @@ def next_move(
 
 
 def _filter_failure(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
-    """Return the failure of a plan or its last step whose prompt a provider refused, if no other is to be sent it."""
+    """Return the failure of a plan or its last step that a content filter refused and that is not retried elsewhere."""
     last = plan.steps[-1] if plan.steps else None
     failure = plan.failure or (last.failure if last and last.status == "failed" else None)
     if failure is not None and failure.is_a(ContentFiltered) and failure.get("worker") in tells_filters:
@@ -121,13 +122,13 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
         return WritePlan("repair", plan.round)
     if plan.round > 0:
         return _keep(record)  # the record has both rejections
-    why = f"the plan was refused twice, last as {plan.reject_reason}: {rejection.message}"
+    why = f"the plan was rejected twice, last as {plan.reject_reason}: {rejection.message}"
     return _fall_back(record, fallbacks, why)
 
 
 def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
-    """A text that broke off soon is written once more, as a step begins again; what had failed before its first word was tried
-    again by the conductor's own layers.
+    """Write a plan again if its text broke off early. Failures before its first token were already retried by
+    the conductor's call layers.
     """
     failures = [each.failure for each in record.plans if each.round == plan.round and each.failure]
     first = failures[0]
@@ -156,13 +157,15 @@ def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> 
 
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:
-    """One worker answers the user's own question; the next one, where it fails before it has said a word."""
+    """Let one worker answer the user's question. If it fails before its first token, the next move tries
+    another one.
+    """
     tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
     left = [name for name in fallbacks if name not in tried]
     if left:
         return RunPlan(_alone(left[0]), "fallback", why)
     overflow = next((each for each in _failures(record) if each.is_a(ContextOverflow)), None)
-    return _give_up(record, overflow or failure or Failure.of(NoPlan(f"No plan could be had: {why}.")))
+    return _give_up(record, overflow or failure or Failure.of(NoPlan(f"Planning failed: {why}.")))
 
 
 def _failures(record: Record) -> Iterator[Failure]:
@@ -172,16 +175,16 @@ def _failures(record: Record) -> Iterator[Failure]:
 
 
 def _give_up(record: Record, failure: Failure) -> Move:
-    """The answer before stands, where there is one and nothing else was shown."""
+    """Keep the previous answer if there is one and no other text was shown. Otherwise fail."""
     if record.last_answer_plan is None or record.answer_began_s is not None or record.task.strict:
         return Fail(failure)
     return _keep(record)
 
 
 def _keep(record: Record) -> Finish:
-    kept = record.last_answer_plan
-    assert kept is not None, "a further round follows an answer"
-    return Finish(kept.steps[-1].result)
+    plan = record.last_answer_plan
+    assert plan is not None, "a further round follows an answer"
+    return Finish(plan.steps[-1].result)
 
 
 def _alone(worker: str) -> Plan:
@@ -190,5 +193,7 @@ def _alone(worker: str) -> Plan:
 
 def _no_conductor() -> Failure:
     return Failure.of(
-        NoPlan("No conductor may plan this, and the request brings no plan. Set `conductor` in the settings.")
+        NoPlan(
+            "No conductor is available for this run, and the request has no plan. Set `conductor` in the settings."
+        )
     )

@@ -1,4 +1,4 @@
-"""One plan of a run, and its steps, as the record keeps them."""
+"""Records of a plan and of its steps."""
 
 from collections.abc import Iterator
 from decimal import Decimal
@@ -17,14 +17,14 @@ StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_nee
 
 
 class UnmeteredCall(Value, frozen=True):
-    """A call that was begun and whose tokens nobody reported.
+    """A call that was started and whose token usage was never reported.
 
     Args:
-        worker: who was asked.
-        prompt: what it was shown.
-        cost_usd: what it cost, where that is known all the same.
-        writes_plan: whether it is a conductor's.
-        is_open: it is under way.
+        worker: that was called.
+        prompt: that was sent.
+        cost_usd: cost, or None if unknown.
+        writes_plan: whether it is a conductor's call.
+        is_open: whether it is still running.
     """
 
     worker: str
@@ -35,7 +35,7 @@ class UnmeteredCall(Value, frozen=True):
 
 
 class StepRecord(Value, frozen=True):
-    """One step. Times are seconds since the run began; None where it did not come to that."""
+    """One step. Times are seconds since the run began, or None if the event did not happen."""
 
     index: int
     worker: str
@@ -48,58 +48,59 @@ class StepRecord(Value, frozen=True):
     started_s: float | None = None
     first_token_s: float | None = None
     served_by: str | None = None
-    """Who answers, from the first token on: `worker`, or the one it failed over to."""
+    """The worker that answers, set with the first token: `worker`, or the one that the call failed over to."""
     ended_s: float | None = None
     failure: Failure | None = None
     cut: tuple[Attempt, ...] = ()
-    """Calls which gave no whole answer and after which the step began again: those that broke off, by themselves
-    or with their process (`outcome` is `cut`), and the attempts that had failed before them."""
+    """Calls without a complete answer that were followed by a restart: interrupted ones (`outcome` is `cut`),
+    and the failed attempts before them.
+    """
     failed: tuple[Attempt, ...] = ()
-    """Attempts that failed before the call that is under way, or that was left; once there is a result or a failure,
-    they are in that."""
+    """Failed attempts before the current or abandoned call. Once there is a result or a failure, that contains them."""
     reused_from: int | None = None
-    """The plan whose equal step gave the result; the call is counted there."""
+    """The plan whose equal step gave the result. The call is counted there."""
     needs: str = ""
-    """What it takes, in the conductor's words; empty where it did not say."""
+    """Needed capability, in the conductor's words. Empty if it named none."""
     tools: bool = True
     """Whether it may call the client's tools."""
     on_failure: OnFailure | None = None
-    """What follows where it fails; None: what the task says."""
+    """Handling of its failure, or None for the task's default."""
     turns: tuple[StepTurn, ...] = ()
-    """Its conversation with tools so far; `result` is the answer after them. `prompt` comes before them."""
+    """Conversation with tools after `prompt`. `result` is the answer after these turns."""
 
     @property
     def step(self) -> Step:
-        """As its plan has it."""
+        """The step as its plan defines it."""
         return Step(self.worker, self.subtask, self.access, self.needs, self.tools, self.on_failure)
 
     @property
     def results(self) -> tuple[CallResult, ...]:
-        """Of every call that its worker answered."""
+        """Results of all calls that its worker answered."""
         newest = (self.result,) if self.result else ()
         return (*(turn.result for turn in self.turns), *newest) if self.turns else newest
 
     @property
     def is_between_turns(self) -> bool:
-        """Whether its worker has called tools, and was not called again since."""
+        """Whether its worker has called tools and has not been called again since."""
         return bool(self.turns) and self.status in ("planned", "waiting")
 
     @property
     def unmetered_cuts(self) -> list[Attempt]:
-        """Calls that broke off before anybody said what they took."""
+        """Calls that broke off before their usage was reported."""
         return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
-        """Its calls that gave no answer, and that took tokens or money all the same."""
+        """Calls without an answer that consumed tokens or money."""
         if self.reused_from is not None:
             return
-        own = self.failure if self.started_s is not None else None  # one that waited has its read step's
+        # A step that never started has the failure of a step that it reads.
+        own = self.failure if self.started_s is not None else None
         yield from charges(own, (*self.cut, *self.failed, *(self.result.attempts if self.result else ())))
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
-        """Its calls that were begun and whose tokens nobody reported."""
+        """Calls that were started and whose usage was never reported."""
         if self.reused_from is not None:
             return
         lost = [*self.unmetered_cuts, *filter(_is_billed_unseen, self.calls_without_answer)]
@@ -113,14 +114,14 @@ class StepRecord(Value, frozen=True):
 
     @property
     def is_unmetered(self) -> bool:
-        """Whether its newest call was made and nobody said what it took."""
+        """Whether the usage of its newest call was never reported."""
         if self.started_s is None:
             return False
         return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
 
 
 class PlanRecord(Value, frozen=True):
-    """One plan text and what became of it."""
+    """One plan text and its outcome."""
 
     index: int
     round: int
@@ -130,43 +131,41 @@ class PlanRecord(Value, frozen=True):
     prompt: tuple[Message, ...] = ()
     steps: tuple[StepRecord, ...] = ()
     result: CallResult | None = None
-    """The conductor's call; None where no model wrote the plan."""
+    """The conductor's call, or None if no model wrote the plan."""
     ended_s: float | None = None
     accepted: bool = False
-    """The text kept the answer of the round before."""
+    """Whether the text accepted the previous round's answer."""
     rejection: Failure | None = None
     failure: Failure | None = None
     why: str = ""
-    """Why it was rejected, or why it is a fallback."""
+    """Reason of the rejection, or of the fallback."""
     stopped: bool = False
-    """The run ended while it was written."""
+    """Whether the run ended while the plan was being written."""
     cut: bool = False
-    """The process that wrote it ended."""
+    """Whether the process that wrote it ended."""
     failed: tuple[Attempt, ...] = ()
-    """As of a step."""
+    """As in `StepRecord`."""
 
     @property
     def reject_reason(self) -> Reason | None:
-        """Why it cannot run; None where it can."""
+        """Why the plan cannot run, or None if it can."""
         return reason_of(self.rejection)
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the process that wrote it ended before its text did."""
+        """Whether the run or its process ended while the plan was being written."""
         return self.stopped or self.cut
 
     @property
     def broke_off(self) -> bool:
-        """Whether its conductor fell silent, or was cut, in the middle of the text, for no fault of the request. A step that fails
-        meanwhile ends the text too.
-        """
+        """Whether the conductor's text was interrupted by a retryable error. False if a failing step ended the text."""
         begun = self.result is not None and bool(self.result.output)
         by_step = any(step.status == "failed" for step in self.steps)
         return begun and not by_step and self.failure is not None and self.failure.retryable
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
-        """Its conductor's calls that gave no answer and took tokens or money."""
+        """Conductor calls without an answer that consumed tokens or money."""
         is_own = self.failure is not None and self.failure.get("step") is None
         yield from charges(
             self.failure if is_own else None, self.result.attempts if self.result else self.failed
@@ -174,7 +173,7 @@ class PlanRecord(Value, frozen=True):
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
-        """Calls that were begun and whose tokens nobody reported: its conductor's and its steps'."""
+        """Calls of the conductor and the steps whose usage was never reported."""
         if self.worker is not None:
             for lost in filter(_is_billed_unseen, self.calls_without_answer):
                 yield UnmeteredCall(self.worker, self.prompt, lost.cost_usd, writes_plan=True)
@@ -194,6 +193,8 @@ class PlanRecord(Value, frozen=True):
 
 
 def _is_billed_unseen(lost: Failure | Attempt) -> bool:
-    """Whether a call that failed, or lost to another, is billed for what nobody reported. Cut ones are counted apart."""
+    """Return whether a call that failed or lost a race is billed although its usage was never reported. Cut
+    calls are counted elsewhere.
+    """
     is_cut = isinstance(lost, Attempt) and lost.outcome == "cut"
     return lost.cost_is_bound and lost.usage is None and not is_cut

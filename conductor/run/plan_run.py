@@ -1,8 +1,8 @@
-"""Run a plan while it is still being written.
+"""Execution of a plan while it is still being written.
 
-Every step is a task that awaits the outputs it reads; reads point backwards only, so there is no scheduler.
-Which step is the last is known when the text ends: from then on its answer flows out, and steps it cannot
-reach are cancelled, or never begin.
+Each step is a task that awaits the outputs that it reads. Steps read only earlier ones, so no scheduler is
+needed. The last step is known when the plan's text ends. From then on its answer streams, and steps that it
+does not need are cancelled or never start.
 """
 
 import asyncio
@@ -46,21 +46,23 @@ ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
 
 
 def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:
-    """The plans that the plan of that index is written again for, newest first."""
+    """Return the interrupted plans directly before this one, newest first. The plan at `index` was written to
+    replace them.
+    """
     return list(takewhile(lambda plan: plan.is_interrupted, reversed(record.plans[:index])))
 
 
 class StepsWait(Exception):
-    """A step cannot go on before results of tools are there: its own, or those of a step that it reads."""
+    """A step needs tool results that have not arrived: its own, or those of a step that it reads."""
 
 
 class PlanRun:
-    """One plan, from its first decoded step to its last step's output.
+    """Execution of one plan, from its first decoded step to its last step's output.
 
     Args:
         context: of the run.
-        index: the plan's.
-        live: whether its last step's words go to the client as they come.
+        index: of the plan.
+        live: whether the last step's text streams to the client.
     """
 
     def __init__(self, context: RunContext, index: int, *, live: bool) -> None:
@@ -74,23 +76,23 @@ class PlanRun:
         self._unneeded: frozenset[int] = frozenset()
         self._replies: dict[int, Reply] = {}
         self._breaks = defaultdict[int, Breaks](Breaks)
-        """Of each step's answer."""
+        """Interruptions of each step's answer."""
         self._shown: dict[int, Shown] = {}
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
-        """Run `steps` as they come. Those that the record knows as done or failed are not run again.
+        """Run `steps` as they arrive. Steps that are recorded as done or failed are not run again.
 
         Args:
-            steps: in the plan's order, each checked.
-            end_plan: called when they have ended; the whole plan, or None where there is nothing to run.
+            steps: in the plan's order, each validated.
+            end_plan: called after the last step; returns the whole plan, or None if there is nothing to run.
 
         Returns:
-            The last step's result, or None where the plan has none.
+            The last step's result, or None if there is nothing to run.
 
         Raises:
-            InvalidPlan, WorkerError, BudgetExceeded: whatever `steps` or a step that matters raised. No task
-            is left.
-            StepsWait: nothing can go on before results of tools are there.
+            InvalidPlan, WorkerError, BudgetExceeded: raised by `steps` or by a step that the answer needs. No
+                task is left running.
+            StepsWait: no step can continue before tool results arrive.
         """
         try:
             async for step in steps:
@@ -104,8 +106,8 @@ class PlanRun:
             await self._stop()
 
     async def _wait_for_last(self, plan: Plan) -> CallResult:
-        """The last step's result. Where it waits for tools, or reads a step that does, the others that it needs
-        run until each is done or waits too.
+        """Return the last step's result. If it waits for tools, let the other needed steps run until they end
+        or wait too.
         """
         last = self._tasks[-1]
         await asyncio.wait([last])
@@ -133,7 +135,7 @@ class PlanRun:
         self._tasks.append(asyncio.create_task(self._step(index, step), name=f"step {index} {step.worker}"))
 
     def _plan_that_did(self, index: int) -> int | None:
-        """An interrupted plan that has done this step: it and all before it are the same there."""
+        """Return an interrupted plan that completed this step, or None. All steps up to this one must be equal."""
         for plan in self._interrupted:
             same = [each.step for each in plan.steps[: index + 1]] == self._steps
             if same and plan.steps[index].status == "done":
@@ -141,7 +143,7 @@ class PlanRun:
         return None
 
     async def _decide(self, plan: Plan) -> None:
-        """The text has ended: drop what nobody needs, and show what the last step has said by now."""
+        """Cancel the steps that the answer does not need, and publish the last step's text so far."""
         self._unneeded = frozenset(range(len(self._tasks))) - plan.reachable
         for index in self._unneeded:
             self._tasks[index].cancel()
@@ -156,7 +158,7 @@ class PlanRun:
         finally:
             for index, task in enumerate(self._tasks):
                 if not task.cancelled():
-                    task.exception()  # looked at, so that asyncio does not complain about it
+                    task.exception()  # retrieved, so that asyncio does not log it
                 elif index not in self._begun:
                     self._abort(index, self._outcome(index), None)
 
@@ -184,7 +186,9 @@ class PlanRun:
             raise error from exc
 
     async def _ask(self, index: int, step: Step, recorded: StepRecord) -> CallResult:
-        """Call the step's worker once what it reads is there; once more, where its answer breaks off unseen."""
+        """Call the step's worker once its inputs are complete. Call again if the answer breaks off and can be
+        continued or restarted.
+        """
         outputs = await self._outputs(step)
         if recorded.status == "waiting":
             raise StepsWait
@@ -208,7 +212,7 @@ class PlanRun:
             except BudgetExceeded as exc:
                 if lost is None:
                     raise
-                # The call before took what was left: that it broke off is what went wrong.
+                # The previous call used up the budget. Its interruption is the actual error.
                 raise so_far.end(lost, exc.attempts, exc.message) from None
             except WorkerError as exc:
                 if not await self._go_on(index, recorded, exc):
@@ -219,9 +223,13 @@ class PlanRun:
                 lost = exc
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
-        """Continue an answer that broke off after the client has seen some of it; where it has not, or nobody continues
-        it and the run outlives its readers, begin the step again. False where neither helps, or its call never
-        began to answer; `error` says what is missing then.
+        """Prepare to continue or restart an answer that broke off. Return False if neither is possible.
+
+        - The client has seen part of it: continue from there.
+        - The client has seen nothing, or no worker continues and the run outlives its readers: restart the
+          step.
+
+        If the result is False, `error` describes what is missing.
         """
         async with self._words.stopped:
             before, reply = self._shown.get(index, Shown()), self._replies.get(index)
@@ -255,13 +263,13 @@ class PlanRun:
         return True
 
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
-        """Make the call, and show what is said as it comes."""
+        """Make the call and publish its text as it streams."""
         member = self._context.pool[step.worker]
         async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
             reply.notes += left_out(self._context.task.conversation, member)
             reply.notes += self._calls.tools_left_out(step)
-            is_free = call.answer_format is None  # else it holds to a schema as it is
+            is_free = call.answer_format is None  # a formatted answer must match its schema unchanged
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:
                 reply.deltas = echo.filter(reply.deltas)
@@ -275,10 +283,10 @@ class PlanRun:
         return reply.result
 
     def _end(self, index: int, result: CallResult) -> CallResult:
-        """A worker has answered, or called tools.
+        """Record a worker's answer or tool calls.
 
         Raises:
-            StepsWait: it has called tools.
+            StepsWait: the worker called tools.
         """
         log, at_s = self._context.log, self._context.now_s()
         if not result.tool_calls:
@@ -290,10 +298,12 @@ class PlanRun:
         raise StepsWait
 
     async def _outputs(self, step: Step) -> dict[int, str]:
-        """What `step` reads. Waiting for a task, unlike awaiting it, does not cancel it with us.
+        """Return the outputs that `step` reads. Wait for the tasks with `asyncio.wait`, which does not cancel
+        them.
 
         Raises:
-            PodiumError: of the step that failed and is not skipped, which it names; the others are not waited for.
+            PodiumError: a step failed and may not be skipped. The error names it; the other steps are not
+                awaited.
         """
         needed = [self._tasks[read] for read in step.access if not self._may_skip(read)]
         if needed:
@@ -308,10 +318,10 @@ class PlanRun:
         return (self._steps[index].on_failure or self._context.task.on_step_failure) == "skip"
 
     def _output(self, index: int) -> str:
-        """What readers of a step that has ended see.
+        """Return what readers of an ended step see.
 
         Raises:
-            PodiumError: it failed and is not skipped.
+            PodiumError: the step failed and may not be skipped.
         """
         try:
             return self._tasks[index].result().output
@@ -330,10 +340,10 @@ class PlanRun:
         error: PodiumError | None,
         of: Collection[StepStatus] = ("planned", "running"),
     ) -> None:
-        """End a step without an output, where its status is one of `of`."""
+        """End a step without an output if its status is one of `of`."""
         recorded = self._record_of(index)
         if recorded is not None and recorded.status not in of:
-            return  # it had ended in the process before this one: its result, or its failure, stays on record
+            return  # it ended in an earlier process: keep its recorded result or failure
         failure = Failure.of(error) if error else None
         shown, reply = self._shown.get(index, Shown()), self._replies.get(index)
         if reply is None and error is None and recorded is not None and recorded.status == "running":

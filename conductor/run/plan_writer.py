@@ -1,7 +1,7 @@
-"""Ask the conductor for a plan, and read it while it is written.
+"""A plan request to the conductor, and the plan's text as a stream of steps.
 
-One plan text is one `PlanStream`: prompt, grammar, parser, the call. Repair and fallback are decisions
-about whole plans and live in `rounds.py`.
+A `PlanStream` handles one plan text: prompt, grammar, parser and call. Repairs and fallbacks concern whole
+plans; see `rounds.py`.
 """
 
 import asyncio
@@ -27,30 +27,30 @@ from conductor.run.ledger import Ledger
 PLAN_TOKENS = 1024
 """The paper's limit on a plan's text (appendix A.1)."""
 PLAN_BYTES_PER_TOKEN = 8
-"""A text of more bytes has more tokens, whatever the tokenizer: plans are prose and JSON."""
+"""Upper bound of bytes per token of a plan, for any tokenizer: plans are prose and JSON."""
 PLAN_TIMEOUT_S = 300.0
 
 Constraint = Literal["ebnf", "json_schema"]
-"""The language of the grammar that a server holds decoding to: vLLM's, or an API provider's."""
+"""Language of the grammar that the server enforces: vLLM's, or an API provider's."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConductorModel:
-    """The model that writes plans, and how it is asked.
+    """The model that writes plans, and its decoding settings.
 
     Args:
         member: the model.
-        format: the format it writes.
-        temperature: of its decoding; the paper trains at 1.0, a plan is best read off at 0.
-        constrained: how its server holds decoding to the format's grammar; None: it does not.
-        max_plan_tokens: a longer plan is cut off, also where the model's server does not do it.
-        subtask_chars: the grammar lets no subtask be longer.
-        shuffle: show the pool in a new order, and so under new numbers, at every request.
-        max_thinking_tokens: what it may think, beside its plan: providers count thoughts as output.
-        thought: let it write a thought before the steps, where a JSON schema is enforced: for a model that
-            does not reason by itself.
-        timeout_s: how long it may write one plan, from its first token on, thoughts included.
-        effort: how long it thinks before its plan; None: as its member does.
+        format: of its plans.
+        temperature: of its decoding. The paper trains at 1.0; plans are best decoded at 0.
+        constrained: how its server enforces the format's grammar; None if it does not.
+        max_plan_tokens: limit of a plan's length, also enforced here if the server does not enforce it.
+        subtask_chars: limit of a subtask's length in the grammar.
+        shuffle: show the pool in a new order, and with new numbers, in each request.
+        max_thinking_tokens: thinking tokens in addition to the plan: providers count them as output.
+        thought: let it write a thought before the steps if a JSON schema is enforced. For models without
+            reasoning of their own.
+        timeout_s: limit for writing one plan, from its first token on, thinking included.
+        effort: reasoning effort for plans; None for the member's default.
     """
 
     member: PoolMember
@@ -67,29 +67,29 @@ class ConductorModel:
 
     @property
     def layout(self) -> Layout:
-        """How its plans are laid out."""
+        """Layout of its plans."""
         return layout_of(self.format, is_schema=self.constrained == "json_schema", is_thinking=self.thought)
 
     @property
     def sampling(self) -> Sampling:
-        """How its plans are decoded: as it is set up, whatever the user asks of the answer."""
+        """Decoding parameters of its plans, independent of the user's."""
         longest = self.max_plan_tokens + self.max_thinking_tokens
         return Sampling(max_output_tokens=longest, temperature=self.temperature, effort=self.effort)
 
 
 class PlanStream:
-    """One plan being written. Iterate for its steps, each the moment its last byte is there; then read
+    """One plan while it is written. Iterate over its steps, each yielded once it is complete; then read
     `plan`.
 
     Args:
-        conductor: who writes it.
-        pool: as it was shown the workers.
-        max_steps: how many steps there may be.
-        call: the prompt, and which call of the run this is; sampling and grammar follow from `conductor`.
+        conductor: writes the plan.
+        pool: workers in the order in which the conductor sees them.
+        max_steps: limit of the number of steps.
+        call: prompt and position in the run. Sampling and grammar are taken from `conductor`.
         ledger: the run's spending.
-        may_accept: whether the text may keep the answer of the round before.
-        has_tools: whether the workers can be given the client's tools.
-        on_text: told of each piece of the text, with all that was said by then.
+        may_accept: whether the text may accept the previous round's answer.
+        has_tools: whether workers can receive the client's tools.
+        on_text: called with each piece of the text and the reply so far.
     """
 
     def __init__(
@@ -120,18 +120,18 @@ class PlanStream:
             )
         self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
         self.result: CallResult | None = None
-        """The conductor's call, once it has begun; complete after iteration."""
+        """The conductor's call once it has begun; complete after iteration."""
         self.plan: Plan | None = None
-        """The whole plan; None where it accepts the answer before."""
+        """The whole plan, or None if it accepts the previous answer."""
         self._is_late = False
 
     async def __aiter__(self) -> AsyncIterator[Step]:
-        """The steps.
+        """Yield the steps.
 
         Raises:
-            InvalidPlan: some steps may have been given by then.
-            WorkerError: the conductor failed, or did not end in time, likewise.
-            BudgetExceeded: it was not asked.
+            InvalidPlan: the plan cannot run. Some steps may have been yielded.
+            WorkerError: the conductor failed or exceeded its time. Some steps may have been yielded.
+            BudgetExceeded: the budget does not allow the call.
         """
         reply: Reply | None = None
         try:
@@ -143,7 +143,7 @@ class PlanStream:
                     for step in self._parser.feed(text):
                         yield step
         finally:
-            if reply is not None:  # read once the call is closed: its bill is complete then
+            if reply is not None:  # the bill is complete once the call is closed
                 self.result = reply.result
         assert reply is not None, "it was opened, or an error was raised"
         self.plan = self._finish(cut_off=reply.finish is FinishReason.LENGTH)
@@ -151,9 +151,7 @@ class PlanStream:
             raise InvalidPlan("The text accepts an answer where there is none yet.", reason=Reason.NO_PLAN)
 
     async def _texts(self, reply: Reply) -> AsyncGenerator[str]:
-        """The pieces of the plan's text, thoughts left out, until it ends or is longer, in time or in bytes,
-        than it may be.
-        """
+        """Yield the pieces of the plan's text without thoughts, until it ends or exceeds its limit of time or bytes."""
         limits = self._conductor
         ends_at_s, room = time.monotonic() + limits.timeout_s, PLAN_BYTES_PER_TOKEN * limits.max_plan_tokens
         async with aclosing(aiter(reply)) as deltas:
@@ -189,9 +187,7 @@ class PlanStream:
             if not self._is_late:
                 raise
             name, limit_s = self._conductor.member.name, self._conductor.timeout_s
-            detail = (
-                f"It had written for {limit_s:g} s; raise conductor.timeout_s if it may write for longer."
-            )
+            detail = f"The limit is {limit_s:g} s. Raise conductor.timeout_s to allow more."
             raise WorkerUnavailable(
-                f"{name} had not ended its plan in time.", worker=name, detail=detail, retryable=False
+                f"{name} did not finish its plan in time.", worker=name, detail=detail, retryable=False
             ) from exc

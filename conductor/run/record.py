@@ -1,7 +1,7 @@
-"""The record of a run: one value that the response, the log line, the store, evaluation and reward all read.
+"""The record of a run, read by responses, the log line, the store, evaluation and rewards.
 
-It is the fold of the run's events (`fold.py`), so it can be read at any time, also while the run goes on.
-With its task it is all that is needed to continue the run (`moves.py`), and `codec.py` writes it as JSON.
+It is the fold of the run's events (`fold.py`), so it can be read at any time, also while the run is active.
+With its task it contains all that is needed to continue the run (`moves.py`). `codec.py` encodes it as JSON.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -22,21 +22,25 @@ from conductor.run.task import Task
 from conductor.run.turns import Segment, StepTurn
 
 VERSION = 1
-"""Of the record's form."""
+"""Version of the record's schema."""
 RunStatus = Literal["running", "waiting", "detached", "finished", "failed", "cancelled", "lost", "expired"]
-"""`waiting`: for results of tools, which its client is to send. `detached`: left by its process, for another
-to continue. `lost`: its process ended and nobody continues it; `expired`: it waited too long. A store says
-the last two, no event does."""
+"""State of a run.
+
+- `waiting`: for tool results from its client.
+- `detached`: left by its process, for another one to continue.
+- `lost`: its process ended, and no process continues it. Set by a store, not by an event.
+- `expired`: it waited too long. Set by a store, not by an event.
+"""
 
 
 def _version() -> int:
-    """Return the version as a default that msgspec writes: it leaves out only the defaults that nothing makes."""
+    """Return the version. msgspec omits plain defaults but writes those of a factory."""
     return VERSION
 
 
 class Account(Value, frozen=True):
-    """Who asked for a run: the API key, and the team of people that it belongs to, each by id. Empty where
-    no key was asked for, or the key belongs to no team.
+    """Owner of a run: the ids of the API key and its team. Empty if no key was required or the key has no
+    team.
     """
 
     key_id: str = ""
@@ -48,81 +52,82 @@ NOTHING_USD = Decimal(0)
 
 
 class Record(DefaultingValue, frozen=True, dict=True):
-    """All of a run."""
+    """Complete record of one run."""
 
     id: str
     task: Task
     created: float
     """Unix time."""
     workers: tuple[str, ...] = ()
-    """The names that its plans may use, in the order in which the conductor sees them."""
+    """Names that its plans may use, in the order in which the conductor sees them."""
     parent: CallSite | None = None
-    """The step of another run whose answer this run is."""
+    """The step of another run that this run answers."""
     owner: str = ""
-    """The process that runs it."""
+    """The process that executes it."""
     trace_id: str | None = None
     version: Annotated[int, msgspec.Meta(le=VERSION)] = msgspec.field(default_factory=_version)
-    """Of the record's form."""
+    """Version of the record's schema."""
     seq: int = 0
-    """The number of its newest event."""
+    """Number of its newest event."""
     status: RunStatus = "running"
     plans: tuple[PlanRecord, ...] = ()
     answer: str = ""
-    """The whole of it; empty where it did not come to that (what was said by then is in the steps)."""
+    """The complete answer. Empty if the run did not complete; the steps hold partial text."""
     finish: FinishReason | None = None
     failure: Failure | None = None
     wall_s: float = 0.0
-    """When its newest event happened; while the answer streams, when a piece of it came, to 0.1 s."""
+    """Time of its newest event. While the answer streams, the time of its newest piece, to 0.1 s."""
     answer_began_s: float | None = None
-    """When the answer's first piece was there for the reader; seconds since the run began."""
+    """Seconds from the start of the run to the first piece of the answer."""
     account: Account = NOBODY
-    """Who asked for it, and may see it."""
+    """The account that requested the run and may read it."""
     cached_from: str = ""
-    """The id of the run whose answer this one was given; empty where it was answered by itself."""
+    """Id of the run whose answer was served from the cache. Empty if the run called models."""
     segments: tuple[Segment, ...] = ()
-    """One for each time that it was suspended."""
+    """One segment per suspension."""
     lost_usd: Decimal = NOTHING_USD
-    """What was paid for calls whose ends processes before did not write down: `unmetered_calls` has these calls."""
+    """Cost of calls whose ends earlier processes did not record. `unmetered_calls` contains these calls."""
 
     def __post_init__(self) -> None:
-        # Quickly, because a record is copied for each event: a status is always one of our own words.
+        # Skip the general check if possible, because a record is copied for each event. A status is always a
+        # shared literal.
         is_nobody = self.account is not NOBODY and self.account == NOBODY
         if is_nobody or not self.wall_s or (self.lost_usd is not NOTHING_USD and not self.lost_usd):
             DefaultingValue.__post_init__(self)
 
     @property
     def shown(self) -> str:
-        """The words that its client is shown: the answer, or those beside the calls of tools that it waits for."""
+        """Text that the client sees: the answer, or the text beside the tool calls that the run waits for."""
         return self.segments[-1].text if self.status == "waiting" else self.answer
 
     @property
     def pending(self) -> tuple[PendingCall, ...]:
-        """The calls of tools that it waits for."""
+        """Tool calls that the run waits for."""
         return self.calls_of_tools(self.segments[-1].calls) if self.status == "waiting" else ()
 
     def calls_of_tools(self, numbers: Collection[int]) -> tuple[PendingCall, ...]:
-        """The calls of those numbers."""
+        """Return the tool calls with these numbers."""
         every = (call for step in self.steps for turn in step.turns for call in turn.calls)
         return tuple(sorted({c.number: c for c in every if c.number in numbers}.values(), key=_number))
 
     @property
     def n_tool_calls(self) -> int:
-        """How many calls of tools there were; the number of the next one."""
+        """Number of tool calls so far, which is the number of the next one."""
         return 1 + max((c.number for s in self.steps for t in s.turns for c in t.calls), default=-1)
 
     @property
     def model(self) -> str:
-        """The name that was asked for."""
+        """The requested model name."""
         return self.task.model
 
     @property
     def rounds(self) -> int:
-        """How many rounds were begun."""
+        """Number of rounds that have begun."""
         return max((plan.round + 1 for plan in self.plans), default=0)
 
     @property
     def fallback(self) -> str | None:
-        """Why one worker answered alone; None where a plan was run."""
+        """Why one worker answered alone, or None if a plan was executed."""
         return next((plan.why for plan in self.plans if plan.source == "fallback"), None)
 
     @cached_property
@@ -132,14 +137,16 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @cached_property
     def answering_plan(self) -> PlanRecord | None:
-        """The plan whose last step is the answer: the newest one that gave one, or else that runs."""
+        """The plan whose last step is the answer: the newest that answered, else the newest that runs."""
         runs = [plan for plan in self.plans if plan.steps and plan.rejection is None and plan.failure is None]
         return self.last_answer_plan or (runs[-1] if runs else None)
 
     @property
     def answering(self) -> CallResult | None:
-        """The call whose output is the answer; of a run that waits, the one whose words are beside its calls of
-        tools, where it was made since the client last sent results.
+        """The call whose output is the answer.
+
+        If the run waits, it is the call whose text accompanies the tool calls, provided that it was made
+        after the client's last results.
         """
         plan = self.answering_plan
         if plan is None or not plan.steps:
@@ -151,28 +158,28 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def new_turns(self) -> tuple[StepTurn, ...]:
-        """The turns whose calls of tools its client was told of for the first time when it was last suspended."""
-        told = {number for segment in self.segments[:-1] for number in segment.calls}
-        new = set(self.segments[-1].calls) - told if self.segments else set[int]()
+        """Turns whose tool calls the client received for the first time with the last suspension."""
+        sent = {number for segment in self.segments[:-1] for number in segment.calls}
+        new = set(self.segments[-1].calls) - sent if self.segments else set[int]()
         return tuple(
             turn for step in self.steps for turn in step.turns if any(c.number in new for c in turn.calls)
         )
 
     @cached_property
     def steps(self) -> list[StepRecord]:
-        """Every step of every plan, in the order they were written."""
+        """All steps of all plans, in the order in which they were written."""
         return [step for plan in self.plans for step in plan.steps]
 
     @cached_property
     def calls(self) -> list[CallResult]:
-        """Every call that consumed something, plans included, each once."""
+        """All calls that consumed tokens, plans included, without duplicates."""
         plans = [plan.result for plan in self.plans if plan.result]
         own = [step for step in self.steps if step.reused_from is None]
         return plans + [result for step in own for result in step.results]
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
-        """Calls that gave no answer and whose servers said what they took all the same."""
+        """Calls without an answer whose servers reported usage."""
         for plan in self.plans:
             yield from plan.calls_without_answer
         for step in self.steps:
@@ -180,16 +187,15 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
-        """Calls that were begun and whose tokens nobody reported; those that are under way, and those of
-        processes before, included.
-        """
+        """Calls whose tokens were never reported, including open ones and those of earlier processes."""
         for plan in self.plans:
             yield from plan.unmetered_calls
 
     @cached_property
     def cost_usd(self) -> Decimal | None:
-        """All of it; None if the cost of a call is unknown. Of the calls that were open when a process was lost, only a
-        key's ledger knows the cost.
+        """Total cost, or None if the cost of a call is unknown.
+
+        The cost of calls that were open when a process was lost is known only to the ledger of the key.
         """
         if self.status == "lost" and not self.account.key_id and self.n_unmetered_calls:
             return None
@@ -198,8 +204,9 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @cached_property
     def cost_is_bound(self) -> bool:
-        """Whether `cost_usd` is the most that it can have been: what one of the calls took is not known. The
-        notes of the call, or its error, say why. A lost run's calls that were open are charged all that was held.
+        """Whether `cost_usd` is an upper bound because the usage of a call is unknown.
+
+        The call's notes or its error give the reason. Open calls of a lost run are charged in full.
         """
         if self.status == "lost" and self.lost_usd:
             return True
@@ -207,26 +214,26 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @cached_property
     def usage(self) -> Usage:
-        """Tokens of every call, those that failed included, as far as they are known."""
+        """Tokens of all calls, failed ones included, as far as they are known."""
         return sum((call.usage for call in (*self.calls, *self.calls_without_answer) if call.usage), Usage())
 
     @property
     def n_unmetered_calls(self) -> int:
-        """Calls whose tokens nobody reported: their streams were cut before the server said. Their tokens
-        are in no sum.
+        """Number of calls whose streams were cut before the server reported usage. No sum includes their
+        tokens.
         """
         return sum(not call.is_open for call in self.unmetered_calls)
 
     @property
     def segment_usage(self) -> Usage:
-        """Tokens since the client last sent results of tools; all of them where it never did."""
+        """Tokens since the client last sent tool results, or all tokens if it never did."""
         before = [segment.usage for segment in self.segments if segment.given is not None]
         usage = self.segments[-1].usage if self.status == "waiting" else self.usage
         return usage - before[-1] if before else usage
 
     @property
     def segment_cost_usd(self) -> Decimal | None:
-        """What was spent since then; None: unknown."""
+        """Cost since the client last sent tool results, or None if unknown."""
         before = [segment.cost_usd for segment in self.segments if segment.given is not None]
         cost_usd = self.segments[-1].cost_usd if self.status == "waiting" else self.cost_usd
         if not before or cost_usd is None:
@@ -235,22 +242,22 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def orchestration(self) -> Usage:
-        """Tokens of every call of the newest segment but the answering one."""
+        """Tokens of all calls of the newest segment except the answering one."""
         return self.segment_usage - self.answering_usage
 
     @property
     def answering_usage(self) -> Usage:
-        """Tokens of the answering call, or of the newest one that waits for its tools; 0 where it is not known."""
+        """Tokens of the answering call, or of the newest call that waits for its tools. Zero if unknown."""
         turns = self.new_turns if self.status == "waiting" else ()
         result = turns[-1].result if turns else self.answering
         return (result.usage if result else None) or Usage()
 
     @property
     def critical_path_s(self) -> float:
-        """How long the run would have taken had every step begun the moment it could.
+        """Duration of the run if every step had begun as early as possible.
 
-        A step can begin once it is written and what it reads is there; the longest such chain through the
-        answering plan.
+        A step can begin once it is written and its inputs are complete. The value is the longest such chain
+        through the answering plan.
         """
         plan = self.answering_plan
         if plan is None:
@@ -269,30 +276,30 @@ def _number(call: PendingCall) -> int:
 
 
 class RunRecords(Value, frozen=True):
-    """The record of a run, and of the runs inside it: all that is needed to show it or to continue it."""
+    """Records of a run and of its inner runs: all that is needed to show or continue it."""
 
     record: Record
     inner: Mapping[str, Record] = {}
-    """By id."""
+    """Inner runs by id."""
     has_content: bool = True
-    """False: the texts are not here, only the numbers."""
+    """False if the texts are missing and only the numbers are here."""
 
     def __iter__(self) -> Iterator[Record]:
         yield self.record
         yield from self.inner.values()
 
     def calls_of(self, record: Record) -> Iterator[CallResult | Failure | Attempt]:
-        """The calls of one of these runs that took something; those answered by a run inside it count there."""
+        """Return the billed calls of one of these runs. Calls answered by an inner run are counted there."""
         for call in (*record.calls, *record.calls_without_answer):
             if getattr(call, "inner_run", None) not in self.inner:
                 yield call
 
     @property
     def known_usd(self) -> Decimal:
-        """What the calls on record took, as far as it is known."""
+        """Cost of the recorded calls, as far as it is known."""
         costs = (call.cost_usd for record in self for call in self.calls_of(record))
         return sum((cost for cost in costs if cost is not None), Decimal(0))
 
     def lost_usd(self, paid_usd: Decimal) -> Decimal:
-        """What calls took whose ends are not on record, where `paid_usd` is known to be paid for all."""
+        """Return the cost of calls whose ends were not recorded, given the total `paid_usd`."""
         return max(self.record.lost_usd, paid_usd - self.known_usd)

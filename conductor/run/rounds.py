@@ -1,6 +1,6 @@
-"""The loop of one run: decide the next move (`moves.py`), make it, until the answer is there.
+"""The main loop of a run: decide the next move (`moves.py`) and execute it until the run ends.
 
-It keeps nothing of its own between moves: what has happened is in the log, and the decisions read the record.
+The loop keeps no state between moves. The log contains all events, and the decisions read only the record.
 """
 
 import asyncio
@@ -45,20 +45,18 @@ SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer.
 
 
 async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
-    """`steps`, held back for as long as they are those of `earlier`; none where they are the same to the
-    end.
-    """
-    held: list[Step] = []
+    """Hold back `steps` while they equal those of `earlier`. Yield none if all are equal."""
+    pending: list[Step] = []
     is_same = bool(earlier)
     async for step in steps:
-        held.append(step)
-        is_same = is_same and len(held) <= len(earlier) and step == earlier[len(held) - 1]
+        pending.append(step)
+        is_same = is_same and len(pending) <= len(earlier) and step == earlier[len(pending) - 1]
         if not is_same:
-            for each in held:
+            for each in pending:
                 yield each
-            held, is_same = [], False
-    if len(held) < len(earlier):
-        for each in held:
+            pending, is_same = [], False
+    if len(pending) < len(earlier):
+        for each in pending:
             yield each
 
 
@@ -66,13 +64,13 @@ class RoundLoop:
     """Drives one run to its terminal event.
 
     Args:
-        team: who plans, and who may answer.
-        members: the workers of this run by name, in the order the conductor sees them.
-        log: the run's events; its record says where to begin.
+        team: plans and answers.
+        members: workers of this run by name, in the order in which the conductor sees them.
+        log: the run's events; its record determines where to start.
         ledger: the run's spending.
-        refusals: what workers have refused so far; a run inside another has those of the outer one.
-        deadline_at_s: when the time of a run's caller is over, where the task has no deadline of its own.
-        write_down: puts the record where every process finds it, before the run is suspended.
+        refusals: refusals by workers so far, shared with the outer run.
+        deadline_at_s: the caller's deadline, used if the task has none.
+        write_down: stores the record durably before the run is suspended.
     """
 
     def __init__(
@@ -98,7 +96,7 @@ class RoundLoop:
         self._context = RunContext(task, members, ledger, log, self.now_s, terms)
 
     def now_s(self) -> float:
-        """Seconds since the run began, without those between two processes that ran it."""
+        """Return the seconds since the run began, excluding gaps between processes."""
         return time.monotonic() - self._began
 
     @property
@@ -106,7 +104,7 @@ class RoundLoop:
         return self._log.record
 
     async def drive(self) -> None:
-        """Run to the terminal event. One of the catchers of unexpected exceptions (docs/architecture.md)."""
+        """Run to the terminal event. One of the few places that catch unexpected exceptions (docs/architecture.md)."""
         deadline = asyncio.timeout(self._time_left_s())
         try:
             async with deadline:
@@ -114,11 +112,11 @@ class RoundLoop:
         except Exception as exc:  # noqa: BLE001
             late = isinstance(exc, TimeoutError) and deadline.expired()
             error = exc if isinstance(exc, PodiumError) else self._late() if late else internal_error(exc)
-            kept = self._record.last_answer_plan
-            if kept is None or self._log.has_answer_begun or self._record.task.strict:
+            previous = self._record.last_answer_plan
+            if previous is None or self._log.has_answer_begun or self._record.task.strict:
                 self._log.append(RunFailed(self.now_s(), Failure.of(error)))
-            else:  # a further round failed: the answer before it stands, the record has both
-                await self._finish(Finish(kept.steps[-1].result))
+            else:  # a further round failed: keep the previous answer; the record has both
+                await self._finish(Finish(previous.steps[-1].result))
 
     def _time_left_s(self) -> float | None:
         deadline_s = self._record.task.deadline_s
@@ -127,7 +125,7 @@ class RoundLoop:
     def _late(self) -> DeadlineExceeded:
         deadline_s = self._record.task.deadline_s
         what = "The answer stops here: the rest" if self._log.is_answer_seen else "The answer"
-        message = f"{what} was not there within {deadline_s:g} s. Raise podium.deadline_s, or ask for less."
+        message = f"{what} did not arrive within {deadline_s:g} s. Raise podium.deadline_s, or ask for less."
         return DeadlineExceeded(message, param="podium.deadline_s", deadline_s=deadline_s)
 
     async def _move_until_done(self) -> None:
@@ -145,7 +143,8 @@ class RoundLoop:
                         return await self._suspend()
                     except PodiumError:
                         is_explained = not isinstance(self._next_move(), ContinuePlan)
-                        if self._record is known or not is_explained:  # else the same move again, for ever
+                        # Otherwise the same move would repeat forever.
+                        if self._record is known or not is_explained:
                             raise
 
     def _next_move(self) -> Move:
@@ -159,7 +158,7 @@ class RoundLoop:
         )
 
     async def _finish(self, move: Finish) -> None:
-        """End with an answer; one that was kept back until the conductor had read it is shown now."""
+        """End the run with its answer. Publish it now if it was held back for the conductor's review."""
         result = move.result
         if result is not None and not self._log.has_answer_begun and (result.output or result.reasoning):
             await self._log.append_delta(AnswerDelta(self.now_s(), result.output, result.reasoning))
@@ -167,7 +166,7 @@ class RoundLoop:
         self._log.append(RunFinished(self.now_s(), result.output if result else "", finish))
 
     async def _suspend(self) -> None:
-        """End this segment of the run: it is written down before anybody is told of its calls of tools."""
+        """End this segment: store the record, then publish the tool calls."""
         plan = self._record.plans[-1]
         numbers = [
             call.number
@@ -183,8 +182,10 @@ class RoundLoop:
         await self._log.append_durably(RunSuspended(self.now_s(), calls, text, time.time()), write)
 
     async def _write_whole(self) -> None:
-        """Write the run down, whoever leaves meanwhile: in the middle of that it neither waits nor has ended."""
-        assert self._write_down is not None, "it was asked"
+        """Store the record. If this task is cancelled meanwhile, finish writing: a half-written run is
+        neither waiting nor ended.
+        """
+        assert self._write_down is not None, "the caller has checked it"
         writing = asyncio.ensure_future(self._write_down())
         try:
             await wait_until_done([writing])
@@ -207,20 +208,22 @@ class RoundLoop:
                 plan = Plan(tuple(step.step for step in self._record.plans[index].steps))
                 await self._execute(index, _all_of(plan), lambda: plan)
 
-    def _tell_text(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Tells who looks on what the conductor writes: at first all of it."""
-        is_told = False
+    def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
+        """Return a callback that sends the conductor's text to the journal. Its first piece contains all text
+        so far.
+        """
+        is_sent = False
 
-        def tell(delta: Delta, reply: Reply) -> None:
-            nonlocal is_told
+        def report(delta: Delta, reply: Reply) -> None:
+            nonlocal is_sent
             if not self._log.is_watched:
                 return
-            text = delta.text if is_told else "".join(reply.texts)
-            reasoning = delta.reasoning if is_told else "".join(reply.thoughts)
-            is_told = True
+            text = delta.text if is_sent else "".join(reply.texts)
+            reasoning = delta.reasoning if is_sent else "".join(reply.thoughts)
+            is_sent = True
             self._log.note_work(WorkDelta(self.now_s(), index, None, text, reasoning))
 
-        return tell
+        return report
 
     async def _write(self, move: WritePlan) -> None:
         conductor, outcome = self._conductor(), self._record.last_answer_plan
@@ -236,7 +239,7 @@ class RoundLoop:
             self._context.ledger,
             may_accept=move.round > 0,
             has_tools=bool(self._record.task.tools),
-            on_text=self._tell_text(index),
+            on_text=self._text_reporter(index),
         )
 
         def end_plan() -> Plan | None:
@@ -256,7 +259,7 @@ class RoundLoop:
             )
             raise
         except BaseException as exc:
-            if self._record.plans[index].ended_s is None:  # the writer failed, or was stopped, in mid-text
+            if self._record.plans[index].ended_s is None:  # the conductor failed or was stopped while writing
                 failure = Failure.of(exc) if isinstance(exc, PodiumError) else None
                 stopped = PlanEnded(
                     self.now_s(),
@@ -270,10 +273,10 @@ class RoundLoop:
             raise
 
     def _check_forced_tools(self, plan: Plan) -> None:
-        """Reject a plan whose answering step cannot call a tool although the request says that one must be called.
+        """Reject a plan whose answering step cannot call a tool although the request requires a tool call.
 
         Raises:
-            InvalidPlan: naming the step.
+            InvalidPlan: the answering step cannot call tools. The error names the step.
         """
         last, index = plan.steps[-1], len(plan.steps) - 1
         if self._record.task.tools.is_forced and not may_call_tools(last, self._context.pool[last.worker]):
@@ -284,8 +287,10 @@ class RoundLoop:
             raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
 
     def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
-        """Whether there is an answer without this plan: the one before it, or that of a worker who is free to answer
-        alone. Then nobody need wait long for it.
+        """Return whether the run can answer without this plan, so that the conductor need not be awaited for
+        long.
+
+        Either an earlier round has answered, or a worker that is free now can answer alone.
         """
         task, alone = self._record.task, self._fallbacks[0]
         if task.strict or task.plan_only:
@@ -293,9 +298,7 @@ class RoundLoop:
         return move.round > 0 or (alone != conductor.member.name and self._context.pool[alone].is_free())
 
     def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
-        """What the conductor is shown: the task; with a complaint, or with its plan and the outcome, where
-        there was one.
-        """
+        """Return the conductor's prompt: the task and, if any, the rejection or the previous plan with its outcome."""
         prompts, layout, task = self._team.prompts, self._conductor().layout, self._record.task
         pool, talk = list(self._context.pool.values()), with_tools_as_text(task.conversation)
         prompt = prompts.plan(layout, pool, task.max_steps, talk, task.tools)
@@ -334,7 +337,7 @@ class RoundLoop:
         conductor = self._team.planner(self._record.task)
         if conductor is None:
             raise NoPlan(
-                "There is no conductor any more that may plan this. Set `conductor` in the settings."
+                "No conductor is available any more to plan this run. Set `conductor` in the settings."
             )
         return conductor
 

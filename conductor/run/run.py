@@ -1,4 +1,4 @@
-"""A run as its readers see it, and what its steps share."""
+"""A run as its readers see it, and the context that its steps share."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from conductor.run.task import Task
 
 
 class Run:
-    """A run under way: its events as they come, and its record at any time."""
+    """An active run: its events as they come, and its record at any time."""
 
     def __init__(
         self, log: EventLog, earlier: Mapping[str, Record] | None = None, outer: "Run | None" = None
@@ -30,78 +30,80 @@ class Run:
         self._is_detached = False
         self._cancel: Callable[[], object] | None = None
         self.inner: list[Run] = []
-        """The runs that its steps are, where they are; in the order they began."""
+        """Runs that execute its steps, in the order they began."""
         self.why_left: Failure | None = None
-        """Why its caller is gone, where it did not leave by itself: on record if the run is cancelled."""
+        """Why the caller is gone, if it did not disconnect by itself. Recorded if the run is cancelled."""
 
     @property
     def record(self) -> Record:
-        """As far as it has got."""
+        """Current state of the run."""
         return self._log.record
 
     @property
     def records(self) -> RunRecords:
-        """Its own record, and those of the runs inside it."""
+        """Records of this run and of its inner runs."""
         inner = {record.id: record for run in self.inner for record in run.records}
         return RunRecords(self.record, self._earlier | inner)
 
     def cancel(self) -> None:
-        """End it now, as leaving its block would: its readers get `RunCancelled`. One that has ended stays as
-        it is.
+        """Cancel the run, as leaving its block does. Readers receive `RunCancelled`. An ended run does not
+        change.
         """
         if self._cancel is not None:
             self._cancel()
 
     def on_cancel(self, cancel: Callable[[], object]) -> None:
-        """What `cancel` does; for who drives the run."""
+        """Set the function that `cancel` calls. For the driver of the run."""
         self._cancel = cancel
 
     def detach(self) -> None:
-        """Leave the run to another process. From now on the end of its block closes the calls and appends
-        `RunDetached` in place of `RunCancelled`, so that `resume_run` can continue it from `records`.
+        """Leave the run to another process.
+
+        The end of its block then closes the calls and appends `RunDetached` instead of `RunCancelled`, so
+        that `resume_run` can continue it from `records`.
         """
         self._is_detached = True
 
     @property
     def is_detached(self) -> bool:
-        """Whether it, or the run that it is a step of, is left to another process."""
+        """Whether the run, or the outer run that it is a step of, is left to another process."""
         return self._is_detached or (self._outer is not None and self._outer.is_detached)
 
     def watch(self) -> None:
-        """Somebody looks on: from now on its journal is told the conductor's and the steps' words as they come."""
+        """Send the text of the conductor and the steps to the journal from now on."""
         self._log.is_watched = True
 
     @property
     def answer(self) -> Subscription:
-        """Everything, for the one who reads the answer; a slow reader slows the answering worker."""
+        """All events, for the reader of the answer. A slow reader slows the answering worker."""
         return self._log.answer
 
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
     ) -> Subscription:
-        """Events for one more reader, who holds nobody up; see `EventLog.subscribe`."""
+        """Subscribe another reader, without back-pressure. See `EventLog.subscribe`."""
         return self._log.subscribe(after_seq, deltas)
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Every event for the answer's reader in order, the terminal one last."""
+        """Yield all events to the reader of the answer, the terminal one last."""
         async for event in self.answer:
             yield event
 
 
 UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker")
-"""Of plans for which no model was called."""
+"""Sources of plans that no model wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the steps of a run share.
+    """Context that the steps of a run share.
 
     Args:
-        task: what was asked for.
-        pool: the members this request may use, by name, in the order the conductor sees them.
+        task: the requested task.
+        pool: members that this request may use, by name, in the order in which the conductor sees them.
         ledger: the run's spending.
         log: the run's events.
-        now_s: seconds since the run began.
+        now_s: returns the seconds since the run began.
         terms: of the run's calls.
     """
 
@@ -119,10 +121,10 @@ class RunContext:
         access: tuple[int, ...] = (),
         operation: CallKind = "chat",
     ) -> CallSite:
-        """Which call of this run it is; see `CallSite`."""
+        """Return the position of a call in this run. See `CallSite`."""
         record = self.log.record
-        made = 0 if step is None else len(record.plans[plan].steps[step].cut)
-        return CallSite(record.id, plan, step, access, attempt=made + 1, operation=operation)
+        cut = 0 if step is None else len(record.plans[plan].steps[step].cut)
+        return CallSite(record.id, plan, step, access, attempt=cut + 1, operation=operation)
 
     def call(
         self,
@@ -134,7 +136,7 @@ class RunContext:
         tools: Toolset = NO_TOOLS,
         answer_format: AnswerFormat | None = None,
     ) -> Call:
-        """A call of this run, which says where it is long in coming."""
+        """Return a call of this run whose observer records delays and failures."""
         plan = self.log.record.plans[site.plan]
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
         observer = CallObserver(self, site, worker)
@@ -150,7 +152,7 @@ class RunContext:
         )
 
     def _begins(self, plan: PlanRecord, site: CallSite) -> bool:
-        """Whether no call was made before: of this run, or of one that it is a part of."""
+        """Return whether this is the first call of the run, and the run is not part of another one."""
         record = self.log.record
         if record.parent is not None or site.plan > 0 or record.calls:
             return False
@@ -160,7 +162,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class CallObserver:
-    """Puts what happens to a call on record. See `conductor.model.terms.Observer`."""
+    """Records what happens to a call. See `conductor.model.terms.Observer`."""
 
     _context: RunContext
     _site: CallSite

@@ -1,4 +1,4 @@
-"""What the worker of a step is asked, and who hears its words."""
+"""Prompts and calls of a plan's steps, and delivery of their text."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -19,33 +19,33 @@ from conductor.run.run import RunContext
 
 
 class StepWords:
-    """The words of one plan's steps.
+    """Delivery of the text of one plan's steps.
 
     Args:
         context: of the run.
-        plan: its index.
-        live: whether the last step's words go to the client as they come.
+        plan: index of the plan.
+        live: whether the last step's text streams to the client.
     """
 
     def __init__(self, context: RunContext, plan: int, *, live: bool) -> None:
         self.live = live
         self.stopped = asyncio.Lock()
-        """While it is held, no word of the answer goes out."""
+        """While this lock is held, no text of the answer is sent."""
         self._context, self._plan = context, plan
         self._last: int | None = None
         self._is_decided = asyncio.Event()
         self._waiting: dict[int, list[AnswerDelta]] = {}
-        self._told = set[int]()
-        """Steps whose words who looks on has had so far."""
+        self._reported = set[int]()
+        """Steps whose text so far was sent to the observer."""
 
     async def find_last(self) -> int:
-        """The last step's index, once the plan's text has ended."""
+        """Return the last step's index, once the plan's text has ended."""
         await self._is_decided.wait()
         assert self._last is not None
         return self._last
 
     async def decide(self, last: int) -> None:
-        """The text has ended, and `last` is the answering step: show what it has said by now."""
+        """Mark `last` as the answering step once the plan's text has ended, and publish its text so far."""
         async with self.stopped:
             self._last = last
             self._is_decided.set()
@@ -54,24 +54,26 @@ class StepWords:
             self._waiting.clear()
 
     def are_seen(self, index: int) -> bool:
-        """Whether the client has seen some of what the step says."""
+        """Return whether the client has seen some of the step's text."""
         return index == self._last and self._context.log.is_answer_seen
 
     @property
     def may_change(self) -> bool:
-        """Whether another answer may follow one that the client has seen some of: it reads it when it asks again."""
+        """Whether another answer may replace one that the client has partly seen. The client receives it with
+        its next request.
+        """
         return self._context.task.may_change and self._context.log.record.parent is None
 
     def drop(self, index: int) -> None:
-        """Forget what a step has said so far: it says it again."""
+        """Discard a step's text so far, because the step starts again."""
         self._waiting.pop(index, None)
 
     def end_answer(self) -> None:
-        """Tell the client that what it has seen goes on no further, and another answer is being written."""
+        """Tell the client that this answer ends here and another one is being written."""
         self._context.log.end_answer(RunFailed(self._context.now_s(), Failure.of(other_answer())))
 
     async def read(self, index: int, reply: Reply) -> None:
-        """Show what a step says as it comes.
+        """Publish a step's text as it streams.
 
         Raises:
             WorkerUnavailable: the stream broke.
@@ -79,17 +81,19 @@ class StepWords:
         async with aclosing(aiter(reply)) as deltas:
             async for delta in deltas:
                 if self._context.log.is_watched:
-                    self._tell(index, reply, delta)
+                    self._report(index, reply, delta)
                 if self.live and (delta.text or delta.reasoning):
                     now_s = self._context.now_s()
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
 
-    def _tell(self, index: int, reply: Reply, delta: Delta) -> None:
-        """Tell who looks on what an inner step says: at first all of it. The last step's words are the answer's."""
+    def _report(self, index: int, reply: Reply, delta: Delta) -> None:
+        """Send an inner step's text to the observer. The first piece contains all text so far. The last
+        step's text is the answer and is skipped.
+        """
         if self.live and index == self._last:
             return
-        is_first = index not in self._told
-        self._told.add(index)
+        is_first = index not in self._reported
+        self._reported.add(index)
         text = "".join(reply.texts) if is_first else delta.text
         reasoning = "".join(reply.thoughts) if is_first else delta.reasoning
         if text or reasoning:
@@ -115,12 +119,12 @@ def may_call_tools(step: Step, member: PoolMember) -> bool:
 
 
 class StepCalls:
-    """The calls of one plan's steps.
+    """Builds the calls of one plan's steps.
 
     Args:
         context: of the run.
-        plan: its index.
-        words: tells which step is the last.
+        plan: index of the plan.
+        words: determines which step is the last.
     """
 
     def __init__(self, context: RunContext, plan: int, words: StepWords) -> None:
@@ -129,7 +133,7 @@ class StepCalls:
     def prompt(
         self, member: PoolMember, step: Step, steps: Sequence[Step], outputs: Mapping[int, str]
     ) -> WorkerPrompt:
-        """What the worker is shown; what is no chat, as it stands."""
+        """Return the worker's prompt. If the operation is not a chat, return the conversation unchanged."""
         task = self._context.task
         if task.operation != "chat":
             return WorkerPrompt(task.conversation)
@@ -138,29 +142,28 @@ class StepCalls:
     async def call(
         self, index: int, step: Step, steps: Sequence[Step], messages: tuple[Message, ...]
     ) -> Call:
-        """A step's call, with what the user asked of the answer.
+        """Return a step's call with the user's requirements for the answer.
 
-        Any step may turn out to be the last, so all take the user's sampling. Only `stop` would cut inner
-        work in half: it is for the answer alone, so a request that has it lets its steps begin once the
-        plan's text has ended.
+        Any step may turn out to be the last, so all use the user's sampling. `stop` and the answer format
+        apply only to the answer: a request that sets one delays its steps until the plan's text has ended.
 
         Args:
-            index: the step's.
-            step: whose call it is.
-            steps: all that are written so far.
-            messages: what its worker is shown.
+            index: of the step.
+            step: that is called.
+            steps: all steps written so far.
+            messages: prompt of its worker.
         """
         task = self._context.task
-        sampling, wanted = task.sampling, task.answer_format
-        is_for_answer = bool(sampling.stop or wanted)
+        sampling, answer_format = task.sampling, task.answer_format
+        is_for_answer = bool(sampling.stop or answer_format)
         if is_for_answer and index != await self._words.find_last():
-            sampling, wanted = replace(sampling, stop=()), None
+            sampling, answer_format = replace(sampling, stop=()), None
         is_last_yet = index == len(steps) - 1  # a step before another is not the last
         is_streamed = task.stream and self._words.live and is_last_yet
         site = self._context.site(self._plan, index, step.access, task.operation)
         tools = await self._toolset(index, step)
         return self._context.call(
-            messages, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=wanted
+            messages, site, sampling, coalesce=not is_streamed, tools=tools, answer_format=answer_format
         )
 
     def tools_left_out(self, step: Step) -> tuple[str, ...]:
@@ -174,16 +177,18 @@ class StepCalls:
 
     @property
     def _conversation(self) -> Sequence[Message]:
-        """The user's, as workers are shown it: calls of tools in it are those of others, and words to them;
-        but where one worker answers alone under its own name.
+        """The user's conversation as workers see it. Tool calls become text, except if one worker answers
+        alone under its own name.
         """
         conversation = self._context.task.conversation
         is_plain = self._context.log.record.plans[self._plan].source == "worker"
         return conversation if is_plain else with_tools_as_text(conversation)
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
-        """The tools of a step's call. That one must be called is for the answering step alone, and until it
-        has: a request that says so lets its steps begin once the plan's text has ended.
+        """Return the tools of a step's call.
+
+        A required tool call applies only to the answering step, and only until it has called one. Such a
+        request delays its steps until the plan's text has ended.
         """
         tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
         if not tools or not may_call_tools(step, self._context.pool[step.worker]):

@@ -19,33 +19,35 @@ from conductor.run.ledger import Budget
 
 
 class Task(JsonValue, DefaultingValue, frozen=True):
-    """What one request asks for.
+    """Parameters of one request.
 
     Args:
         conversation: the user's messages, at least one.
-        model: the name that was asked for.
-        sampling: how the answer is decoded.
-        plan: run this one; None lets the conductor write it.
-        plan_source: who gave `plan`.
-        workers: the names that may be used, in the order the conductor sees them; None: the whole pool.
-        exclude_workers: names that may not.
-        max_steps, rounds, depth: of plans; `depth` above 0 lets a step be a whole run of its own, so deep.
-        budget: for everything together.
-        deadline_s: from the run's begin to the last byte.
-        stream: somebody reads the answer while it is written; otherwise it may come in larger pieces.
-        plan_only: stop when the plan is there; no step is run.
-        strict: a plan that cannot run ends the run: no complaint to the conductor, no fallback. For who
-            judges plans.
-        tools: what its steps may call; the client runs them.
-        answer_format: what the answer must be; None: any text.
-        operation: what is asked of its one worker; anything but a chat is a pass-through.
-        priority: whether its calls go before or after those of others where there is no room for all.
-        may_change: the run outlives its readers: where its answer breaks off and nobody goes on with it, another is written,
-            for who asks again.
-        on_step_failure: what follows where a step fails that does not say it itself.
-        left_out: what the client sent, is not served and does not change the answer: a line for each.
-        echo: what answers in its client's dialect repeat of the request, as JSON; nobody else reads it.
-        permit: what it may reach, whatever the other fields, the conductor or a worker say.
+        model: requested model name.
+        sampling: decoding parameters of the answer.
+        plan: plan to run, or None to let the conductor write one.
+        plan_source: author of `plan`.
+        workers: allowed workers, in the order in which the conductor sees them; None for the whole pool.
+        exclude_workers: workers that may not be used.
+        max_steps: highest number of steps of a plan.
+        rounds: highest number of plans, including revisions.
+        depth: levels of inner runs; above 0, a step can be a run of its own.
+        budget: limit for all calls together.
+        deadline_s: seconds from the start of the run to the last byte.
+        stream: whether a reader consumes the answer as it is written; otherwise it may arrive in larger
+            pieces.
+        plan_only: stop after planning; no step is run.
+        strict: fail on an invalid plan, without a repair or a fallback. Used to evaluate plans.
+        tools: tools that steps may call; the client runs them.
+        answer_format: required format of the answer; None for any text.
+        operation: kind of call; all except a chat are passed through to one worker.
+        priority: order of its calls if workers have queues.
+        may_change: whether the run outlives its readers. If its answer breaks off and cannot be continued,
+            another is written for a later request.
+        on_step_failure: handling of a failed step that does not define its own.
+        left_out: request fields that are ignored and do not change the answer, one line each.
+        echo: request fields that responses of the client's API repeat, as JSON. Not used otherwise.
+        permit: resources that it may reach, regardless of the other fields, the conductor and the workers.
     """
 
     not_hashed: ClassVar[frozenset[str]] = frozenset({"echo"})
@@ -77,33 +79,32 @@ class Task(JsonValue, DefaultingValue, frozen=True):
 
     @property
     def shows_pictures(self) -> bool:
-        """Whether the user shows any."""
+        """Whether the conversation contains images."""
         return any(message.has_image for message in self.conversation)
 
     @property
     def shows_pdfs(self) -> bool:
-        """Whether the user shows files that not every worker can read."""
+        """Whether the conversation contains PDFs, which some workers cannot read."""
         return any(message.has_pdf for message in self.conversation)
 
     @property
     def n_rounds(self) -> int:
-        """How many rounds there may be: a given plan, and one that is not run, is never revised."""
+        """Highest number of rounds. A given plan, or one that is not run, is never revised."""
         return 1 if self.plan is not None or self.plan_only else self.rounds
 
 
 BYTES_PER_OUTPUT_TOKEN = 4
-"""What an output token becomes when another worker reads it: prompts are bounded by their bytes, outputs by
-their tokens."""
+"""Bytes per output token when another worker reads an output: prompts are bounded in bytes, outputs in tokens."""
 
 
 def worst_case(
     plan: Plan, pool: Mapping[str, PoolMember], conversation: tuple[Message, ...], sampling: Sampling
 ) -> tuple[list[Usage], list[Decimal | None]]:
-    """Each step's tokens and dollars at most; 0 for a step that would never run, None where a price is
-    unknown.
+    """Return the maximum tokens and cost of each step. Steps that would never run count 0; the cost is None
+    if a price is unknown.
 
-    The reservation made at run time is never larger, but for outputs of more than `BYTES_PER_OUTPUT_TOKEN`
-    bytes a token.
+    Reservations at run time are never larger, except for outputs with more than `BYTES_PER_OUTPUT_TOKEN`
+    bytes per token.
     """
     tokens: list[Usage] = []
     for index, step in enumerate(plan.steps):

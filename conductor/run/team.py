@@ -1,4 +1,4 @@
-"""A team, and a team as a worker of another run."""
+"""A team of a conductor and workers, and the team as a worker of another run."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -34,13 +34,13 @@ from conductor.run.turns import Given, GivenResult
 
 @dataclass(frozen=True, slots=True)
 class Team:
-    """A conductor and a pool.
+    """A conductor and a pool of workers.
 
     Args:
-        conductor: who writes plans; None where only given plans are run.
-        pool: every worker, by name, in the order the conductor sees them.
-        prompts: the texts.
-        fallback: who answers where no plan can be had; None: the first of the request's pool.
+        conductor: writes plans; None if only given plans are run.
+        pool: all workers by name, in the order in which the conductor sees them.
+        prompts: prompt texts.
+        fallback: worker that answers alone if planning fails; None for the first worker of the request.
     """
 
     conductor: ConductorModel | None
@@ -49,12 +49,12 @@ class Team:
     fallback: str | None = None
 
     def members_for(self, task: Task) -> dict[str, PoolMember]:
-        """The part of the pool that `task` may use: what plans are written and checked with, and who may
-        answer alone.
+        """Return the members of the pool that `task` may use, for its plans and for answers without a plan.
 
         Raises:
-            BadTask: it names a worker nobody has, leaves none, or brings a plan that asks for others.
-            NotAllowed: its permit leaves none.
+            BadTask: the task names an unknown worker, excludes all workers, or has a plan with a worker that
+                is not allowed.
+            NotAllowed: the permit allows none of the workers.
         """
         for name_of_field, names in (
             ("workers", task.workers or ()),
@@ -65,29 +65,30 @@ class Team:
                 detail = f"The pool has: {', '.join(self.pool)}."
                 allowed = filter(task.permit.allows, self.pool)
                 raise unknown_worker(unknown[0], f"podium.{name_of_field}", allowed, detail)
-        wanted = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
-        left = [name for name in wanted if name not in task.exclude_workers]
+        requested = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
+        left = [name for name in requested if name not in task.exclude_workers]
         if not left:
             param = "podium.exclude_workers" if task.exclude_workers else "podium.workers"
             raise BadTask("No worker is left for this request; allow at least one.", param=param)
         members = {name: self.pool[name] for name in left if task.permit.allows(name)}
         if not members:
-            message = f"None of the workers that {quote(task.model)} may use is one that may be called for this key."
+            message = f"This key may not call any of the workers that {quote(task.model)} may use."
             raise NotAllowed(message, param="model")
         for step in task.plan.steps if task.plan else ():
             if step.worker not in members:
-                message = f"The plan asks {quote(step.worker)}, which this request does not allow. See podium.workers."
+                message = f"The plan uses worker {quote(step.worker)}, which this request does not allow. See podium.workers."
                 raise BadTask(message, param="podium.plan", detail=f"Allowed: {', '.join(members)}.")
         return members
 
     def planner(self, task: Task) -> ConductorModel | None:
-        """Who writes plans for `task`; None where nobody may."""
+        """Return the conductor for `task`, or None if there is none or the permit excludes it."""
         conductor = self.conductor
         return conductor if conductor and task.permit.allows(conductor.member.name) else None
 
     def fallbacks(self, task: Task) -> list[str]:
-        """Return the workers that may answer alone, the settings' choice first. Workers that cannot use a picture, a PDF
-        or the tools of the request are left out if another one can.
+        """Return the workers that may answer alone, the configured fallback first.
+
+        Leave out workers that cannot handle the request's images, PDFs or tools, if another one can.
         """
         members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)
@@ -103,31 +104,29 @@ class Team:
 
 
 def unknown_worker(name: str, param: str, allowed: Iterable[str], detail: str = "") -> BadTask:
-    """Return the error for a worker that is not in the pool, or not for this caller: a caller is not told which.
+    """Return the error for an unknown worker. It is the same for a worker that the caller may not see.
 
     Args:
         name: of the worker.
         param: the field that names it.
-        allowed: workers that the caller may call, one of which may be meant.
+        allowed: workers that the caller may call, for a suggestion.
         detail: for the operator.
     """
     hint = did_you_mean(name, allowed)
-    message = f"No worker of the pool is called {quote(name)}.{hint} GET /v1/models lists them."
+    message = f"The pool has no worker {quote(name)}.{hint} GET /v1/models lists them."
     return BadTask(message, param=param, detail=detail)
 
 
 TEAM = "team"
-"""The name under which the pool shows it."""
+"""Name of the team in the pool."""
 TEAM_CARD = "this whole team again: for a part that deserves a plan of its own"
 
 OpenInner = Callable[[Call], AbstractAsyncContextManager[Run]]
-"""Opens the run that answers a call of a step."""
+"""Opens the inner run that answers a step's call."""
 
 
 class TeamWorker:
-    """A run inside a run. Its calls are paid from the outer ledger, so the step that asks it costs nothing
-    itself.
-    """
+    """A run as a worker of another run. The outer ledger pays for its calls, so the step itself costs nothing."""
 
     def __init__(self, model: str, open_inner: OpenInner) -> None:
         self._model, self._open_inner = model, open_inner
@@ -143,7 +142,8 @@ class TeamWorker:
         Raises:
             WorkerError: the inner run failed; its own error is the cause.
         """
-        return open_reply(self.name, self._model, self._deltas(call), price=None)  # known once it has ended
+        # The price is known only at the end.
+        return open_reply(self.name, self._model, self._deltas(call), price=None)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         async with self._open_inner(call) as run, aclosing(run.events()) as events:
@@ -156,14 +156,14 @@ class TeamWorker:
                     case RunSuspended(calls=calls):
                         yield _waits(run.record, calls)
                     case RunFailed(failure=failure):
-                        yield _total(run.record, None)  # what it took, it took
+                        yield _total(run.record, None)  # a failed run is billed, too
                         raise _wrap(failure)
                     case _:
                         pass
 
 
 def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolMember:
-    """The whole team as one more worker of the pool. `price`: about what a call of it costs, for the conductor to read."""
+    """Return the whole team as a pool member. `price` is the approximate cost of a call, for the conductor to read."""
     worker = TeamWorker(model, open_inner)
     return PoolMember(
         TEAM, worker, TEAM_CARD, price=price, bills_inner_calls=True, sees_images=True, reads_pdfs=True
@@ -171,8 +171,9 @@ def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolM
 
 
 def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max_steps: int) -> Price | None:
-    """Return about what a call of the whole team costs: a plan of `max_steps` steps at the mean price of the workers, and
-    the plan itself. None if no price is known.
+    """Return the approximate price of a call to the whole team, or None if no worker's price is known.
+
+    The estimate is a plan of `max_steps` steps at the workers' mean price, plus the plan itself.
     """
     prices = [member.price for member in pool if member.price is not None]
     if not prices:
@@ -189,7 +190,7 @@ def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max
 
 
 def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:
-    """The inner run waits for tools: its calls as one turn of the step that is it."""
+    """Return the tool calls of a waiting inner run as one turn of the outer step."""
     shown = tuple(replace(each.call, id=str(each.number)) for each in calls)
     native = Native(TEAM, "", {"run": record.id})
     return replace(_total(record, FinishReason.TOOL_CALLS), tool_calls=shown, native=native)
@@ -197,26 +198,26 @@ def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:
 
 @dataclass(frozen=True, slots=True)
 class WaitingInner:
-    """A run inside a run that waited for tools, and what they gave."""
+    """An inner run that waited for tools, and the results for it."""
 
     record: Record
     given: Given
 
 
 def find_waiting(call: Call, earlier: Mapping[str, Record]) -> WaitingInner | None:
-    """The run that `call` continues: its step's newest turn was the run's calls of tools. None: it begins one."""
+    """Return the waiting inner run that `call` continues, or None if the call starts a new run."""
     turns = [n for n, message in enumerate(call.messages) if message.native and message.native.worker == TEAM]
     if not turns:
         return None
     native = call.messages[turns[-1]].native
-    assert native is not None, "it was looked for"
+    assert native is not None, "turns have a native payload"
     record = earlier.get(str(native.payload["run"]))
     after = call.messages[turns[-1] + 1 :]
     if record is None or record.status != "waiting":
         return None
     results = tuple(GivenResult(int(each.id), each) for message in after for each in message.tool_results)
-    said = tuple(message for message in after if message.role != "tool")
-    return WaitingInner(record, Given(results, said))
+    user_messages = tuple(message for message in after if message.role != "tool")
+    return WaitingInner(record, Given(results, user_messages))
 
 
 def _total(record: Record, finish: FinishReason | None) -> Delta:
@@ -230,8 +231,8 @@ def _total(record: Record, finish: FinishReason | None) -> Delta:
 
 
 def _wrap(failure: Failure) -> PodiumError:
-    """The inner run's failure as one of the step that asked; a budget's or a deadline's is the outer run's
-    too.
+    """Convert an inner run's failure for the outer step. Budget and deadline errors stay as they are: they
+    end the outer run, too.
     """
     error = failure.to_error()
     if isinstance(error, Interrupted):

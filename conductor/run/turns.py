@@ -1,7 +1,7 @@
-"""What a run with tools has behind it: a step's turns with its tools, and the segments between suspensions.
+"""History of a run with tools: a step's turns with its tools, and the segments between suspensions.
 
-A run is suspended when nothing of it can go on without its client. What its client was told by then is a
-segment; the results that the client sends begin the next one.
+A run is suspended if it cannot continue without its client. A segment is what the client has received by
+then. The client's tool results start the next segment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,20 +17,20 @@ from conductor.model.value import DefaultingValue, JsonValue, Value
 
 
 class GivenResult(Value, frozen=True):
-    """What a tool gave for the call of that number; its id is the provider's."""
+    """Result of the tool call with this number. The id is the provider's."""
 
     number: int
     result: ToolResult
 
 
 class Given(JsonValue, frozen=True):
-    """What a client sends to a run that waits.
+    """Client input to a waiting run.
 
     Args:
-        results: of some of the calls, in any order; their ids do not matter.
-        said: new messages of the user beside them.
-        tools: from now on; None: as before.
-        echo: what answers repeat of the request that brought them, as far as it differs from `Task.echo`.
+        results: for some of the calls, in any order; their ids are ignored.
+        said: new user messages beside them.
+        tools: tools from now on; None for no change.
+        echo: request fields that responses repeat, as far as they differ from `Task.echo`.
     """
 
     not_hashed: ClassVar[frozenset[str]] = frozenset({"echo"})
@@ -42,15 +42,15 @@ class Given(JsonValue, frozen=True):
 
 
 class StepTurn(Value, frozen=True):
-    """One turn of a step's own conversation: what its worker said, the tools it called, what they gave.
+    """One turn of a step's conversation: its worker's output, the tool calls and their results.
 
     Args:
         result: of the worker's call.
         calls: of tools.
-        results: of the calls, as far as they are there.
-        said: by the user, beside them.
-        called_s: when it called them, in seconds since the run began; None: not on record.
-        answered_s: when the last of their results was there, likewise.
+        results: of the calls, as far as they have arrived.
+        said: user messages beside the results.
+        called_s: time of the calls, in seconds since the run began; None if not recorded.
+        answered_s: time of the last result, likewise.
     """
 
     result: CallResult
@@ -67,16 +67,16 @@ class StepTurn(Value, frozen=True):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The turn as its worker is shown it: the results in the order of the calls."""
+        """The turn as its worker sees it, with the results in the order of the calls."""
         parts: list[Part] = [Text(self.result.output)] if self.result.output else []
         parts += [pending.call for pending in self.calls]
-        asked = Message("assistant", tuple(parts), self.result.native)
-        given = {each.number: each.result for each in self.results}
-        answered = tuple(given[each.number] for each in self.calls if each.number in given)
-        return asked, Message("tool", answered), *self.said
+        call_message = Message("assistant", tuple(parts), self.result.native)
+        results = {each.number: each.result for each in self.results}
+        answered = tuple(results[each.number] for each in self.calls if each.number in results)
+        return call_message, Message("tool", answered), *self.said
 
     def after(self, given: Given, at_s: float | None = None) -> "StepTurn":
-        """The turn with what of `given` is for it, which came at that time of the run."""
+        """Return the turn with its part of `given`, which arrived at `at_s`."""
         ids = {each.number: each.call.id for each in self.calls}
         new = tuple(
             GivenResult(each.number, replace(each.result, id=ids[each.number]))
@@ -90,18 +90,17 @@ class StepTurn(Value, frozen=True):
 
 
 class Segment(DefaultingValue, frozen=True):
-    """What a run did until it was suspended, and what its client answered.
+    """Part of a run up to a suspension, and the client's reply.
 
     Args:
-        calls: numbers of the calls that the client was told of, those of earlier segments that still wait
-            included.
-        text: that the client was shown with them.
-        usage: of the whole run by then.
-        cost_usd: likewise; None: unknown.
-        given: what ended the suspension; None: it waits still.
-        at_s: when it was suspended, in seconds since the run began, which stand still until it goes on.
-        suspended: likewise, Unix time; 0: not on record.
-        waited_s: how long its client took; 0 while it waits.
+        calls: numbers of the calls that the client received, including open ones of earlier segments.
+        text: shown to the client with them.
+        usage: of the whole run so far.
+        cost_usd: of the whole run so far; None if unknown.
+        given: the reply that ended the suspension; None while the run waits.
+        at_s: time of the suspension, in seconds since the run began. This clock stops during a suspension.
+        suspended: Unix time of the suspension; 0 if not recorded.
+        waited_s: duration of the suspension; 0 while the run waits.
     """
 
     calls: tuple[int, ...]
@@ -115,5 +114,5 @@ class Segment(DefaultingValue, frozen=True):
 
 
 def conversation(turns: Iterable[StepTurn]) -> tuple[Message, ...]:
-    """Turns, each answered, as the worker is shown them after its prompt."""
+    """Return answered turns as messages that follow the worker's prompt."""
     return tuple(message for turn in turns for message in turn.messages)

@@ -1,4 +1,4 @@
-"""Waiting for tasks to end. Knows nothing of runs."""
+"""Helpers that wait for tasks to end."""
 
 import asyncio
 from collections.abc import Collection
@@ -7,8 +7,8 @@ from typing import Any
 
 
 async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait until `tasks` have ended, also while we are cancelled ourselves, as a `TaskGroup` does: they may
-    be closing calls.
+    """Wait until `tasks` have ended, even if this task is cancelled meanwhile: they may be closing calls.
+    Raise the cancellation afterwards.
     """
     cancelled: asyncio.CancelledError | None = None
     while left := [task for task in tasks if not task.done()]:
@@ -21,7 +21,9 @@ async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def end_task(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task that would go on for ever, and wait until it has ended; None: there is none. Raises what it raised."""
+    """Cancel a task that never ends by itself, and wait until it has ended. Raise its error, if any. Do
+    nothing for None.
+    """
     if task is not None:
         task.cancel()
         with suppress(asyncio.CancelledError):

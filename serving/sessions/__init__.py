@@ -1,1 +1,1 @@
-"""Runs on this replica: who may begin one, what each holds until its end, and where an earlier request is found."""
+"""Runs on this replica: admission, resources until their end, and lookup of earlier requests."""

@@ -1,6 +1,7 @@
-"""Admission of runs: rates, a slot, memory, a share of both for each key, and workers that have a slot in time.
+"""Admission of runs: rates, slots, memory, a share of both for each key, and workers that are available in
+time.
 
-A run that would wait too long for its workers is rejected here with 429, before other models have worked for it. The
+A run that would wait too long for its workers is rejected here with 429, before any model is called. The
 queues themselves are in `serving/dispatch/limiter.py`.
 """
 
@@ -24,17 +25,18 @@ from serving.sessions.session import RunSpec
 from serving.shares import KEPT, Room, share
 
 MOST_READERS = 16
-"""Readers of one run at one router."""
+"""Highest number of readers of one run at one router."""
 PART = 4
-"""There may be a quarter as many readers as runs."""
+"""Readers per router: one `PART`-th of the number of runs."""
 
 
 class RunSlots:
-    """Limits the runs of one router to `limits.max_running`. A run keeps its slot until it is written to the store.
+    """Limits the runs of one router to `limits.max_running`. A run keeps its slot until it is stored.
 
     Args:
-        pool: return the pool that serves now.
-        n_unwritten: return how many runs have ended and are not written yet. They belong to the share of no key.
+        pool: returns the current pool.
+        n_unwritten: returns the number of ended runs that are not stored yet. They count towards no key's
+            share.
     """
 
     def __init__(self, pool: Callable[[], Pool], n_unwritten: Callable[[], int]) -> None:
@@ -48,37 +50,36 @@ class RunSlots:
         return self._n_held + self._n_unwritten()
 
     def check(self) -> None:
-        """Check that there is a free slot, whoever asks. Clients without a key get this error, so it contains no number.
+        """Check that there is a free slot for any caller. Clients without a key see this error, so it
+        contains no numbers.
 
         Raises:
-            Overloaded: there is none.
+            Overloaded: all slots are in use.
         """
         if self.n_taken >= self._pool().settings.limits.max_running:
-            message = (
-                "This server has as many requests as it takes at once (limits.max_running). Try again soon."
-            )
+            message = "The server is at its limit of concurrent requests (limits.max_running). Retry soon."
             raise Overloaded(message, param="limits.max_running")
 
     def check_share(self, account: Account, priority: Priority) -> None:
         """Check that there is a free slot for a run of `account`.
 
         Raises:
-            Overloaded: there is none, or none for batch work, or the key has its share.
+            Overloaded: all slots are in use, or those for batch work are, or the key has used its share.
         """
         self.check()
         pool, n_taken = self._pool(), self.n_taken
         if priority == "batch" and n_taken >= room_for_batch(pool):
             message = (
-                f"{n_taken} requests are under way here, and the places left are for those that somebody waits for. "
-                "Try again later, or without `service_tier: flex` (batches.room of limits.max_running)."
+                f"{n_taken} requests are running, and the remaining slots are reserved for interactive requests. "
+                "Retry later, or without `service_tier: flex` (batches.room of limits.max_running)."
             )
             raise Overloaded(message, param="limits.max_running")
         most = (1 - KEPT) * pool.settings.limits.max_running
         has_share = self._n_held >= most and self._of_keys[account.key_id] >= share(self._of_keys)
         if account.key_id and has_share:
             message = (
-                f"{n_taken} requests are under way here, and this key has its share of them (limits.max_running). "
-                "Try again soon."
+                f"{n_taken} requests are running, and this key has used its share (limits.max_running). "
+                "Retry soon."
             )
             raise Overloaded(message, param="limits.max_running")
 
@@ -100,8 +101,8 @@ class RunAdmission:
     """Admits runs and their readers at one router. Every rejection is an `Overloaded` or a `RateLimited`.
 
     Args:
-        pool: return the pool that serves now.
-        records: of runs. Those that are not written yet keep their slots and bytes.
+        pool: returns the current pool.
+        records: of runs. Runs that are not stored yet keep their slots and bytes.
         rates: of teams and keys. They count requests before a run is known: see `Rates.reserve`.
     """
 
@@ -112,12 +113,12 @@ class RunAdmission:
         self._readers = Room(
             "limits.max_running",
             lambda: max(MOST_READERS, pool().settings.limits.max_running // PART),
-            "requests that wait for a run of an earlier request",
+            "requests that are waiting for an earlier request's run",
         )
 
     async def reserve_rate(self, caller: Caller, tokens: int) -> RateReservation:
-        """Count a request in the rates of its caller; `tokens`: an estimate. A reservation that no run owns in the end must
-        be settled.
+        """Count a request in the rates of its caller. `tokens` is an estimate. Settle the reservation if no
+        run takes it over.
         """
         return await self.rates.reserve(caller.account, caller.policies, tokens)
 
@@ -125,7 +126,7 @@ class RunAdmission:
         """Admit a new run. Close the result at its end.
 
         Raises:
-            Overloaded: there is no slot or no memory, or its workers will have no slot in time.
+            Overloaded: there is no slot or no memory, or its workers will not be available in time.
         """
         task, n_bytes = spec.task, bytes_of_task(spec.task) // (spec.n_beside + 1)
         self.slots.check_share(account, task.priority)
@@ -140,7 +141,8 @@ class RunAdmission:
         return leases
 
     def admit_again(self, record: Record, results: Given) -> ExitStack:
-        """Admit a run that waited for tools. It was admitted earlier, so the share of its key is not checked again.
+        """Admit a run that waited for tools. It was admitted before, so its key's share of slots is not
+        checked again.
 
         Raises:
             Overloaded: there is no slot or no memory.
@@ -162,31 +164,31 @@ class RunAdmission:
 
     @contextmanager
     def read(self, account: Account, n_readers: int) -> Generator[None]:
-        """Count one more reader of a run until the end of the block.
+        """Count another reader of a run until the end of the block.
 
         Args:
             account: of the reader.
-            n_readers: how many readers the run has here already.
+            n_readers: number of readers that the run has here already.
 
         Raises:
             Overloaded: the run or the router has too many readers.
         """
         if n_readers >= MOST_READERS:
-            raise Overloaded("Too many requests here wait for the answer of this one run. Try again soon.")
+            raise Overloaded("Too many requests are waiting for this run's answer. Retry soon.")
         with self._readers.holding(account):
             yield
 
 
 def room_for_batch(pool: Pool) -> int:
-    """Return how many runs there may be for a batch run to begin. The rest is for interactive requests."""
+    """Return the number of runs up to which a batch run may start. The remaining slots are for interactive requests."""
     settings = pool.settings
     return max(1, int(settings.limits.max_running * settings.batches.room))
 
 
 @contextmanager
 def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[None]:
-    """Check that the workers of a run can be expected to have slots for it in time. The workers that it calls first expect
-    it until its call arrives, or until the end of the block.
+    """Check that the run's workers can be expected to have slots in time. The workers that it calls first
+    count it as queued until its call arrives, or until the end of the block.
 
     Raises:
         Overloaded: they cannot. The error says when to retry.
@@ -194,7 +196,7 @@ def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[No
     waits = _Waits(pool, spec.task, account)
     worst_s = waits.worst_s(spec.team)
     if worst_s > 0:
-        message = "Those who would answer have too many calls before them. Try again later."
+        message = "All eligible workers have full queues. Retry later."
         raise Overloaded(message, retry_after_s=worst_s)
     with ExitStack() as expected:
         for name in waits.first(spec.team) & pool.limiters.keys():
@@ -217,8 +219,10 @@ class _Waits:
         return {planner.member.name} if planner else set()
 
     def worst_s(self, team: Team) -> float:
-        """Return the longest wait that is too long, or 0 if none is. A given plan needs each of its workers; otherwise the
-        run needs the conductor and any one worker that it may call.
+        """Return the longest excessive wait, or 0 if there is none.
+
+        A given plan needs all of its workers. Otherwise the run needs the conductor and any one of its
+        workers.
         """
         task = self._task
         if task.plan is not None:
@@ -228,11 +232,11 @@ class _Waits:
         if task.plan_only:
             return first_s
         names = team.pool if task.workers is None else task.workers
-        asked = [name for name in names if name not in task.exclude_workers and task.permit.allows(name)]
-        return max(first_s, min((self._too_long_s(name) for name in asked), default=0.0))
+        candidates = [name for name in names if name not in task.exclude_workers and task.permit.allows(name)]
+        return max(first_s, min((self._too_long_s(name) for name in candidates), default=0.0))
 
     def _too_long_s(self, name: str) -> float:
-        """Return the wait for a worker or for the soonest of its fallbacks, or 0 if it is not too long."""
+        """Return the wait for a worker or for the soonest of its fallbacks, or 0 if it is acceptable."""
         if name not in self._pool.limiters:
             return 0.0
         line = self._pool.line(name)

@@ -1,5 +1,5 @@
-"""Health of the conductor: whether it makes plans, counted from the records of this router's runs. An API conductor gives
-no other sign of life.
+"""Health of the conductor: whether it writes plans, counted from the records of this router's runs. An API
+conductor gives no other sign of health.
 """
 
 import logging
@@ -13,14 +13,14 @@ from conductor.run.record import Record
 logger = logging.getLogger("podium")
 
 FAILURES_UNTIL_DEGRADED = 10
-"""Consecutive runs without a plan that count as degraded."""
+"""Number of consecutive runs without a plan that counts as degraded."""
 WRITTEN = ("conductor", "repair", "revision")
 """Sources of plans that a conductor wrote."""
 
 
 @dataclass(slots=True)
 class ConductorHealth:
-    """Consecutive runs for which the conductor made no plan."""
+    """Consecutive runs for which the conductor wrote no plan."""
 
     failures: int = 0
     reason: str = ""
@@ -28,7 +28,7 @@ class ConductorHealth:
 
     @property
     def is_degraded(self) -> bool:
-        """Return whether `/readyz` and the log report the failures."""
+        """Whether `/readyz` and the log report the failures."""
         return self.failures >= FAILURES_UNTIL_DEGRADED
 
     def count(self, record: Record) -> None:
@@ -36,14 +36,16 @@ class ConductorHealth:
         match verdict(record):
             case "planned":
                 if self.is_degraded:
-                    logger.warning("The conductor plans again, after %d runs without a plan.", self.failures)
+                    logger.warning(
+                        "The conductor writes plans again after %d runs without one.", self.failures
+                    )
                 self.failures, self.reason = 0, ""
             case "failed":
                 plan = _plan_to_blame(record)
-                assert plan is not None, "that is why it is a failure"
+                assert plan is not None, "a failed verdict has a plan"
                 self.failures, self.reason = self.failures + 1, _reason(plan)
                 if self.failures == FAILURES_UNTIL_DEGRADED:
-                    message = "The conductor has made no plan for %d runs in a row; one worker answers by itself. Last: %s"
+                    message = "The conductor has written no plan for %d consecutive runs, so one worker answers alone. Last: %s"
                     logger.error(message, self.failures, _explanation(plan))
             case "says nothing":
                 pass
@@ -52,8 +54,8 @@ class ConductorHealth:
 def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
     """Return what a run shows about the conductor.
 
-    A client that left, a budget, and a prompt that is too long or filtered do not count as failures. A deadline counts
-    only if the conductor had not sent a word before it.
+    A disconnected client, a budget, and a prompt that is too long or filtered do not count as failures. A
+    deadline counts only if the conductor sent nothing before it.
     """
     written = [plan for plan in record.plans if plan.source in WRITTEN]
     if any(
@@ -77,7 +79,7 @@ def _plan_to_blame(record: Record) -> PlanRecord | None:
 
 
 def _is_silent(plan: PlanRecord) -> bool:
-    """Return whether the conductor was called and stopped before its first word, without an error."""
+    """Return whether the conductor was called and stopped before its first token, without an error."""
     return plan.result is None and plan.rejection is None and plan.failure is None
 
 
@@ -91,7 +93,7 @@ def _is_failure(plan: PlanRecord) -> bool:
 
 def _reason(plan: PlanRecord) -> str:
     if _is_silent(plan):
-        return "DeadlineExceeded: it had not said a word when the request's time was over"
+        return "DeadlineExceeded: it had sent nothing by the request's deadline"
     return plan.failure.story if plan.failure else f"{plan.reject_reason}: {plan.why}"
 
 

@@ -1,9 +1,9 @@
-"""Requests that were sent before: by their `Idempotency-Key`, as the retry of a failed or cut answer, as an equal
-request whose answer is kept, or with tool results that their run has got.
+"""Detection of repeated requests: by `Idempotency-Key`, as the retry of a failed or interrupted answer, as an
+equal request with a cached answer, or by tool results that their run has received already.
 
-SDKs resend a failed request up to 30 times. A retry joins the run of the first request, so that nothing is paid twice.
-The store has the claims, so that every replica finds them. Of an answer, only the id of its run is stored, so the answer
-goes when its record goes.
+SDKs resend a failed request up to 30 times. A retry joins the run of the first request, so that nothing is
+paid twice. The store holds the claims, so that every replica finds them. For an answer it holds only the id
+of the run, so the answer is deleted with its record.
 """
 
 import hashlib
@@ -37,20 +37,20 @@ HEADER = "Idempotency-Key"
 
 
 class Outcome(Enum):
-    """Whether a request was seen before."""
+    """Relation of a request to earlier ones."""
 
     NEW = auto()
-    """It gets a run of its own."""
+    """A new request with a run of its own."""
     CLAIMED = auto()
-    """An earlier request with its `Idempotency-Key` has a run."""
+    """An earlier request with the same `Idempotency-Key` has a run."""
     RETRIED = auto()
-    """The answer to an equal request failed or was cut off."""
+    """The answer to an equal request failed or was interrupted."""
     CACHED = auto()
-    """An equal request of the same team was answered."""
+    """An equal request of the same team has a cached answer."""
     AWAITED = auto()
-    """It brings tool results that a run waits for."""
+    """It has tool results that a run waits for."""
     REPEATED = auto()
-    """It brings tool results that its run has got already."""
+    """It has tool results that its run has received already."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class Match:
     """The result of a lookup.
 
     Args:
-        outcome: whether the request was seen before.
-        claim: of the earlier request; of this one, if it is new and has an `Idempotency-Key`.
+        outcome: relation to earlier requests.
+        claim: of the earlier request; of this one if it is new and has an `Idempotency-Key`.
         record: that has the cached answer.
-        segment: of the run, which the repeated tool results ended.
+        segment: segment of the run that the repeated tool results ended.
     """
 
     outcome: Outcome
@@ -75,11 +75,11 @@ NEW = Match(Outcome.NEW)
 
 @dataclass(frozen=True, slots=True)
 class IdempotencyKey:
-    """The name that a client gave a request.
+    """Idempotency key of a request.
 
     Args:
-        account: the key id of the client. Equal names of other keys are other names.
-        name: as the client sent it, or its digest if a secret or personal data is in it.
+        account: key id of the client. Equal names of other keys are unrelated.
+        name: as the client sent it, or its digest if it contains a secret or personal data.
         body_hash: of the request.
     """
 
@@ -89,11 +89,11 @@ class IdempotencyKey:
 
 
 class RequestDeduplicator:
-    """Looks up earlier requests, and stores what later ones look up.
+    """Looks up earlier requests, and stores what later lookups need.
 
     Args:
         store: of the records.
-        settings: return the current settings.
+        settings: returns the current settings.
     """
 
     def __init__(self, store: RecordStore, settings: Callable[[], Settings]) -> None:
@@ -103,13 +103,14 @@ class RequestDeduplicator:
     async def find(
         self, task: Task, account: Account, *, may_join: bool = False, may_be_cached: bool = False
     ) -> Match:
-        """Look up an unnamed request. The run of a retried request is watched from then on.
+        """Look up a request without an idempotency key. From then on, the run of a retried request is
+        watched.
 
         Args:
             task: that is requested.
             account: of the client.
-            may_join: the request may join the run of an earlier one.
-            may_be_cached: the request may get the answer of an earlier one.
+            may_join: whether the request may join the run of an earlier one.
+            may_be_cached: whether the request may get the answer of an earlier one.
         """
         claim = await self._find_retried(task, account) if may_join else None
         if claim is not None:
@@ -118,49 +119,51 @@ class RequestDeduplicator:
         return Match(Outcome.CACHED, record=record) if record else NEW
 
     async def claim(self, key: IdempotencyKey, run_id: str) -> Match:
-        """Look up a named request, and claim its name for a run if it is new.
+        """Look up a request with an idempotency key, and claim the key for a run if it is new.
 
         Raises:
-            NotTheSame: the name was claimed for a different request.
-            StoreUnavailable: the store is away. Nothing was run.
+            NotTheSame: the key was used for a different request.
+            StoreUnavailable: the store is unreachable. Nothing was run.
         """
         claim = await self._store.claim(
             Claim(key.account, key.name, key.body_hash, run_id, self._store.owner)
         )
         if claim.body_hash != key.body_hash:
             raise NotTheSame(
-                f"{HEADER}: an earlier request of this name asked for something else. Take another name.",
+                f"This {HEADER} was already used for a different request. Use another key.",
                 param=HEADER,
             )
         return Match(Outcome.NEW if claim.run_id == run_id else Outcome.CLAIMED, claim)
 
     def may_join(self, record: Record) -> bool:
-        """Return whether a retry may join the run: retries are joined, and a model was called for the run."""
+        """Return whether a retry may join the run: joining is enabled, the run may be stored, and a model was
+        called.
+        """
         return bool(self.joins_s) and record.task.permit.stores and has_called(record)
 
     @property
     def joins_s(self) -> float:
-        """How long a retry joins the first run."""
+        """Seconds during which a retry joins the first run."""
         return self._settings().store.asked_again_s
 
     async def expect_retry(self, record: Record) -> bool:
-        """Let a retry join this run for a while: it has failed, or lost its client. Return False if it cannot."""
+        """Let a retry join this failed or abandoned run for a while. Return False if that is not possible."""
         return self.may_join(record) and await self._keep_retry(record, now_us() + int(self.joins_s * 1e6))
 
     async def forget_retry(self, record: Record) -> None:
-        """End `expect_retry`: the client has the answer, and an equal request is a new one."""
+        """Undo `expect_retry` once the client has the answer. An equal request is then a new one."""
         await self._keep_retry(record, 0)
 
     def answer_of(self, record: Record) -> CachedAnswer | None:
-        """Return what to store for equal requests, or None if the answer is not to be given again."""
+        """Return what to store for equal requests, or None if the answer may not be reused."""
         key = self._cache_key(record.task, record.account)
         if key is None or not _is_reusable(record) or record.cached_from:
             return None
         permit = record.task.permit
         if not permit.stores or redactor_of(permit)(record.answer) != record.answer:
-            return None  # the record has another answer than the client got
+            return None  # the stored answer would be redacted, unlike the client's
         keep_s = self._settings().cache.keep_s
-        assert keep_s is not None, "there is a key"
+        assert keep_s is not None, "a cache key implies keep_s"
         return CachedAnswer(*key, record.id, now_us() + int(keep_s * 1e6))
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
@@ -168,7 +171,7 @@ class RequestDeduplicator:
         try:
             await self._store.keep_answer(answer)
         except (PodiumError, StoreError) as exc:
-            logger.error("an answer is not kept for equal requests: %s", getattr(exc, "detail", exc))
+            logger.error("failed to cache an answer: %s", getattr(exc, "detail", exc))
 
     async def _find_retried(self, task: Task, account: Account) -> Claim | None:
         if not self.joins_s or not task.permit.stores:
@@ -207,12 +210,15 @@ class RequestDeduplicator:
                 CachedAnswer(*_retry_key(record.task, record.account), record.id, drop_us)
             )
         except (PodiumError, StoreError) as exc:
-            logger.error("a request that is sent again may run again: %s", getattr(exc, "detail", exc))
+            logger.error(
+                "failed to store a retry claim, so a retry may start a second run: %s",
+                getattr(exc, "detail", exc),
+            )
             return False
         return True
 
     def _cache_key(self, task: Task, account: Account) -> tuple[str, str] | None:
-        """Return the owner of a cached answer and the hash of its request, or None if it is not cached."""
+        """Return the owner of a cached answer and the hash of its request, or None if the request is not cached."""
         settings = self._settings()
         cache = settings.cache
         if cache.keep_s is None or task.plan_only or not task.permit.stores:
@@ -225,7 +231,7 @@ class RequestDeduplicator:
         return _cache_owner(account), request_hash(words, self._hash_of(settings))
 
     def _hash_of(self, settings: Settings) -> str:
-        """Return a hash of `settings`: with others, a task may be answered differently."""
+        """Return a hash of `settings`, because other settings may lead to other answers."""
         known, digest = self._fingerprint
         if known is not settings:
             digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()
@@ -234,7 +240,8 @@ class RequestDeduplicator:
 
 
 def match_results(record: Record, numbers: Collection[int]) -> Match:
-    """Look up tool results in the record of their run. `NEW`: the record has neither asked for them nor got them yet.
+    """Look up tool results in the record of their run. Return `NEW` if the record has neither asked for nor
+    received them.
 
     Args:
         record: of the run.
@@ -250,12 +257,14 @@ def match_results(record: Record, numbers: Collection[int]) -> Match:
 
 
 def request_hash(task: Task, settings: str = "") -> str:
-    """Return a hash that equal requests share. Streaming and marks for a provider's prompt cache make no difference; what
-    the answer repeats of the request does, such as its client and its conversation.
+    """Return a hash that equal requests share.
+
+    Streaming and marks for a provider's prompt cache are ignored. Request fields that the answer repeats,
+    such as the client and its conversation, are included.
 
     Args:
         task: that is requested.
-        settings: a hash of the settings that answer it; empty: they make no difference.
+        settings: hash of the settings; "" to ignore them.
     """
     tools = replace(task.tools, tools=tuple(replace(tool, cache="") for tool in task.tools.tools))
     options = replace(task.sampling.options, prompt_cache=None)
@@ -274,13 +283,15 @@ def request_hash(task: Task, settings: str = "") -> str:
 
 
 def has_called(record: Record) -> bool:
-    """Return whether a model was called for the run, so that a second run would be paid again. Its usage may be unknown."""
+    """Return whether a model was called for the run, so that a second run would cost again. The usage may be
+    unknown.
+    """
     is_paid = bool(record.usage.total_tokens or record.cost_usd)
     return is_paid or any(True for _ in record.unmetered_calls)
 
 
 def cached_record(earlier: Record, task: Task, id: str, account: Account) -> Record:
-    """Return the record of a run that gives the answer of an earlier one: no model is called, and nothing is paid."""
+    """Return the record of a run that reuses an earlier answer. No model is called, and it costs nothing."""
     return Record(
         id=id,
         task=task,
@@ -294,18 +305,18 @@ def cached_record(earlier: Record, task: Task, id: str, account: Account) -> Rec
 
 
 def _retry_key(task: Task, account: Account) -> tuple[str, str]:
-    """Return the owner of a retried request, apart from the owners of cached answers, and its hash."""
+    """Return the owner of a retried request, distinct from owners of cached answers, and the request's hash."""
     return f"again:{account.key_id}", request_hash(task)
 
 
 def _cache_owner(account: Account) -> str:
-    """Return who shares answers: a team, or one key without a team; empty if there are no keys."""
+    """Return the owner of cached answers: a team, or a key without a team; "" if there are no keys."""
     if account.team_id:
         return f"team:{account.team_id}"
     return f"key:{account.key_id}" if account.key_id else ""
 
 
 def _is_reusable(record: Record) -> bool:
-    """Return whether the answer is whole and comes from the workers that should give it."""
+    """Return whether the answer is complete and does not come from a fallback."""
     is_whole = record.status == "finished" and record.finish is FinishReason.STOP and bool(record.answer)
     return is_whole and record.fallback is None

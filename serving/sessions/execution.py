@@ -1,4 +1,4 @@
-"""Executes runs inside their spans, and stores and reports them when they have ended or wait for tools."""
+"""Execution of runs inside their spans. Runs that have ended or wait for tools are stored and reported."""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
@@ -38,10 +38,10 @@ class RunExecutor:
     Args:
         registry: has a session for each run.
         store: of the records.
-        pools: that serve.
+        pools: that serve requests.
         admission: settles the rates of a run.
-        ledgers: of teams and keys; None: no run is paid.
-        policies: of teams and keys; None: there are none.
+        ledgers: of teams and keys; None if runs are not billed.
+        policies: returns an account's policies; None if there are none.
         meter: of metrics.
         end_turn: called when a run has ended or is about to wait.
     """
@@ -75,9 +75,9 @@ class RunExecutor:
         Args:
             spec: of the run.
             account: that pays.
-            leases: its slot and its bytes; closed once the store has the run.
+            leases: its slot and its memory; closed once the run is stored.
             open_it: opens the run.
-            results: of tools, that a resumed run continues with.
+            results: tool results with which a suspended run continues.
         """
         id, task = spec.id, spec.task
         texts = (task, results) if task.permit.stores else ()
@@ -105,10 +105,10 @@ class RunExecutor:
                         await self._end(execution)
 
     async def suspend(self, records: RunRecords) -> None:
-        """Store a run that is to wait for tools: a `conductor.run.lifecycle.WriteDown`."""
+        """Store a run that is about to wait for tools. Implements `conductor.run.lifecycle.WriteDown`."""
         try:
             policies = await self.find_policies(records.record.account)
-        except PodiumError:  # its key is not in force any more: no request will resume it
+        except PodiumError:  # its key is no longer valid: no request will resume the run
             policies = UNLIMITED
         await self._store.suspend(records, _wait_s(self._pools.current.settings.store, policies))
         await self._end_turn(records)
@@ -118,12 +118,12 @@ class RunExecutor:
         return await self._policies(account) if self._policies and account.key_id else UNLIMITED
 
     def report(self, records: RunRecords, kept: RunRecords, pool: Pool) -> None:
-        """Log and count a run that has ended. The log gets `kept`, the part that may be kept."""
+        """Log and count a run that has ended. Only `kept`, the part that may be stored, is logged."""
         log(kept)
         report(self._meter, of_run(records, pool.providers))
 
     async def _end(self, execution: Execution) -> None:
-        """Settle and store a run that has ended. It keeps its slot and its bytes until the store has it."""
+        """Settle and store a run that has ended. It keeps its slot and its memory until it is stored."""
         records = execution.run.records
         try:
             await self._admission.rates.settle(execution.rate, records)
@@ -132,7 +132,7 @@ class RunExecutor:
                 kept = execution.journal.kept(records)
                 await self._store.put(kept)
                 if execution.pool is self._pools.current:
-                    # the kept part: its reasons reach the log and `/readyz`
+                    # use the kept part, because its reasons appear in the log and in `/readyz`
                     self._pools.conductor_health.count(kept.record)
                 self.report(records, kept, execution.pool)
         finally:
@@ -140,6 +140,6 @@ class RunExecutor:
 
 
 def _wait_s(settings: StoreSettings, policies: Policies) -> float:
-    """Return how long a run may wait for tools. Its texts are kept meanwhile, and no longer than others."""
+    """Return how long a run may wait for tools. Its texts are stored meanwhile, but no longer than other texts."""
     days = [each for each in (settings.content_days, policies.both.content_days) if each is not None]
     return min([settings.tools_wait_s, *(each * DAY_S for each in days)])

@@ -1,5 +1,5 @@
-"""Reads a run from the store as a `Run`, with its events and its answer from the beginning. The run may have ended, or be
-under way on any replica.
+"""Reads a run from the store as a `Run`, with its events and its answer from the beginning. The run may have
+ended, or may be active on any replica.
 """
 
 import asyncio
@@ -32,13 +32,13 @@ from serving.runs.store import RecordStore
 
 POLL_S = 0.1
 LOOKS = 10
-"""Polls for the events of a run that has ended."""
+"""Number of polls for the events of a run that has ended."""
 AWAY_S = 1.0
-"""Seconds between polls while the store is away."""
+"""Seconds between polls while the store is unreachable."""
 ASK_S = 2.0
-"""Seconds between checks that the replica that is to begin a run is alive."""
+"""Seconds between checks that the replica that claimed the run is alive."""
 BEGINS_S = 60.0
-"""Seconds to wait for a live replica to begin a run."""
+"""Longest wait in seconds for a live replica to start a run."""
 
 
 @asynccontextmanager
@@ -46,12 +46,12 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     """Open the run that an earlier request has claimed, for one more reader.
 
     Raises:
-        Interrupted: the run was lost, or has never begun.
-        BadTask: its texts are not kept any more.
+        Interrupted: the run was lost, or has never started.
+        BadTask: its texts are no longer stored.
     """
     id = claim.run_id
     if not await wait_until_begun(store, claim):
-        raise Interrupted("Nothing was run for this yet. Ask again.", retryable=True)
+        raise Interrupted("The earlier request has not started a run. Retry.", retryable=True)
     records = await store.get(id)
     if records is None or records.record.status in ("running", "detached"):
         async with _pumped(store, id) as run:
@@ -60,18 +60,20 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     if records.record.status == "lost":
         raise lost()
     if not records.has_content:
-        message = "The answer to this Idempotency-Key is not kept any more. Use another key."
+        message = "The answer to this Idempotency-Key is no longer stored. Use another key."
         raise BadTask(message, param="Idempotency-Key")
     async with follow_segment(store, records, -1) as run:  # tool results belong to later requests
         yield run
 
 
 async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
-    """Wait for the first event of a run that an earlier request has claimed. Return False if nothing was run and the claim
-    is released, because that request was rejected or its server has stopped.
+    """Wait for the first event of a run that an earlier request has claimed.
+
+    Return False if nothing was run and the claim is released, because that request was rejected or its server
+    has stopped.
 
     Raises:
-        Interrupted: the run has not begun for a long time. The client may retry.
+        Interrupted: the run has not started for `BEGINS_S` seconds. The client may retry.
     """
     loop = asyncio.get_running_loop()
     began_s = asked_s = loop.time()
@@ -81,20 +83,20 @@ async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
             if await store.free(claim):
                 return False
             if asked_s - began_s > BEGINS_S:
-                raise Interrupted("This has not begun yet. Ask again.", retryable=True)
+                raise Interrupted("The run has not started yet. Retry.", retryable=True)
         await asyncio.sleep(POLL_S)
     return True
 
 
 @asynccontextmanager
 async def follow_segment(store: RecordStore, records: RunRecords, segment: int) -> AsyncGenerator[Run]:
-    """Open what a run did after its client had sent tool results, for one more reader, until the run waited again or
-    ended.
+    """Open one segment of a run for another reader: from the client's tool results until the run waits again
+    or ends.
 
     Args:
         store: that has the run.
         records: of the run.
-        segment: which the tool results ended; -1: from the beginning of the run.
+        segment: index of the segment that the tool results ended; -1 for the beginning of the run.
 
     Raises:
         Interrupted: the run was lost.
@@ -117,11 +119,11 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
 
 @asynccontextmanager
 async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Run]:
-    """Open a segment of a kept run, piece by piece as it was stored, also after the run has ended: every reader gets the
-    same events.
+    """Open a segment of a kept run with the stored pieces, also after the run has ended, so that every reader
+    gets the same events.
 
     Raises:
-        BadTask: its events are not kept any more.
+        BadTask: its events are no longer stored.
     """
     records = await store.get(id)
     if records is not None and records.record.status not in ("running", "detached", "waiting"):
@@ -131,18 +133,18 @@ async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Ru
 
 
 async def _check_kept(store: RecordStore, id: str) -> None:
-    """Check that the events of a run that has ended are stored, from the first one on. Wait a little, because a run that
-    has just ended may not be written yet.
+    """Check that all events of an ended run are stored. Wait briefly, because a run that has just ended may
+    not be flushed yet.
 
     Raises:
-        BadTask: they are not stored.
+        BadTask: its events are not stored.
     """
     for _ in range(LOOKS):
         items = (await store.events(id, 0)).items
         if items and items[0].record is not None:
             return
         await asyncio.sleep(POLL_S)
-    message = "The events of this run are not kept any more. Ask for its answer without `stream`."
+    message = "The events of this run are no longer stored. Request the answer without `stream`."
     raise BadTask(message, param="stream")
 
 
@@ -160,29 +162,29 @@ async def _pumped(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerat
 
 def lost() -> Interrupted:
     """Return the error for readers of a run that no replica continues."""
-    return Interrupted(
-        "The run was lost with the server that ran it. Ask again with another Idempotency-Key."
-    )
+    return Interrupted("The run was lost because its server stopped. Retry with another Idempotency-Key.")
 
 
 class AnswerDiffers(Exception):
-    """A repeated answer does not begin like the first one.
+    """A repeated answer starts differently than the first one.
 
     Args:
-        said: the repeated answer so far.
+        said: repeated answer so far.
     """
 
     def __init__(self, said: AnswerDelta) -> None:
-        super().__init__("the answer is another one")
+        super().__init__("the repeated answer differs")
         self.said = said
 
 
 class RetoldAnswer:
-    """Answer that another process, or a restarted step, writes again from its beginning. No reader gets a word twice."""
+    """An answer that another process or a restarted step writes again from the beginning. Readers receive
+    each part only once.
+    """
 
     def __init__(self) -> None:
         self._shown = self._said = AnswerDelta(0.0, "")
-        """The answer that readers have got, and the one that the current process has written."""
+        """The answer that readers have received, and the one that the current process has written."""
 
     @property
     def n_chars(self) -> int:
@@ -192,23 +194,23 @@ class RetoldAnswer:
         return sum(texts.values())
 
     def begin_again(self) -> None:
-        """Note that the answer is written again."""
+        """Reset for an answer that is written again."""
         self._said = AnswerDelta(0.0, "")
 
     def correct(self, end: RunFinished) -> AnswerDelta | None:
-        """Return the whole answer if readers have got more than it, or None if they have got exactly it."""
+        """Return the whole answer if readers have received more than that, else None."""
         is_more = len(self._shown.text) > len(end.answer) and self._shown.text.startswith(end.answer)
         return AnswerDelta(end.at_s, end.answer, self._said.reasoning) if is_more else None
 
     def begin_next(self) -> None:
-        """Note that another answer follows."""
+        """Reset for another answer."""
         self._shown = self._said = AnswerDelta(0.0, "")
 
     def add(self, piece: AnswerDelta) -> AnswerDelta | None:
         """Return the new part of a piece, or None if there is none.
 
         Raises:
-            AnswerDiffers: readers have got another answer. From now on, this one counts as theirs.
+            AnswerDiffers: readers have received a different answer. From now on, this one counts as theirs.
         """
         said = AnswerDelta(piece.at_s, self._said.text + piece.text, self._said.reasoning + piece.reasoning)
         text, reasoning = _rest(self._shown.text, said.text), _rest(self._shown.reasoning, said.reasoning)
@@ -232,7 +234,7 @@ class Pump:
     Args:
         store: that has the run.
         id: of the run.
-        n_given: skip the events before the client has sent tool results so many times.
+        n_given: number of times that the client has sent tool results before the events to pass on.
     """
 
     def __init__(self, store: RecordStore, id: str, n_given: int = 0) -> None:
@@ -243,13 +245,13 @@ class Pump:
         self._answer = RetoldAnswer()
 
     async def first(self) -> Run:
-        """Return the run, at the first event that is passed on."""
+        """Wait for the first event to pass on, and return the run."""
         while not self._items:
-            self._items = self._last_words((await self._store.events(self._id, 0)).items)
+            self._items = self._without_restarted((await self._store.events(self._id, 0)).items)
             if not self._items:
                 await asyncio.sleep(POLL_S)
         record = self._items[0].record
-        assert record is not None, "a run is told of with its record first"
+        assert record is not None, "the first event of a run has its record"
         self._log = EventLog(record)
         while self._n_skipped:
             await self._skip(self._log)
@@ -260,9 +262,9 @@ class Pump:
             item = self._items.pop(0)
             self._after = item.seq
             if item.run_id == self._id:
-                await self._tell(log, item)
+                await self._publish(log, item)
         if self._n_skipped:
-            self._items = self._last_words((await self._store.events(self._id, self._after)).items)
+            self._items = self._without_restarted((await self._store.events(self._id, self._after)).items)
             await asyncio.sleep(0 if self._items else POLL_S)
 
     async def run_on(self, run: Run) -> None:
@@ -275,33 +277,35 @@ class Pump:
                     whole = await self._store.get(self._id)
                     run.inner += [Run(EventLog(record)) for record in whole.inner.values()] if whole else []
                 if item.run_id == self._id:
-                    await self._tell(self._log, item)
+                    await self._publish(self._log, item)
                 if not self._n_skipped and self._log.record.status not in ("running", "detached"):
-                    return None  # its end is the last that is told
+                    return None  # the terminal event is the last one
             try:
                 page = await self._store.events(self._id, self._after)
-            except StoreUnavailable:  # the run goes on all the same, and so does whoever reads it
+            except StoreUnavailable:  # the run and its readers continue
                 self._items = []
                 await asyncio.sleep(AWAY_S)
                 continue
-            self._items = self._last_words(page.items)
-            if page.is_over and not page.items:  # nobody continues it
+            self._items = self._without_restarted(page.items)
+            if page.is_over and not page.items:  # no replica continues it
                 return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(lost())))
             if not page.items:
                 await asyncio.sleep(POLL_S)
 
-    def _last_words(self, items: Sequence[Item]) -> list[Item]:
-        """Return `items` without the pieces of an answer that is restarted in them."""
-        kept, begin = list[Item](), 0
+    def _without_restarted(self, items: Sequence[Item]) -> list[Item]:
+        """Return `items` without pieces of an answer that a later item restarts."""
+        remaining, begin = list[Item](), 0
         for item in items:
             if isinstance(item.event, ResultsGiven):
-                begin = len(kept)
+                begin = len(remaining)
             elif isinstance(item.event, StepRestarted) and item.run_id == self._id:
-                kept[begin:] = [each for each in kept[begin:] if not isinstance(each.event, AnswerDelta)]
-            kept.append(item)
-        return kept
+                remaining[begin:] = [
+                    each for each in remaining[begin:] if not isinstance(each.event, AnswerDelta)
+                ]
+            remaining.append(item)
+        return remaining
 
-    async def _tell(self, log: EventLog, item: Item) -> None:
+    async def _publish(self, log: EventLog, item: Item) -> None:
         match item.event:
             case ResultsGiven():
                 self._n_skipped = max(self._n_skipped - 1, 0)
@@ -310,11 +314,11 @@ class Pump:
             case _ if self._n_skipped:
                 log.record = item.record or after(log.record, item.event)
             case AnswerDelta():
-                await self._tell_piece(log, item.event)
+                await self._publish_piece(log, item.event)
             case WorkDelta():
-                pass  # for who looks on
+                pass  # only for observers
             case RunDetached():
-                pass  # another process goes on with it, and readers stay
+                pass  # another process continues the run, and the readers stay
             case StepRestarted():
                 self._answer.begin_again()
                 log.append(item.event)
@@ -326,9 +330,9 @@ class Pump:
             case _ if item.record is None:
                 log.append(item.event)
             case _:
-                pass  # the first event, which the record has
+                pass  # the first event is part of its record
 
-    async def _tell_piece(self, log: EventLog, piece: AnswerDelta) -> None:
+    async def _publish_piece(self, log: EventLog, piece: AnswerDelta) -> None:
         try:
             new = self._answer.add(piece)
         except AnswerDiffers:

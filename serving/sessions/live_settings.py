@@ -1,7 +1,7 @@
-"""Settings that change while requests run: from Serve's `user_config`, from an edited settings file, from rotated
-files of keys.
+"""Settings that change at run time: from Serve's `user_config`, an edited settings file, or rotated key
+files.
 
-New settings are a new pool. Runs under way end on the old one; what cannot be used changes nothing.
+New settings create a new pool. Active runs finish on the old one. Invalid settings change nothing.
 """
 
 import asyncio
@@ -25,23 +25,23 @@ from serving.settings.source import SettingsSource, key_stamps
 logger = logging.getLogger("podium")
 
 POLL_S = 1.0
-"""Between two looks at the files."""
+"""Seconds between checks of the files."""
 FAULTS = (SettingsError, AdapterError, WorkerUnavailable)
 AT_START = ("http", "store")
 """Sections that are read when the server starts."""
 
 
 class LiveSettings:
-    """What one router serves, and how that changes; see `start` and `aclose`.
+    """Current settings of one router, and their updates; see `start` and `aclose`.
 
     Args:
-        service: that serves it.
-        settings: those that it was started with.
-        build: makes a pool of settings.
-        source: where they came from; None: from no file.
+        service: that serves them.
+        settings: at the start.
+        build: returns a pool for settings.
+        source: of the settings; None if they are from no file.
         poll_s: see `POLL_S`.
-        complete: adds what settings do not say, such as known prices, in a thread.
-        find_policy_faults: finds what policies of teams and keys name and settings do not have.
+        complete: adds missing values, such as known prices; runs in a thread.
+        find_policy_faults: returns names in policies of teams and keys that the settings do not define.
     """
 
     def __init__(
@@ -64,8 +64,9 @@ class LiveSettings:
         self._changing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.is_up = False
-        """Whether the server has started. Before that, engines may be starting too, and load their adapters before `/readyz`
-        succeeds."""
+        """Whether the server has started. Before that, engines may still be starting, and they load their
+        adapters before `/readyz` succeeds.
+        """
 
     def start(self) -> None:
         """Follow the settings files."""
@@ -79,18 +80,18 @@ class LiveSettings:
         await end_task(task)
 
     async def patch(self, user_config: Mapping[str, Any]) -> None:
-        """Apply `user_config` to the settings, in place of an earlier one. Once the server is up, an invalid one is reported in
-        the log and on `/readyz`.
+        """Apply `user_config` to the settings, in place of an earlier one. Once the server is up, report an
+        invalid one in the log and on `/readyz`.
 
         Raises:
             SettingsError, AdapterError, WorkerUnavailable: it is invalid, and the server is not up yet.
         """
         try:
-            await self._take(self._settings, user_config)
+            await self._apply(self._settings, user_config)
         except FAULTS as exc:
             if not self.is_up:
                 raise
-            self._refuse("user_config", exc)
+            self._reject("user_config", exc)
 
     async def reload(self) -> None:
         """Apply the current settings file and key files.
@@ -100,19 +101,19 @@ class LiveSettings:
         """
         try:
             if self._source is None:
-                raise SettingsError("This server was started from no settings file.")
+                raise SettingsError("This server was started without a settings file.")
             settings = await asyncio.to_thread(self._source.read)
             check_same_deployments(self._settings, settings, "The settings file")
-            await self._take(settings, self._user_config)
+            await self._apply(settings, self._user_config)
         except FAULTS as exc:
             error = (
                 in_file(exc, self._source.path) if isinstance(exc, SettingsError) and self._source else exc
             )
-            self._refuse("settings file", error)
+            self._reject("settings file", error)
             raise error from exc
-        logger.info("The settings file is taken: %s", self._source.path)
+        logger.info("Settings file reloaded: %s", self._source.path)
 
-    async def _take(self, settings: Settings, user_config: Mapping[str, Any]) -> None:
+    async def _apply(self, settings: Settings, user_config: Mapping[str, Any]) -> None:
         async with self._changing:
             wanted = await asyncio.to_thread(self._complete, apply_patch(settings, user_config))
             pool = self._build(wanted)
@@ -124,29 +125,31 @@ class LiveSettings:
                 raise
             late = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
             if late:
-                logger.warning("What is changed under %s holds after a restart.", ", ".join(late))
+                logger.warning("Changes under %s take effect after a restart.", ", ".join(late))
             self._settings, self._user_config, self._wanted = settings, user_config, wanted
             await self._service.swap(pool)
         if self.is_up:
             await self.check_policies()
 
     async def check_policies(self) -> None:
-        """Log names in policies of teams and keys that the settings do not define, unless the store is away."""
+        """Log names in policies of teams and keys that the settings do not define. Skip the check if the
+        store is unreachable.
+        """
         if self._find_policy_faults is None:
             return
         faults: list[str] = []
         with suppress(StoreUnavailable, StoreError):
             faults = await self._find_policy_faults(self._service.pool.written)
         for fault in faults:
-            logger.warning("A policy names what these settings do not have. %s", fault)
+            logger.warning("A policy uses a name that the settings do not define. %s", fault)
         self._service.policy_faults = faults
 
-    def _refuse(self, what: str, error: PodiumError) -> None:
+    def _reject(self, what: str, error: PodiumError) -> None:
         why = self._service.refused = Failure.of(error).explanation
-        logger.error("The %s is not taken; what was served goes on: %s", what, why)
+        logger.error("Rejected the new %s; the previous settings stay in use: %s", what, why)
 
     async def _follow(self, source: SettingsSource) -> None:
-        """Reload when a file has changed and has then stayed the same for one poll: it may be half written."""
+        """Reload once a file has changed and then stayed the same for one poll, because it may be half written."""
         taken = seen = (source.digest, key_stamps(self._wanted))
         while True:
             await asyncio.sleep(self._poll_s)

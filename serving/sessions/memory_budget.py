@@ -1,7 +1,7 @@
-"""Bytes of the conversations that this router holds in memory: texts, pictures and files.
+"""Memory budget for the conversations that this router holds: texts, images and files.
 
-A slot counts a run, whatever its size, and one request may hold as much as `limits.max_body_bytes`. So the bytes are
-counted too: of runs, of readers that follow a run, of request bodies, and of files while they are read.
+A slot counts a run of any size, and one request may hold up to `limits.max_body_bytes`. So the bytes are
+counted as well: of runs, of readers that follow a run, of request bodies, and of files while they are read.
 """
 
 from collections import Counter
@@ -20,16 +20,16 @@ from serving.settings.settings import Settings
 from serving.shares import KEPT, share
 
 SMALL_BYTES = 65_536
-"""A request of at most this size always fits: `limits.max_running` bounds the sum of these."""
+"""A request of at most this size always fits. `limits.max_running` bounds their sum."""
 RETRY_AFTER_S = 5.0
 
 
 class MemoryBudget:
-    """Limits the bytes of `limits.max_running_bytes`, by key.
+    """Limits the bytes held in memory to `limits.max_running_bytes`, with a share for each key.
 
     Args:
-        settings: return the current settings.
-        unwritten: return the bytes of runs that have ended and are not written yet, by key id.
+        settings: returns the current settings.
+        unwritten: returns the bytes of ended runs that are not stored yet, by key id.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class MemoryBudget:
         has_share = bool(account.key_id) and of_keys[account.key_id] >= share(of_keys)
         if of_keys and n_bytes > room - (KEPT * most if has_share else 0):
             message = (
-                "The requests under way here, and those not written to the store yet, hold limits.max_running_bytes. "
-                "Try again soon."
+                "Active and unstored requests have used up the memory budget (limits.max_running_bytes). "
+                "Retry soon."
             )
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S, param="limits.max_running_bytes")
 
@@ -128,8 +128,8 @@ def _bytes_of_part(part: Part) -> int:
 def _bytes_of_json(value: Any) -> int:
     match value:
         case dict():
-            held = cast(dict[str, Any], value)
-            return getsizeof(held) + sum(map(getsizeof, held)) + sum(map(_bytes_of_json, held.values()))
+            fields = cast(dict[str, Any], value)
+            return getsizeof(fields) + sum(map(getsizeof, fields)) + sum(map(_bytes_of_json, fields.values()))
         case list():
             items = cast(list[Any], value)
             return getsizeof(items) + sum(map(_bytes_of_json, items))

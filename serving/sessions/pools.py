@@ -1,7 +1,4 @@
-"""The pool that serves, and earlier pools that still have runs. The clients of a pool are closed after its last run.
-
-Knows how many calls the workers of all pools have; does not know what runs.
-"""
+"""The current pool, and earlier pools that still have runs. The clients of a pool are closed after its last run."""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -16,21 +13,24 @@ from serving.telemetry.measurement import Measurement, of_health
 
 
 class Pools:
-    """The pools of one router; `current` serves new requests.
+    """Pools of one router. `current` serves new requests.
 
     Args:
-        pool: the first.
+        pool: first pool.
     """
 
     def __init__(self, pool: Pool) -> None:
         self.current = pool
         self.conductor_health = ConductorHealth()
-        """Of the current pool. Unlike the health of workers, it judges a conductor with its prompts, key and team, and new
-        settings are how an operator corrects these."""
+        """Health of the current pool's conductor.
+
+        Unlike the health of workers, it covers the conductor's prompts, key and team. Operators correct these
+        with new settings, so it restarts with each pool.
+        """
         self._n_using = Counter[Pool]()
         self._retired: list[Pool] = []
         self._levelled: set[str] = set()
-        """Workers that were ever reported: the gauges of a removed worker must fall to 0."""
+        """Workers that were ever reported. The gauges of a removed worker must fall to 0."""
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[Pool]:
@@ -51,11 +51,11 @@ class Pools:
 
     @property
     def calls(self) -> int:
-        """Open and queued calls of all pools."""
+        """Number of open and queued calls of all pools."""
         return sum(slots.queued + slots.open_calls for pool in self._all for slots in pool.limiters.values())
 
     def levels(self) -> Iterator[Measurement]:
-        """Return the load and the health of each worker."""
+        """Yield the load and the health of each worker."""
         self._levelled.update(self.current.limiters)
         for name in sorted(self._levelled):
             slots = [pool.limiters[name] for pool in self._all if name in pool.limiters]

@@ -1,13 +1,14 @@
 """Readiness of this router: the answer to `GET /readyz`.
 
-* `starting` (503): an engine is not up yet, and this router has not seen all of them up. The first requests wait for the
-  conductor, for up to 15 minutes, although another worker could answer without a plan.
-* `ready` (200): every engine is up or scaled to zero, the conductor plans, and no worker fails.
-* `degraded` (200): a part is down that was up or should be, but a worker can answer. `waiting_for` has the engines that
-  are down, `failing` the workers whose newest calls failed, with the first cause. `conductor` is present if the
-  conductor fails: its engine is down, its calls fail, or runs get no plan from it.
-* `unavailable` (503): all engines were up, and now no worker can answer: its engine is down, or its newest call failed
-  less than `OUT_S` (`serving/health.py`) ago.
+* `starting` (503): an engine is not up yet, and this router has not seen all of them up. The first requests
+  wait for the conductor, for up to 15 minutes, although another worker could answer without a plan.
+* `ready` (200): every engine is up or scaled to zero, the conductor writes plans, and no worker fails.
+* `degraded` (200): a part is down that was up or should be, but a worker can answer. `waiting_for` lists the
+  engines that are down. `failing` lists the workers whose newest calls failed, with the first cause.
+  `conductor` is present if the conductor fails: its engine is down, its calls fail, or runs get no plan from
+  it.
+* `unavailable` (503): all engines were up, and now no worker can answer: its engine is down, or its newest
+  call failed less than `OUT_S` (`serving/health.py`) ago.
 """
 
 import time
@@ -22,7 +23,9 @@ from serving.sessions.conductor_health import ConductorHealth
 
 Json = dict[str, Any]
 
-REFUSED = "New settings were rejected, and the server goes on with those before. A key with the scope `admin` sees why."
+REFUSED = (
+    "New settings were rejected; the previous ones stay in use. Use a key with the scope `admin` to see why."
+)
 STARTING_FOR_S = 900.0
 """Seconds that a new router waits for all engines before it serves without some of them."""
 
@@ -71,11 +74,13 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
 
 def failing_workers(pool: Pool) -> list[Json]:
     """Return the workers whose newest calls failed; see `worker_failing`."""
-    return [found for name, health in pool.health.items() if (found := worker_failing(name, health))]
+    return [failure for name, health in pool.health.items() if (failure := worker_failing(name, health))]
 
 
 def worker_failing(name: str, health: WorkerHealth) -> Json | None:
-    """Return why a worker failed at first, and last, and since when; None if it does not fail. `detail` is for operators."""
+    """Return the first and the newest failure of a worker and since when it fails, or None if it does not
+    fail. `detail` is for operators.
+    """
     if not health.is_failing:
         return None
     return {
@@ -89,23 +94,25 @@ def worker_failing(name: str, health: WorkerHealth) -> Json | None:
 
 
 def for_others(said: Json, permit: Permit) -> Json:
-    """Return the body for a caller that is not an operator: only workers that it may call, and no error texts, which quote
-    settings, files and other requests.
+    """Return the body for a caller that is not an operator.
+
+    It has only workers that the caller may call, and no error texts, because these quote settings, files and
+    other requests.
     """
-    told = dict(said)
-    if "refused_user_config" in told:
-        told["refused_user_config"] = REFUSED
-    if (conductor := told.pop("conductor", None)) is not None:
-        shown = {name: value for name, value in conductor.items() if name != "worker" or permit.allows(value)}
-        told["conductor"] = shown | {"reason": conductor["reason"].partition(":")[0]}
-    if "failing" in told:
-        told["failing"] = [
-            _without_details(each) for each in told["failing"] if permit.allows(each["worker"])
+    shown = dict(said)
+    if "refused_user_config" in shown:
+        shown["refused_user_config"] = REFUSED
+    if (conductor := shown.pop("conductor", None)) is not None:
+        own = {name: value for name, value in conductor.items() if name != "worker" or permit.allows(value)}
+        shown["conductor"] = own | {"reason": conductor["reason"].partition(":")[0]}
+    if "failing" in shown:
+        shown["failing"] = [
+            _without_details(each) for each in shown["failing"] if permit.allows(each["worker"])
         ]
     for field in ("workers", "waiting_for"):
-        if field in told:
-            told[field] = [name for name in told[field] if permit.allows(name)]
-    return {name: value for name, value in told.items() if value != [] or name == "workers"}
+        if field in shown:
+            shown[field] = [name for name in shown[field] if permit.allows(name)]
+    return {name: value for name, value in shown.items() if value != [] or name == "workers"}
 
 
 def _without_details(failing: Json) -> Json:

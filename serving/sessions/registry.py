@@ -1,4 +1,4 @@
-"""The registry of the sessions of one replica, and the tasks that outlive their clients."""
+"""Registry of the sessions of one replica, and of tasks that outlive their clients."""
 
 import asyncio
 import logging
@@ -19,28 +19,28 @@ T = TypeVar("T")
 
 
 class SessionRegistry(StoreListener):
-    """The sessions of one replica, by the id of their run."""
+    """Sessions of one replica, by the id of their run."""
 
     def __init__(self) -> None:
         self._sessions = dict[str, Session]()
 
     @property
     def running(self) -> dict[str, Run]:
-        """The runs under way here, by id."""
+        """Active runs on this replica, by id."""
         return {session.id: session.execution.run for session in self._sessions.values() if session.execution}
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left of any run."""
+        """Whether no session is left."""
         return not self._sessions
 
     def find(self, id: str) -> Run | None:
-        """Return the run of that id, if it is under way here."""
+        """Return the run with this id if it is active here."""
         session = self._sessions.get(id)
         return session.execution.run if session and session.execution else None
 
     def find_kept(self, id: str) -> RunRecords | None:
-        """Return what may be kept of the run of that id, if it is under way here."""
+        """Return the storable part of the run with this id if it is active here."""
         session = self._sessions.get(id)
         execution = session.execution if session else None
         return execution.journal.kept(execution.run.records) if execution else None
@@ -77,7 +77,7 @@ class SessionRegistry(StoreListener):
         return session.watchers if session else ()
 
     def spawn(self, id: str, work: Coroutine[None, None, T], name: str) -> asyncio.Task[T]:
-        """Start work on a run that outlives its client; `aclose` cancels it."""
+        """Start a task for a run that outlives its client. `aclose` cancels it."""
         stack, task = ExitStack(), asyncio.create_task(work, name=name)
         session = stack.enter_context(self.open(id))
         session.tasks.add(task)
@@ -90,7 +90,9 @@ class SessionRegistry(StoreListener):
         return task
 
     async def drive(self, id: str, opened: AbstractAsyncContextManager[Session], keep_s: float) -> Run:
-        """Open a run and drive it to its end in a task, for `keep_s` at most. The caller must close the `answer` of the run."""
+        """Open a run and drive it to its end in a task, for at most `keep_s` seconds. The caller must close
+        the run's `answer`.
+        """
         ready: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         task = self.spawn(id, self._drive_on(opened, ready, keep_s), "run kept")
         task.add_done_callback(partial(_end_driver, ready))
@@ -117,7 +119,7 @@ class SessionRegistry(StoreListener):
         except TimeoutError:
             if not deadline.expired():
                 raise
-            logger.warning("a run was ended that had gone on for %g s without its client", keep_s)
+            logger.warning("cancelled a run that exceeded its limit of %g s without its client", keep_s)
 
     def on_cancel(self, id: str) -> None:
         """See `StoreListener`."""
@@ -141,7 +143,7 @@ class SessionRegistry(StoreListener):
 
 
 def close_answer(opening: "asyncio.Future[Run | None] | asyncio.Future[Run]") -> None:
-    """Close the answer of a run whose client left while it was opened."""
+    """Close the answer of a run whose client left while the run was being opened."""
     if not opening.cancelled() and opening.exception() is None and (run := opening.result()) is not None:
         run.answer.close()
 
@@ -152,4 +154,4 @@ def _end_driver(ready: "asyncio.Future[Run]", task: "asyncio.Task[None]") -> Non
         ready.set_exception(error or asyncio.CancelledError())
         ready.exception()
     elif error is not None:
-        logger.error("a run that outlives its client ended", exc_info=error)
+        logger.error("a run that outlives its client failed", exc_info=error)

@@ -13,8 +13,10 @@ logger = logging.getLogger("podium")
 
 
 def faults(records: RunRecords) -> list[str]:
-    """Return all failures of a run for operators, including those that a retry or another worker recovered from. Each
-    appears once, the first cause first, and without its text if no text of the run is kept.
+    """Return all failures of a run for operators, including those that a retry or another worker recovered
+    from.
+
+    Each appears once, the first cause first. The text is omitted if no text of the run may be stored.
     """
     has_words = records.has_content
     found: list[str] = []
@@ -38,7 +40,7 @@ def faults(records: RunRecords) -> list[str]:
 
 
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:
-    """Set the outcome of a run in its span. `content`: the settings allow texts in spans."""
+    """Set the outcome of a run in its span. `content`: whether the settings allow texts in spans."""
     if not span.is_recording():
         return
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
@@ -52,11 +54,11 @@ def describe(span: spans.Span, record: Record, *, content: bool) -> None:
 
 
 def log(records: RunRecords) -> None:
-    """Log one line for a run: numbers and names, no prompt and no answer. Failures are in full if its texts are kept. The
-    line of a failed run is a warning.
+    """Log one line for a run with numbers and names, but no prompt and no answer. The line of a failed run is
+    a warning.
 
     Args:
-        records: as they may be kept: an error may quote a prompt.
+        records: the storable part, because an error may quote a prompt.
     """
     record = records.record
     used, cost_usd, began_s = record.usage, record.cost_usd, record.answer_began_s

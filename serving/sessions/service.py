@@ -1,4 +1,4 @@
-"""What the routes share: the current pool, the sessions of runs, and the records of earlier runs."""
+"""State that the routes share: the current pool, the sessions of runs, and the records of earlier runs."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,7 +26,7 @@ from serving.telemetry.measurement import Measurement, Meter
 logger = logging.getLogger("podium")
 
 BUDGET_LEFT, BUDGET_WINDOW = "x-podium-budget-left-usd", "x-podium-budget-window"
-"""Response headers: what is left of the caller's tightest budget, and which budget that is."""
+"""Response headers: the remaining amount of the caller's tightest budget, and which budget that is."""
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
 """Returns the replicas of each deployment by their state, on a cluster."""
 TurnKeeper = Callable[["Service", RunRecords], Awaitable[None]]
@@ -42,17 +42,17 @@ async def _no_turns(_: "Service", __: RunRecords) -> None:
 
 
 class Service:
-    """State of one router. A new pool serves new requests; running runs keep the pool that they began with.
+    """State of one router. A new pool serves new requests; active runs keep the pool that they began with.
 
     Args:
-        pool: serves new requests at first.
-        open_store: opens the store of records; None: in memory.
+        pool: first pool.
+        open_store: opens the store of records; None for an in-memory store.
         meter: of metrics.
         replicas: see `ReplicaCount`.
         ledgers: of teams and keys.
         policies: of teams and keys.
         rates: of teams and keys.
-        conversations: of the Responses API; None: in memory.
+        conversations: of the Responses API; None for an in-memory store.
         keep_turn: see `TurnKeeper`.
     """
 
@@ -83,22 +83,22 @@ class Service:
 
     @property
     def pool(self) -> Pool:
-        """The pool that serves now."""
+        """The pool that serves new requests."""
         return self._pools.current
 
     @property
     def conductor_health(self) -> ConductorHealth:
-        """Of the conductor of the current pool."""
+        """Health of the current pool's conductor."""
         return self._pools.conductor_health
 
     async def swap(self, pool: Pool) -> None:
-        """Serve from `pool` from now on; the clients of the old pool are closed after its last run."""
+        """Serve from `pool` from now on. Close the clients of the old pool after its last run."""
         self.refused = None
         await self._pools.swap(pool)
 
     @property
     def running(self) -> int:
-        """How many runs this router executes."""
+        """Number of runs that this router executes."""
         return len(self.sessions.running)
 
     @property
@@ -115,7 +115,7 @@ class Service:
 
     @property
     def calls(self) -> int:
-        """Open and queued calls to models of all runs."""
+        """Number of open and queued calls of all runs."""
         return self._pools.calls
 
     def levels(self) -> Iterator[Measurement]:
@@ -126,57 +126,59 @@ class Service:
         yield from self._pools.levels()
 
     async def end_turn(self, records: RunRecords) -> None:
-        """Add the result of a run to its conversation. If the store is away, the client gets its paid answer anyway."""
+        """Add the result of a run to its conversation. If the store is unreachable, log it: the client still
+        gets its answer.
+        """
         try:
             await self._keep_turn(self, records)
         except PodiumError as exc:
-            logger.warning("the turn of %s was not added to its conversation: %s", records.record.id, exc)
+            logger.warning("failed to add run %s to its conversation: %s", records.record.id, exc)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """Return a run with all of its texts if it waits for tools or is executed here. Otherwise return None.
+        """Return a run with its texts if it waits for tools or is executed here. Otherwise return None.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         run = self.sessions.find(id)
         return run.records if run else await self.store.find_waiting(id)
 
     async def aclose(self) -> None:
-        """Leave the kept runs to another replica, and write what is waiting."""
+        """Leave the kept runs to another replica, and flush the store."""
         await self.sessions.aclose()
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
-        """Return a run, running or ended, or None if it is not kept or `caller` may not see it."""
+        """Return an active or ended run, or None if it is not stored or `caller` may not see it."""
         records = self.sessions.find_kept(id) or await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
     async def newest(
         self, limit: int, caller: Caller, after: str | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return the newest runs that `run_filter` selects and `caller` may see, running ones included, without
-        their texts.
+        """Return the newest runs that `run_filter` selects and `caller` may see, active ones included,
+        without their texts.
 
         Args:
-            limit: how many at most.
+            limit: highest number of runs.
             caller: of the request.
-            after: the id of a run; return runs that began before it.
-            run_filter: which runs.
+            after: id of a run; return only runs that began before it.
+            run_filter: selects runs.
 
         Raises:
             UnknownName: the run `after` does not exist.
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         before = None
         if after is not None:
             records = await self.records(after, caller)
             if records is None:
-                raise UnknownName(f"No run {quote(after)} is kept here.", param="after")
+                raise UnknownName(f"No run {quote(after)} is stored.", param="after")
             before = place(records.record)
         page = await self.store.newest(limit, caller, before, run_filter)
-        found = {run.record.id: run for run in page.runs}
+        runs = {run.record.id: run for run in page.runs}
         async for run in in_slices(list(self.sessions.running.values())):
             record = run.record
             is_seen = caller.sees(record.account) and page.covers(place(record), before)
             if is_seen and run_filter.matches(run.records):
-                found[record.id] = without_content(run.records)
-        return page_of(found.values(), limit, page.end)
+                runs[record.id] = without_content(run.records)
+        return page_of(runs.values(), limit, page.end)

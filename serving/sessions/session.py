@@ -1,4 +1,4 @@
-"""One run on this replica: what it holds, who reads it, and how long it lives."""
+"""One run on this replica: its resources, its readers and its lifetime."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,17 +18,17 @@ from serving.runs.rows import Item
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSpec:
-    """A run that a request asks for.
+    """A requested run.
 
     Args:
         id: of the run.
         task: to run.
         team: that runs it.
         headers: of the request, for its trace.
-        rate: tokens taken of the caller's rates; the run settles them.
-        cached: an earlier run whose answer is given again; None: models are called.
-        is_cached: the answer may be given again to equal requests.
-        n_beside: other runs that hold the same conversation.
+        rate: reservation in the caller's rates; the run settles it.
+        cached: earlier run whose answer is returned; None to call models.
+        is_cached: whether the answer may be returned to equal requests.
+        n_beside: number of other runs that share the conversation in memory.
         before_calls: awaited once the run is admitted.
     """
 
@@ -47,20 +47,20 @@ class Watcher(Protocol):
     """Receives the events of a run that this replica executes."""
 
     def hear(self, items: Sequence[Item]) -> None:
-        """Take new events of the run; none: the run is over."""
+        """Handle new events of the run. An empty sequence means that the run is over."""
         ...
 
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """What a run holds while this replica executes it.
+    """Resources of a run while this replica executes it.
 
     Args:
         run: that is executed.
         pool: whose clients it uses.
         journal: redacts its events on their way to the store.
         rate: settled at its end.
-        leases: its slot and its bytes; closed once the store has the run.
+        leases: its slot and its memory; closed once the run is stored.
     """
 
     run: Run
@@ -71,11 +71,12 @@ class Execution:
 
 
 class Session:
-    """One run on this replica. A session exists while the run is executed, read or watched here, or has tasks.
+    """One run on this replica. A session exists while the run is executed, read or watched here, or has
+    tasks.
 
-    Its lifetime: it ends with the block that started it; or, if it `is_kept`, it outlives its client and, if this
-    process ends, continues on another replica. A run that waits for tools ends its execution and starts another one,
-    here or elsewhere, when the results arrive. A run that another replica takes over is detached.
+    A run ends with the block that started it. A run that `is_kept` outlives its client and continues on
+    another replica if this process ends. A run that waits for tools ends its execution. The results start
+    another one, here or elsewhere. A run that another replica takes over is detached.
 
     Args:
         id: of the run.
@@ -89,10 +90,10 @@ class Session:
         self.tasks = set[asyncio.Task[object]]()
         """Work that outlives the client: the driver of the run, a response without a client, a resumption."""
         self.n_readers = 0
-        """Requests that follow the run through the store."""
+        """Number of requests that follow the run through the store."""
         self.watchers: list[Watcher] = []
         self.n_users = 0
-        """Blocks that use this session; with the last one it is dropped."""
+        """Number of blocks that use this session. It is dropped with the last one."""
 
     @property
     def run(self) -> Run:

@@ -46,11 +46,11 @@ class Sessions(SessionRegistry):
     """The runs of one replica; see `aclose`.
 
     Args:
-        pools: that serve.
-        open_store: opens the store of records; None: in memory.
+        pools: that serve requests.
+        open_store: opens the store of records; None for an in-memory store.
         rates: of teams and keys.
-        ledgers: of teams and keys; None: nobody pays.
-        policies: None: there are none.
+        ledgers: of teams and keys; None if runs are not billed.
+        policies: returns an account's policies; None if there are none.
         meter: of metrics.
         end_turn: called when a run has ended or is about to wait.
     """
@@ -82,10 +82,10 @@ class Sessions(SessionRegistry):
 
     @asynccontextmanager
     async def start(self, spec: RunSpec, caller: Caller) -> AsyncGenerator[Session]:
-        """Run a task inside its span until the end of the block, and store its record, whatever happens.
+        """Run a task inside its span until the end of the block, and store its record in any case.
 
         Raises:
-            Overloaded: there is no room; nothing was run.
+            Overloaded: there is no room. The run was not started.
         """
         with self.admission.admit(spec, caller.account) as leases:
             if spec.before_calls is not None:
@@ -102,11 +102,11 @@ class Sessions(SessionRegistry):
                     self._keep_answer(run.record)
 
     async def start_kept(self, spec: RunSpec, caller: Caller) -> Run:
-        """Like `start`, but the run outlives its client for a bounded time, and this replica too. The caller must close
-        the `answer` of the run.
+        """Like `start`, but the run outlives its client, for a bounded time, and this replica. The caller
+        must close the run's `answer`.
 
         Raises:
-            Overloaded: there is no room; nothing was run.
+            Overloaded: there is no room. The run was not started.
             NotAllowed: its texts may not be stored.
         """
         if not spec.task.permit.stores:
@@ -126,20 +126,23 @@ class Sessions(SessionRegistry):
         policies: Policies,
         rate: RateReservation = NO_RATES,
     ) -> Run | None:
-        """Continue a run that waits for tools, within the policies of its caller. Return None if it does not wait any more
-        or another request was first. The caller must close the `answer` of the run.
+        """Continue a run that waits for tools, within the policies of its caller.
+
+        Return None if it no longer waits or another request has resumed it. The caller must close the run's
+        `answer`.
 
         Args:
-            record: of the run, as it waits.
+            record: of the waiting run.
             results: that it waits for.
             headers: of the request, for its trace.
             policies: of the caller.
-            rate: what was taken of the caller's rates for the request.
+            rate: reservation in the caller's rates for this request.
 
         Raises:
-            Overloaded: there is no room; the run waits on.
-            PodiumError: it cannot continue, such as: one of its workers is gone. It waits on.
-            StoreUnavailable: the store is away.
+            Overloaded: there is no room. The run keeps waiting.
+            PodiumError: the run cannot continue, for example because a worker was removed. The run keeps
+                waiting.
+            StoreUnavailable: the store is unreachable.
         """
         coroutine = self._resume(record, results, headers, policies, rate)
         resuming = self.spawn(record.id, coroutine, f"run {record.id} resumed")
@@ -150,13 +153,13 @@ class Sessions(SessionRegistry):
             raise
 
     def take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
-        """Continue a run of a replica that has ended; the ledger has `paid_usd` for its calls with a known bill."""
+        """Continue a run of a replica that has stopped. `paid_usd` is what the ledger has booked for its calls."""
         id = records.record.id
         self.spawn(id, self._take_over(records, paid_usd), f"run {id} continued")
 
     def linger(self, run: Run, answering: asyncio.Task[None]) -> bool:
-        """Let the response of a client that has left continue for a bounded time, for a retry to join its run. Return False
-        if no retry may join it.
+        """Keep the response of a disconnected client running for a bounded time, so that a retry can join its
+        run. Return False if no retry may join it.
         """
         if run.record.status != "running" or not self.requests.may_join(run.record):
             return False
@@ -195,7 +198,7 @@ class Sessions(SessionRegistry):
         """Cancel a run, here or on another replica.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         if self.find(id) is not None:
             self.on_cancel(id)
@@ -203,15 +206,17 @@ class Sessions(SessionRegistry):
             await self.store.cancel(id)
 
     def leave_all(self) -> None:
-        """Leave every run, because this process is about to end. Kept runs continue elsewhere; the clients of all runs
-        are told that they ended here. No run is taken over from now on.
+        """Stop all runs because this process is about to end.
+
+        Kept runs continue elsewhere. Clients are notified that their runs ended here. This replica takes over
+        no runs from now on.
         """
         self._is_leaving = True
         for session in list(self._sessions.values()):
             session.leave()
 
     async def aclose(self) -> None:
-        """Leave the kept runs to another replica, and write what is waiting."""
+        """Leave the kept runs to another replica, and flush the store."""
         tasks = list[asyncio.Task[object]]()
         for session in self._sessions.values():
             if session.is_kept and session.execution is not None:
@@ -260,7 +265,7 @@ class Sessions(SessionRegistry):
             self.spawn(record.id, self._write_answer(answer), "answer kept for equal requests")
 
     async def _write_answer(self, answer: CachedAnswer) -> None:
-        await asyncio.shield(self.requests.keep_answer(answer))  # a router that stops has still some time
+        await asyncio.shield(self.requests.keep_answer(answer))  # a stopping router has time to finish this
 
     async def _linger(self, run: Run, answering: asyncio.Task[None]) -> None:
         try:
@@ -270,9 +275,7 @@ class Sessions(SessionRegistry):
             answering.cancel()
             await asyncio.wait([answering])
         if not answering.cancelled() and (error := answering.exception()) is not None:
-            logger.info(
-                "an answer whose client was gone ended: %s of %s", type(error).__name__, run.record.id
-            )
+            logger.info("answer without a client ended with %s: run %s", type(error).__name__, run.record.id)
 
     async def _resume(
         self,
@@ -289,7 +292,8 @@ class Sessions(SessionRegistry):
                 leases.close()
                 return None
             try:
-                narrowed = self._narrow(records, policies)  # if it waits on, it waits as it was
+                # Keep the original records, to suspend them again on failure.
+                narrowed = self._narrow(records, policies)
                 return await self._continue(narrowed, headers, results, policies, leases, rate)
             except Exception:
                 try:
@@ -303,21 +307,21 @@ class Sessions(SessionRegistry):
 
     async def _take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
         record = records.record
-        if record.status == "waiting":  # it was taken to be resumed, and its results are not on record
+        if record.status == "waiting":  # taken for a resumption whose results were not recorded
             return await self._wait_on(records)
         leases = self.admission.admit_orphan(record)
-        try:  # narrowed first: the record of a failure is kept by the current policies, too
+        try:  # narrow first: the current policies also apply to the record of a failure
             policies = await self._executor.find_policies(record.account)
             records = self._narrow(records, policies)
             run = await self._continue(records, {}, None, policies, leases, NO_RATES, paid_usd)
             run.answer.close()
-        except Exception as exc:  # noqa: BLE001 (such as: a worker or its key is gone; nothing awaits this task)
+        except Exception as exc:  # noqa: BLE001 (for example, a worker was removed; nothing awaits this task)
             leases.close()
             error = exc if isinstance(exc, PodiumError) else internal_error(exc)
             await self._fail(records, error, records.lost_usd(paid_usd))
 
     async def _wait_on(self, records: RunRecords) -> None:
-        """Suspend a run again that was taken and has not continued. This replica owns it by now."""
+        """Suspend a run again that was taken but could not continue. This replica owns it now."""
         await self._executor.suspend(replace(records, record=replace(records.record, owner=self.store.owner)))
 
     def _narrow(self, records: RunRecords, policies: Policies) -> RunRecords:
@@ -336,7 +340,7 @@ class Sessions(SessionRegistry):
     ) -> Run:
         record = records.record
         if results is not None and not record.task.permit.stores:
-            raise not_kept("tools")  # it would be kept when it waits again
+            raise not_kept("tools")  # the run would be stored at its next suspension
         new_tools = results.tools if results is not None else None
         check_tools(record.task.tools if new_tools is None else new_tools, policies)
         spec = RunSpec(record.id, record.task, _team_of(record.task, self._pools.current), headers, rate)
@@ -360,8 +364,8 @@ class Sessions(SessionRegistry):
 
     async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
         at_s = records.record.wall_s
-        taken = after(records.record, RunResumed(at_s, self.store.owner, lost_usd))
-        failed = after(taken, RunFailed(at_s, Failure.of(error)))
+        resumed = after(records.record, RunResumed(at_s, self.store.owner, lost_usd))
+        failed = after(resumed, RunFailed(at_s, Failure.of(error)))
         await self.store.put(kept_part(replace(records, record=failed)))
 
 

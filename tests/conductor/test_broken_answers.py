@@ -68,7 +68,7 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     assert [(lost.outcome, lost.cost_is_bound) for lost in step.cut] == [("cut", True)] * 2
     assert step.result
     assert step.result.usage == Usage(20, 2)
-    assert step.result.notes == ("It goes on after 8 characters of a, whose stream broke off.",)
+    assert step.result.notes == ("Continues after 8 characters of a, whose stream broke off.",)
     assert run.record.cost_usd == run.ledger.spent_usd
 
 

@@ -41,7 +41,7 @@ async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> No
     leader = Player("leader", ["I think ", NEVER])
     got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(deadline_s=60))
     assert got.shown == "answer"
-    assert "not ended its plan in time" in (got.record.fallback or "")
+    assert "not finish its plan in time" in (got.record.fallback or "")
     assert got.record.plans[0].failure.is_a(WorkerUnavailable)
 
 

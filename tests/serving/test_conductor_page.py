@@ -157,9 +157,9 @@ def test_the_page_is_what_make_docs_writes_and_says_first_that_its_plans_are_no_
     text = (ROOT / "docs/conductor.md").read_text("utf-8")
     assert text == page(), "run `make docs`"
     first = next(line for line in text.splitlines()[1:] if line)
-    assert "written by us and not by a model" in first
+    assert "We wrote the plans; no model did" in first
     section = text.partition("## Twenty plans")[2]
-    assert "We wrote these, no model did" in section.splitlines()[2]
+    assert "We wrote these plans; no model did" in section.splitlines()[2]
     assert "WRITTEN BY US, NOT BY A MODEL" in (ROOT / "docs/plans.yaml").read_text("utf-8").splitlines()[0]
 
 

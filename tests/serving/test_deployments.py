@@ -139,7 +139,7 @@ def test_an_engine_has_room_for_the_adapters_of_all_its_workers_and_for_those_th
 
 
 def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> None:
-    from serving.app import _see_local_adapters
+    from serving.app import _check_local_adapters
     from serving.lora.adapters import publish
 
     def settings(address: object) -> Any:
@@ -147,14 +147,14 @@ def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> 
 
     published = publish(adapter(tmp_path / "made"), tmp_path, "conductor")
     for fine in (published, "s3://elsewhere/conductor@1a2b3c4d"):
-        _see_local_adapters(settings(fine))
+        _check_local_adapters(settings(fine))
     adapter(published, fill=1)
     for wrong in (published, tmp_path / "conductor@1a2b3c4d"):
         with pytest.raises(SettingsError, match="Worker 'w'"):
-            _see_local_adapters(settings(wrong))
+            _check_local_adapters(settings(wrong))
     too_large = publish(adapter(tmp_path / "large", r=32), tmp_path, "conductor")
     with pytest.raises(SettingsError, match="max_lora_rank"):
-        _see_local_adapters(settings(too_large))
+        _check_local_adapters(settings(too_large))
 
 
 @pytest.mark.parametrize(

@@ -178,7 +178,7 @@ async def test_a_conductor_of_nonsense_yields_one_workers_answer_and_says_why():
         call = api.worker("a").calls[0]
     assert body["choices"][0]["message"]["content"] == "A reason: scattering."
     assert said(streamed) == "A reason: scattering."
-    assert "refused twice" in body["podium"]["fallback"]
+    assert "rejected twice" in body["podium"]["fallback"]
     assert "no_plan" in body["podium"]["fallback"]
     assert streamed[-2]["podium"]["fallback"] == body["podium"]["fallback"]
     assert [p["source"] for p in record["plans"]] == ["conductor", "repair", "fallback"]

@@ -215,7 +215,7 @@ async def test_a_conductor_that_never_ends_is_cut_off_and_a_worker_answers(provi
         async with served(settings) as api:
             answer = await api.ok(max_cost_usd=1)
             record = await api.record(answer["podium"]["workflow_id"])
-    assert "not ended its plan in time" in answer["podium"]["fallback"]
+    assert "not finish its plan in time" in answer["podium"]["fallback"]
     assert answer["choices"][0]["message"]["content"] == "A reason: scattering."
     assert record["plans"][0]["finish_reason"] == "length"
     assert any("cut off" in note for note in record["plans"][0]["notes"])

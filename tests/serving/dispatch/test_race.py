@@ -517,7 +517,7 @@ class Breaking(Paced):
 
 async def test_a_stream_that_breaks_itself_off_ends_its_reader_too():
     it = Hedged(PRICE, worker=Breaking())
-    with pytest.raises(WorkerUnavailable, match="w broke off its own call"):
+    with pytest.raises(WorkerUnavailable, match="w cancelled its own call"):
         await it.ask()
     assert it.is_clean()
 
@@ -585,5 +585,5 @@ async def test_a_call_that_waits_in_one_deployments_line_while_another_answers_c
     (lost,) = result.attempts
     assert (result.deployment, it.n_calls) == ("b", {"a": 0, "b": 1})
     assert (lost.outcome, lost.cost_usd, lost.cost_is_bound) == ("lost_race", None, False)
-    assert lost.message.startswith("Its turn had not come")
+    assert lost.message.startswith("The call was still queued")
     assert it.is_paid_as_on_record(result)
