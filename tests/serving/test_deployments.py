@@ -101,7 +101,7 @@ def test_the_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> No
         <= inspect.signature(PrefixRouter.initialize_state).parameters.keys()
     )
     assert config.request_router_kwargs["imbalanced_threshold"] == 8
-    call = VllmWorker("w", "m", None)._across(
+    call = VllmWorker("w", "m", None)._engine_call(
         Call((Message.of("system", "Static."), Message.of("user", "Why?")))
     )  # type: ignore[arg-type]
     router: Any = PrefixRouter.__new__(PrefixRouter)
