@@ -137,7 +137,7 @@ class Written:
 
 
 async def write_runs(connection: PostgresConnection, items: Sequence[RunWrite]) -> list[Written]:
-    """Write runs and their events down."""
+    """Write runs and their events."""
     async with connection.transaction():
         rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
         found = {

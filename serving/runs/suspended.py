@@ -190,7 +190,7 @@ TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _ta
 """Resume a suspended run and become its owner. Returns None if it does not wait. One of several requests gets it."""
 EXPIRE: Operation[int | None, list[str]] = Operation("expiry of suspended runs", _expire, _expire_sqlite)
 """End expired runs, and the oldest runs of each team above the limit of bytes (None: no limit). Returns their ids, each to
-one replica.
+one caller.
 """
 DROP_SUSPENDED: Operation[str, bool] = Operation("cancellation of a suspended run", _drop, _drop_sqlite)
 """Cancel a suspended run. Returns False if no run of that id waits."""
