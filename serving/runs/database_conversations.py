@@ -1,4 +1,4 @@
-"""Conversations in the store that all replicas share; see `ConversationStore`."""
+"""`ConversationStore` in the database that all replicas share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,10 +19,10 @@ HELD, ITEM = conversation_table.c, conversation_item.c
 
 
 class DatabaseConversations:
-    """A `ConversationStore`. What is appended is appended one by one: the conversation's row is locked for it.
+    """`ConversationStore` in a database. Appends lock the row of the conversation, so that they run one after another.
 
     Args:
-        store: of this replica.
+        store: store of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:

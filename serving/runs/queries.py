@@ -1,4 +1,4 @@
-"""Which runs are meant, as conditions of the database."""
+"""SQL conditions that select runs."""
 
 from sqlalchemy import ColumnElement, false, select, true
 
@@ -9,7 +9,7 @@ from serving.runs.run_filter import RunFilter
 
 
 def visible(caller: Caller) -> ColumnElement[bool]:
-    """`Caller.sees`, for the database."""
+    """Return the SQL condition for `Caller.sees`."""
     account = caller.account
     if caller.sees_every_run:
         return true()
@@ -19,12 +19,12 @@ def visible(caller: Caller) -> ColumnElement[bool]:
 
 
 def among(run_filter: RunFilter) -> list[ColumnElement[bool]]:
-    """What of `RunFilter.matches` is an index's beginning, for the database."""
+    """Return the conditions of a filter that are the first columns of an index."""
     return [] if run_filter.team_id is None else [run.c.team_id == run_filter.team_id]
 
 
 def conditions(run_filter: RunFilter) -> list[ColumnElement[bool]]:
-    """The rest of `RunFilter.matches`, for the database."""
+    """Return the other conditions of a filter."""
     found: list[ColumnElement[bool]] = []
     if run_filter.worker is not None:
         called = select(run_worker.c.run_id).where(
