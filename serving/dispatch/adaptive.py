@@ -3,16 +3,17 @@
 Additive increase, multiplicative decrease, as in TCP (https://www.rfc-editor.org/rfc/rfc5681, section 3.1):
 
 - Increase: one more slot if all slots are in use and first tokens arrive as usual.
-- Decrease: a fifth fewer slots if the worker returns busy, or if first tokens take twice as long as the best time.
-- Rollback: a decrease that did not make first tokens faster is undone, because they are late for another reason, such
-  as longer prompts.
-- Recovery after busy: one more slot per answered call, up to the earlier limit (slow start, section 3.1). If the worker
-  is busy again before that, the earlier limit is lowered.
+- Decrease: a fifth fewer slots if the worker returns busy, or if first tokens take twice as long as the best
+  time.
+- Rollback: a decrease that did not make first tokens faster is undone, because they are late for another
+  reason, such as longer prompts.
+- Recovery after busy: one more slot per answered call, up to the earlier limit (slow start, section 3.1). If
+  the worker is busy again before that, the earlier limit is lowered.
 
 A tenant that sends longer prompts for a while looks like an overloaded worker. Therefore each party
-(`serving/witnesses.py`) has one vote, however many calls it makes: the median over all parties decides on a decrease,
-and most parties must become faster after it. A party that calls alone can take away at most three quarters of the slots.
-They are restored by the first call of another party that is not late.
+(`serving/witnesses.py`) has one vote, however many calls it makes: the median over all parties decides on a
+decrease, and most parties must become faster after it. A party that calls alone can take away at most three
+quarters of the slots. They are restored by the first call of another party that is not late.
 """
 
 import time
@@ -31,7 +32,8 @@ LATE = 2.0
 LEAST_LATE_S = 0.05
 """Minimum time in seconds from which first tokens are late."""
 LOWER_EVERY_S = 1.0
-"""Minimum interval between reductions of the earlier limit, because a short busy period says little about it."""
+"""Minimum interval between reductions of the earlier limit, because a short busy period says little about it.
+"""
 HELPED = 0.9
 """Maximum share of the earlier time at which first tokens count as faster after a decrease."""
 WINDOW = 10
@@ -39,8 +41,10 @@ WINDOW = 10
 LEAST_ALONE = 0.25
 """Share of all slots that remains if only one party reports late first tokens."""
 FORGET = 1.02
-"""Factor of the best time per window of calls with free slots, so that the best time of an idle night does not last.
-Calls with full slots never raise the best time, because they may wait in a queue of the worker itself."""
+"""Factor of the best time per window of calls with free slots, so that the best time of an idle night does
+not last. Calls with full slots never raise the best time, because they may wait in a queue of the worker
+itself.
+"""
 
 
 class Slots:

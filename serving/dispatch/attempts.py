@@ -37,7 +37,8 @@ class Attempts:
 
     Args:
         call: call for the next attempt. A failure may lower its output limit.
-        queue: workers in the order in which they are tried. A worker that is skipped for now is appended again.
+        queue: workers in the order in which they are tried. A worker that is skipped for now is appended
+            again.
         failed: failed and skipped attempts for the record, oldest first.
         begins: whether the run had not paid for anything before the call.
     """
@@ -60,7 +61,9 @@ class Attempts:
     probes_until_s: float = 0.0
     """See `WorkerHealth.begin_call`."""
     had_answer: bool = False
-    """True if the newest attempt returned an answer. If the attempt failed all the same, the answer was not usable."""
+    """True if the newest attempt returned an answer. If the attempt failed all the same, the answer was not
+    usable.
+    """
     wrong: Repair | None = None
     """Answer of the newest attempt if it does not match the requested format, or None."""
     may_ask_again: bool | None = None

@@ -138,7 +138,9 @@ def lost_at_once(own: WorkerSettings, settings: Settings) -> float:
 
 
 def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
-    """Return whether calls are hedged. By default only if calls are free and there is another replica or deployment."""
+    """Return whether calls are hedged. By default only if calls are free and there is another replica or
+    deployment.
+    """
     if own.hedge is not None:
         return own.hedge
     if isinstance(own, VllmSettings):

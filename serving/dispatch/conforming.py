@@ -1,10 +1,10 @@
 """Validation and repair of answers in a requested format.
 
-A strict answer is buffered until it is complete and matches its schema, whatever the provider promises. If it does not
-match, the same worker gets one repair attempt and is shown the fault. The repair is billed and recorded like any other
-attempt. It can call no tools, because a suspended run does not store that it was repairing and would start another
-repair. An answer that was cut or filtered, or that calls tools, is passed on unchanged, because its finish reason tells
-the client.
+A strict answer is buffered until it is complete and matches its schema, whatever the provider promises. If it
+does not match, the same worker gets one repair attempt and is shown the fault. The repair is billed and
+recorded like any other attempt. It can call no tools, because a suspended run does not store that it was
+repairing and would start another repair. An answer that was cut or filtered, or that calls tools, is passed
+on unchanged, because its finish reason tells the client.
 """
 
 import dataclasses
@@ -45,8 +45,8 @@ def ask_for_form(
     Args:
         call: call with an `answer_format`.
         translate: translation of the provider.
-        repair: invalid first answer, or None. A repair can call no tools. They remain in the request, because providers
-            check earlier tool calls against them.
+        repair: invalid first answer, or None. A repair can call no tools. They remain in the request, because
+            providers check earlier tool calls against them.
     """
     wanted = call.answer_format
     assert wanted is not None

@@ -1,8 +1,9 @@
 """Continuation of an answer that broke off and whose beginning the client already has (`Call.prefix`).
 
-If the API can continue an assistant turn, the prefix is sent as one (prefill). Otherwise an instruction asks the model to
-continue, and its output is buffered until it is known to follow the prefix (`resume_point.py`). Output that does not
-is a failure before the first token: it is billed, the client sees none of it, and a fallback may be tried.
+If the API can continue an assistant turn, the prefix is sent as one (prefill). Otherwise an instruction asks
+the model to continue, and its output is buffered until it is known to follow the prefix (`resume_point.py`).
+Output that does not is a failure before the first token: it is billed, the client sees none of it, and a
+fallback may be tried.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -67,12 +68,12 @@ class Continuation:
     def of(cls, call: Call, form: Form) -> "Continuation":
         """Adapt the call to a form.
 
-        A prefill is sent without the whitespace at its end, because tokens start with whitespace and the model would
-        repeat it.
+        A prefill is sent without the whitespace at its end, because tokens start with whitespace and the
+        model would repeat it.
 
-        The text that an instructed model has to repeat counts as output. A limit of the rest is therefore raised by the
-        bytes of the repetition, as an upper bound of its tokens. The rest may exceed its limit by the unused part of
-        this bound. It is cut short only if the budget allows no more.
+        The text that an instructed model has to repeat counts as output. A limit of the rest is therefore
+        raised by the bytes of the repetition, as an upper bound of its tokens. The rest may exceed its limit
+        by the unused part of this bound. It is cut short only if the budget allows no more.
         """
         if form == "plain":
             return cls(form, call, _without_room(call))
@@ -93,7 +94,8 @@ class Continuation:
         """Make the reply start right after the prefix.
 
         Raises:
-            WorkerUnavailable: the output does not continue the prefix. It is billed, and none of it was passed on.
+            WorkerUnavailable: the output does not continue the prefix. It is billed, and none of it was
+                passed on.
         """
         if self.form == "plain":
             return
@@ -149,7 +151,8 @@ def _without_room(call: Call, repeated: str = "") -> Call:
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], heard: list[str]) -> list[Delta]:
-    """Buffer deltas until new text starts, and return them. Only the last one has text, which is the new text.
+    """Buffer deltas until new text starts, and return them. Only the last one has text, which is the new
+    text.
 
     Args:
         seam: finds the new text.

@@ -37,19 +37,19 @@ from serving.dispatch.stop_sequences import cut_at
 class Dispatcher:
     """A worker and its fallbacks. Implements `conductor.model.worker.Worker`.
 
-    After a `WorkerError` before the first token, the call is retried at the same worker or fails over to the next one.
-    A bad key fails over like an outage.
+    After a `WorkerError` before the first token, the call is retried at the same worker or fails over to the
+    next one. A bad key fails over like an outage.
 
     Some workers are tried last, and the record says so:
 
     - An unhealthy worker. When its circuit allows it again, one call probes it.
     - A worker whose queue is too long. The limit is shorter while another worker could answer immediately.
 
-    A queued call moves to another worker that could answer immediately, and returns if that one fails. A call whose
-    worker becomes unhealthy while it waits for a slot is not sent there if another worker is ready.
+    A queued call moves to another worker that could answer immediately, and returns if that one fails. A call
+    whose worker becomes unhealthy while it waits for a slot is not sent there if another worker is ready.
 
-    If all workers fail and one of them rejected the prompt as too long, that error is raised, because agents respond to
-    it by shortening the prompt.
+    If all workers fail and one of them rejected the prompt as too long, that error is raised, because agents
+    respond to it by shortening the prompt.
 
     Args:
         routes: workers in the order in which they are tried.
@@ -68,12 +68,12 @@ class Dispatcher:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """Open a reply from the first worker that answers. See `Worker.open`.
 
-        `worker` of the reply is the worker that answers. `attempts` lists the failed and skipped ones before it. `notes`
-        say how a fallback was chosen that the settings do not name.
+        `worker` of the reply is the worker that answers. `attempts` lists the failed and skipped ones before
+        it. `notes` say how a fallback was chosen that the settings do not name.
 
         Raises:
-            WorkerUnavailable: no worker answered. Also raised without a call if all workers are unhealthy and the caller
-                has a fallback.
+            WorkerUnavailable: no worker answered. Also raised without a call if all workers are unhealthy and
+                the caller has a fallback.
         """
         # Before the choice of a worker: otherwise the first one would expect a run that a fallback answers.
         self._routes[0].limiter.arrive(call.site.run)
@@ -170,7 +170,8 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
 
 
 async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool) -> Reply:
-    """Make one attempt at the current worker, with a hedge if it is late. Return the reply once its format is checked.
+    """Make one attempt at the current worker, with a hedge if it is late. Return the reply once its format is
+    checked.
 
     Args:
         made: exit stack that closes the attempt.
@@ -256,7 +257,9 @@ def _check_allowed(attempts: Attempts) -> None:
 
 
 def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...]]:
-    """Limit the effort to what the permit allows and translate the answer format for the provider. Return notes, too."""
+    """Limit the effort to what the permit allows and translate the answer format for the provider. Return
+    notes, too.
+    """
     profile = route.profile
     effort = limit_effort(call.sampling.effort, call.terms.permit.max_effort, profile.default_effort)
     if effort != call.sampling.effort:
@@ -323,7 +326,9 @@ async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, c
 
 
 class _RefusalNote:
-    """Context manager that records a refusal, before or after the first token, so that the run skips the worker."""
+    """Context manager that records a refusal, before or after the first token, so that the run skips the
+    worker.
+    """
 
     def __init__(self, worker: str, call: Call) -> None:
         self._worker, self._call = worker, call
@@ -369,7 +374,9 @@ def _spend(route: Route, call: Call) -> bool:
 
 
 async def _close_empty(reply: Reply, made: AsyncExitStack) -> WorkerUnavailable:
-    """Read the rest of an empty answer for its usage, and close the attempt. Return the error, with its charges."""
+    """Read the rest of an empty answer for its usage, and close the attempt. Return the error, with its
+    charges.
+    """
     try:
         with suppress(WorkerError):  # the answer is already known to be empty
             async with aclosing(aiter(reply)) as deltas:

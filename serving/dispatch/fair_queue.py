@@ -1,11 +1,13 @@
 """Fair queue for the slots of a worker: by priority, then by payer, first the payer with the fewest slots.
 
-A flood of calls from one payer delays only that payer. A slot counts for its payer for as long as it is in use. Batch
-calls go last but never starve: while both priorities wait, every `BATCH_EVERY`-th free slot goes to a batch call.
+A flood of calls from one payer delays only that payer. A slot counts for its payer for as long as it is in
+use. Batch calls go last but never starve: while both priorities wait, every `BATCH_EVERY`-th free slot goes
+to a batch call.
 
-The last slots are reserved for payers below their share (`serving/shares.py`), so that a payer with long calls cannot
-hold all slots. They are lent to others if no such payer has called recently. A call that waits although a reserved
-slot is free is a batch call, or its payer has slots already. It gets a slot at the latest when one is released.
+The last slots are reserved for payers below their share (`serving/shares.py`), so that a payer with long
+calls cannot hold all slots. They are lent to others if no such payer has called recently. A call that waits
+although a reserved slot is free is a batch call, or its payer has slots already. It gets a slot at the latest
+when one is released.
 """
 
 import asyncio
@@ -83,7 +85,9 @@ class FairQueue:
         self._hand_out()
 
     def resize(self, places: int) -> None:
-        """Set the number of slots. Calls keep their slots. If there are too many, released slots are not reassigned."""
+        """Set the number of slots. Calls keep their slots. If there are too many, released slots are not
+        reassigned.
+        """
         self._free += places - self._places
         self._places = places
         self._hand_out()
@@ -91,7 +95,8 @@ class FairQueue:
     def ahead(self, payer: str, coming: Mapping[str, int] = MappingProxyType({})) -> int:
         """Estimate how many interactive calls would get a slot before one more call of `payer`.
 
-        Counts waiting calls and the expected calls `coming`, by payer. Assumes that all payers hold equally many slots.
+        Counts waiting calls and the expected calls `coming`, by payer. Assumes that all payers hold equally
+        many slots.
         """
         queue = self._queues["interactive"]
         if self.free(payer):  # the free slots are reserved from the calls that wait

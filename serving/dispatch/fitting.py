@@ -108,7 +108,8 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
 
 
 def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:
-    """Return the level to request: `effort`, or `most` if that is lower. An unknown level counts as the highest.
+    """Return the level to request: `effort`, or `most` if that is lower. An unknown level counts as the
+    highest.
 
     Args:
         effort: requested level, or None for the default.
@@ -140,8 +141,8 @@ class ModelProfile:
         prefills: whether the API continues a call's prefix as the start of the model's turn.
         sees_images, reads_pdfs: whether the model accepts images and PDFs.
         calls_tools: whether the model calls tools, or None if unknown.
-        reports_filter: whether a prompt that the content filter stops is reported to the client. If False, a fallback
-            is tried.
+        reports_filter: whether a prompt that the content filter stops is reported to the client. If False, a
+            fallback is tried.
     """
 
     model: str = ""

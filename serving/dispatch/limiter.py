@@ -37,8 +37,10 @@ class QueueRules:
 
     Args:
         waited_s: seconds that the call has already waited in other queues.
-        on_turn: called when the call gets a slot. Raises a `WorkerError` if the call should no longer be sent.
-        may_leave: called periodically while the call waits. Returns whether another worker can answer immediately.
+        on_turn: called when the call gets a slot. Raises a `WorkerError` if the call should no longer be
+            sent.
+        may_leave: called periodically while the call waits. Returns whether another worker can answer
+            immediately.
     """
 
     waited_s: float = 0.0
@@ -52,12 +54,12 @@ NO_RULES = QueueRules()
 class Limiter:
     """Slots of one worker or deployment.
 
-    A call waits for a slot before it is sent, and holds the slot until it is closed. `FairQueue` decides which call is
-    next.
+    A call waits for a slot before it is sent, and holds the slot until it is closed. `FairQueue` decides
+    which call is next.
 
     A run that has not paid for a call yet is rejected, or goes to a fallback, if the queue is too long
-    (`serving/sessions/admission.py`) or if it gets no slot within `max_wait_s`. Calls of a run that has already paid
-    keep waiting, unless other workers are left to try.
+    (`serving/sessions/admission.py`) or if it gets no slot within `max_wait_s`. Calls of a run that has
+    already paid keep waiting, unless other workers are left to try.
 
     Args:
         name: name of the worker, for errors.
@@ -96,7 +98,8 @@ class Limiter:
     def wait_s(self, payer: str) -> float:
         """Estimate the wait of one more interactive call of `payer`, in seconds.
 
-        The estimate follows from the queue ahead of it and the pace of recent calls. It grows while no slot becomes free.
+        The estimate follows from the queue ahead of it and the pace of recent calls. It grows while no slot
+        becomes free.
         """
         ends = self._ends_before(payer)
         if ends <= 0:
@@ -114,7 +117,8 @@ class Limiter:
         return self._queue.ahead(payer, Counter(self._coming.values())) + 1 - self._queue.free(payer)
 
     def _until_end_s(self, number: int) -> float:
-        """Estimate when `number` of the open calls will have ended, in seconds, if they take as long as recent calls.
+        """Estimate when `number` of the open calls will have ended, in seconds, if they take as long as
+        recent calls.
 
         Return 0 if that time has passed, or if fewer calls are open.
         """
@@ -180,8 +184,8 @@ class Limiter:
             rules: rules of the wait.
 
         Raises:
-            LineTooLong: the run had not paid for a call and has waited for `max_wait_s`, other queues included. Also
-                raised if another worker can answer immediately.
+            LineTooLong: the run had not paid for a call and has waited for `max_wait_s`, other queues
+                included. Also raised if another worker can answer immediately.
         """
         return _Slot(self, call, waiting or nullcontext(), rules)
 
@@ -310,8 +314,8 @@ class Deployed(Protocol):
 class SharedLimiter(Limiter):
     """Slots of a worker with several deployments: the sum over its healthy deployments, at most `slots`.
 
-    All calls of the worker wait in this one queue. The limits of the deployments change (`AdaptiveLimiter`), so they are
-    read again with every call that starts or ends.
+    All calls of the worker wait in this one queue. The limits of the deployments change (`AdaptiveLimiter`),
+    so they are read again with every call that starts or ends.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Limits for the silence of a worker, learned from its calls and bounded by a share of the caller's time.
 
-`serving/workers/stall_timer.py` measures the silence, because the client can tell tokens from comments, pings and headers.
-The first token and pauses are limited only while another worker is free to answer.
+`serving/workers/stall_timer.py` measures the silence, because the client can tell tokens from comments, pings
+and headers. The first token and pauses are limited only while another worker is free to answer.
 """
 
 import time
@@ -18,7 +18,9 @@ FALLBACK_S = 2.0
 START_S = FIRST_WORD_WITHIN_S - FALLBACK_S
 """Limit for the first token while too few are measured."""
 FAILING_S = 30.0
-"""Limit while the worker is failing. Older times do not apply then, and a worker that is only slower can recover."""
+"""Limit while the worker is failing. Older times do not apply then, and a worker that is only slower can
+recover.
+"""
 TIMES_P99 = 4.0
 LEAST_S = 10.0
 SHARE = 0.5
@@ -37,8 +39,8 @@ def limits_of(
     Args:
         terms: terms of the call. `has_fallback` is set if another worker is free.
         health: health of the worker.
-        learns_first_token: whether the usual time to the first token limits the attempt. If False, only the settings do.
-            None: no limit for the first token.
+        learns_first_token: whether the usual time to the first token limits the attempt. If False, only the
+            settings do. None: no limit for the first token.
         learns_pauses: whether the usual pauses limit the attempt.
     """
     limits = AttemptLimits(places=terms.limits.places)
@@ -70,7 +72,9 @@ def telling_silence_s(health: WorkerHealth) -> float:
 
 
 def usual_pause_s(health: WorkerHealth) -> float | None:
-    """Return the pause after which the next token is unlikely to arrive, in seconds, or None if too few are measured."""
+    """Return the pause after which the next token is unlikely to arrive, in seconds, or None if too few are
+    measured.
+    """
     if health.pauses < KNOWN_CALLS or health.circuit != "closed":
         return None
     return max(LEAST_PAUSE_S, TIMES_P99 * (health.pause_s(0.99) or 0.0))

@@ -1,7 +1,7 @@
 """Decisions of the dispatcher: which workers to try, in which order, and what to do after a failure.
 
-Nothing here waits or sends. Decisions depend on the call, on earlier attempts, and on the current health and queues of
-the workers.
+Nothing here waits or sends. Decisions depend on the call, on earlier attempts, and on the current health and
+queues of the workers.
 """
 
 import random
@@ -29,8 +29,9 @@ from serving.dispatch.route import RetryRules, Route
 from serving.health import WorkerHealth
 
 QUICK_S = 1.0
-"""While another worker is free, retry a failed call only if the failure and the wait take less than this together, or if
-the server sent `Retry-After`."""
+"""While another worker is free, retry a failed call only if the failure and the wait take less than this
+together, or if the server sent `Retry-After`.
+"""
 HEDGE_AFTER = 0.95
 """Quantile of the recent times to the first token after which a hedge is sent
 ("The Tail at Scale", Dean and Barroso, CACM 56, 2013)."""
@@ -47,7 +48,8 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
     """Return the workers that may answer, in order.
 
     - Only workers that the permit allows.
-    - If the call has images and the first worker sees images, only workers that do. The same holds for tools and PDFs.
+    - If the call has images and the first worker sees images, only workers that do. The same holds for tools
+      and PDFs.
     - The writer of the newest native turn is first, because no other worker is sent that turn unchanged.
     - Embeddings and token prompts go to the first worker only, because they depend on its model.
     """
@@ -103,7 +105,9 @@ def _only_healthy(eligible: list[Route], call: Call) -> tuple[list[Route], list[
 
 
 def _note_traffic(routes: Sequence[Route], call: Call) -> None:
-    """Count rerouted calls as traffic, so that one tenant's failures cannot keep the circuit open for everyone."""
+    """Count rerouted calls as traffic, so that one tenant's failures cannot keep the circuit open for
+    everyone.
+    """
     for route in routes:
         route.health.witnesses.traffic.note(call.terms.tenant)
 
@@ -232,7 +236,8 @@ def _may_retry(failed: Failed, attempts: Attempts, now_s: float) -> bool:
 
 def retry_wait_s(number: int, error: WorkerError, rules: RetryRules) -> float:
     """Return the wait before the next attempt, in seconds: exponential backoff with full jitter
-    (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter), and at least `Retry-After`.
+    (https://aws.amazon.com/builders-library/timeouts-retries-and-backoff-with-jitter), and at least
+    `Retry-After`.
     """
     bound_s = min(rules.max_wait_s, rules.first_wait_s * 2 ** (number - 1))
     return max(_retry_after_s(error), random.uniform(0, bound_s))
@@ -252,7 +257,8 @@ def may_ask_again(call: Call, tries: Tries, rules: RetryRules, *, took_s: float,
 def should_say_more(call: Call) -> bool:
     """Return whether an empty answer to the call is a failure.
 
-    It is not if the call has stop sequences or continues text of the model, because the answer may then really be empty.
+    It is not if the call has stop sequences or continues text of the model, because the answer may then
+    really be empty.
     """
     is_begun = call.prefix or call.messages[-1].role != "user"
     return call.site.operation in ("chat", "plan") and not (call.sampling.stop or is_begun)
@@ -281,8 +287,8 @@ def last_error(
 ) -> WorkerError:
     """Return the error of a call that all workers failed.
 
-    This is the first `ContextOverflow` of the `earlier` errors, because agents respond to it by shortening the prompt.
-    It carries the charges of the last call. Without an overflow, it is the `last` error.
+    This is the first `ContextOverflow` of the `earlier` errors, because agents respond to it by shortening
+    the prompt. It carries the charges of the last call. Without an overflow, it is the `last` error.
     """
     overflow = next((each for each in earlier if isinstance(each, ContextOverflow)), None)
     if overflow is None:

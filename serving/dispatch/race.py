@@ -1,7 +1,8 @@
 """Hedged call: a second attempt for a call whose first token is late. The first attempt that answers wins.
 
-The race is decided by the first token, so nothing that the client has received changes. The losing attempt is closed and
-billed at its upper bound. Each attempt is opened, read and closed in its own task (`conductor/run/call.py`).
+The race is decided by the first token, so nothing that the client has received changes. The losing attempt is
+closed and billed at its upper bound. Each attempt is opened, read and closed in its own task
+(`conductor/run/call.py`).
 """
 
 import asyncio
@@ -51,8 +52,8 @@ class Race:
     async def run(self, after_s: float) -> AsyncGenerator[Reply]:
         """Open the reply of the attempt with the earliest first token.
 
-        A hedge is sent after `after_s` seconds if the worker has another target. When the block ends, the losing attempt
-        is closed and billed.
+        A hedge is sent after `after_s` seconds if the worker has another target. When the block ends, the
+        losing attempt is closed and billed.
 
         Raises:
             WorkerError: all attempts failed before the first token.
@@ -91,7 +92,9 @@ class Race:
         return can_hedge(self._route) and budget is not None and budget.spend()
 
     async def _hold(self) -> bool:
-        """Reserve the second attempt. Return False if the budget does not allow it or the first attempt ends before."""
+        """Reserve the second attempt. Return False if the budget does not allow it or the first attempt ends
+        before.
+        """
         holding = asyncio.create_task(self._holds.hold_second())
         try:
             await asyncio.wait([holding, self._tries[0].opened], return_when=asyncio.FIRST_COMPLETED)
@@ -106,7 +109,9 @@ class Race:
         return False
 
     async def _winner(self) -> "_Try":
-        """Wait for the first attempt that answers, and drop the other one. Drop a failed attempt if the other continues."""
+        """Wait for the first attempt that answers, and drop the other one. Drop a failed attempt if the other
+        continues.
+        """
         while True:
             await _any_of(self._tries)
             first = next(each for each in self._tries if each.has_ended)

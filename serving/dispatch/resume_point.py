@@ -1,10 +1,11 @@
 """Detection of the point at which a model continues a given text, without repetition or gaps.
 
-A model that is asked to continue may drop whitespace, start its sentence again, or answer from the start. Without an
-overlap, `four` cannot be told from ` four`. Therefore the model is asked to start with a mark and the last words of the
-text, the anchor. If the anchor matches exactly, the text after it is new. The mark shows that the anchor is a repetition
-and not the next of two equal lines. The model may start at the anchor or before it. If the text contains the anchor only
-once, the anchor determines how much is repeated. If the position is ambiguous, the continuation is rejected.
+A model that is asked to continue may drop whitespace, start its sentence again, or answer from the start.
+Without an overlap, `four` cannot be told from ` four`. Therefore the model is asked to start with a mark and
+the last words of the text, the anchor. If the anchor matches exactly, the text after it is new. The mark
+shows that the anchor is a repetition and not the next of two equal lines. The model may start at the anchor
+or before it. If the text contains the anchor only once, the anchor determines how much is repeated. If the
+position is ambiguous, the continuation is rejected.
 """
 
 MARK = "[continued]"
@@ -12,14 +13,17 @@ MARK = "[continued]"
 LEAST_CHARS = 24
 """Minimum length of an anchor: about four words."""
 MOST_CHARS = 960
-"""Maximum length of an anchor. It grows until it is unique in the text, for example in a table of equal rows. The model
-repeats it as paid output: about 240 tokens.
+"""Maximum length of an anchor. It grows until it is unique in the text, for example in a table of equal rows.
+The model repeats it as paid output: about 240 tokens.
 """
 WHOLE_CHARS = 80
-"""Minimum length of a text to be recognised if the model repeats all of it without the mark. A shorter repetition may be
-new text with equal words."""
+"""Minimum length of a text to be recognised if the model repeats all of it without the mark. A shorter
+repetition may be new text with equal words.
+"""
 INSIDE_CHARS = 40
-"""Minimum length if the text ends inside a line. Equal rows repeat from the end of one line to the end of the next."""
+"""Minimum length if the text ends inside a line. Equal rows repeat from the end of one line to the end of the
+next.
+"""
 WORD_CHARS = 40
 """Maximum length of a word in an anchor. Longer ones are cut, because some scripts have no spaces."""
 
@@ -29,7 +33,9 @@ class NotContinued(ValueError):
 
 
 def anchor_of(prefix: str) -> str:
-    """Return the last words of `prefix` without surrounding whitespace, enough to be unique in it if possible."""
+    """Return the last words of `prefix` without surrounding whitespace, enough to be unique in it if
+    possible.
+    """
     whole, anchor = prefix.rstrip(), ""
     for length in range(LEAST_CHARS, MOST_CHARS + 1, LEAST_CHARS):
         anchor = whole[_word_begin(whole, len(whole) - length) :].lstrip()
@@ -49,7 +55,8 @@ def _word_begin(text: str, at: int) -> int:
 
 
 class Seam:
-    """Parser for the output of a model that was asked to continue `prefix`. Separates repetition from new text.
+    """Parser for the output of a model that was asked to continue `prefix`. Separates repetition from new
+    text.
 
     Args:
         prefix: the text to continue. Must not be blank.
@@ -70,7 +77,8 @@ class Seam:
         return f"{MARK} {self.anchor}"
 
     def feed(self, text: str, *, is_last: bool = False) -> str | None:
-        """Return the new text so far, or None if it is not known yet. Do not call it again after new text was returned.
+        """Return the new text so far, or None if it is not known yet. Do not call it again after new text was
+        returned.
 
         Args:
             text: next piece of the output.
@@ -141,7 +149,8 @@ class Seam:
         return None
 
     def _longer_end(self, said: str, end: int) -> int | None:
-        """Return the length of the next longer end of the prefix that `said` starts with or may still start with.
+        """Return the length of the next longer end of the prefix that `said` starts with or may still start
+        with.
 
         Return None if there is none, so that the position is certain.
 

@@ -7,8 +7,9 @@ from conductor.errors import WorkerUnavailable
 from serving.witnesses import MOST, Traffic
 
 RESERVE = 10.0
-"""Default capacity in retries, and number at the start, so that a few calls can always be retried. It is higher if the
-loss of one replica breaks more calls at once (`lost_at_once`)."""
+"""Default capacity in retries, and number at the start, so that a few calls can always be retried. It is
+higher if the loss of one replica breaks more calls at once (`lost_at_once`).
+"""
 
 
 class RetryBudget:
@@ -57,8 +58,8 @@ class RetryBudget:
 class Skipped(WorkerUnavailable):
     """Raised if a queued call is not sent, so that another worker is tried first.
 
-    The worker's circuit opened while the call waited, or another worker can answer immediately. The last of `attempts`
-    has the reason.
+    The worker's circuit opened while the call waited, or another worker can answer immediately. The last of
+    `attempts` has the reason.
     """
 
     retryable = False

@@ -92,11 +92,12 @@ class Route:
         2. full ones
         3. unhealthy ones
 
-        Deployments at their rate limit are not tried. A conversation with tool calls stays at the deployment that began
-        it while that one is healthy, because no other account accepts its signed reasoning. A retry prefers deployments
-        that the call has not used.
+        Deployments at their rate limit are not tried. A conversation with tool calls stays at the deployment
+        that began it while that one is healthy, because no other account accepts its signed reasoning. A
+        retry prefers deployments that the call has not used.
 
-        After an error before the first token, the next deployment is tried, unless all would return the same error.
+        After an error before the first token, the next deployment is tried, unless all would return the same
+        error.
 
         Raises:
             WorkerBusy: the worker is busy, or every deployment has reached its rate limit.
@@ -208,8 +209,8 @@ class Route:
 async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, wait_s: float = 0.0) -> Call:
     """Settle a failed attempt, wait, and reserve the next one.
 
-    Return the call for it, with a lower output limit if the budget requires it. If the failed attempt was paid, the call
-    no longer counts as the first of its run, so a long queue does not reject it.
+    Return the call for it, with a lower output limit if the budget requires it. If the failed attempt was
+    paid, the call no longer counts as the first of its run, so a long queue does not reject it.
 
     Raises:
         BudgetExceeded: the next attempt could cost more than the remaining budget.

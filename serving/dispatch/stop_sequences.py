@@ -28,9 +28,9 @@ async def cut_at(
 ) -> AsyncGenerator[Delta]:
     """Yield the deltas up to the stop sequence that is complete first, with the finish reason `stop`.
 
-    Reasoning and tool calls are not searched. Tool calls after the cut are dropped. Text is passed on as it arrives,
-    except for an end that may become a stop sequence. After the cut, the rest is read only for its usage and cost. If
-    that takes too long, the call is billed at its bound.
+    Reasoning and tool calls are not searched. Tool calls after the cut are dropped. Text is passed on as it
+    arrives, except for an end that may become a stop sequence. After the cut, the rest is read only for its
+    usage and cost. If that takes too long, the call is billed at its bound.
 
     Args:
         stops: stop sequences.
@@ -54,7 +54,9 @@ async def cut_at(
 
 
 def missing_ends(stops: Sequence[str], prefix: str) -> dict[str, str]:
-    """Return the missing ends of stop sequences that start at the end of `prefix`, each with its stop sequence."""
+    """Return the missing ends of stop sequences that start at the end of `prefix`, each with its stop
+    sequence.
+    """
     return {stop[n:]: stop for stop in stops for n in range(1, len(stop)) if prefix.endswith(stop[:n])}
 
 
@@ -63,7 +65,8 @@ async def cut_at_seam(
 ) -> AsyncGenerator[Delta]:
     """Cut a continued answer at a stop sequence that spans the text of two calls.
 
-    If the answer starts with one of `ends` (see `missing_ends`), yield none of its text. Otherwise pass it on unchanged.
+    If the answer starts with one of `ends` (see `missing_ends`), yield none of its text. Otherwise pass it on
+    unchanged.
     """
     held, is_open = "", True
     async for delta in deltas:
@@ -86,7 +89,9 @@ async def cut_at_seam(
 async def _cut(
     delta: Delta, text: str, stop: str, deltas: AsyncIterator[Delta], deadline_at_s: float | None
 ) -> AsyncGenerator[Delta]:
-    """Yield the last deltas of an answer that is cut in `delta` at `stop`. `text` is the part of `delta` to show."""
+    """Yield the last deltas of an answer that is cut in `delta` at `stop`. `text` is the part of `delta` to
+    show.
+    """
     yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=stop)
     with suppress(WorkerError):  # the answer is complete; after an error, the call is billed at its bound
         async for account in _accounts(deltas, deadline_at_s):
@@ -120,7 +125,8 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
 def _find_first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     """Return the start of the stop sequence that is complete first, and the sequence, or None.
 
-    If several end at the same place, the longest one wins. The result does not depend on how the text is split.
+    If several end at the same place, the longest one wins. The result does not depend on how the text is
+    split.
     """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[1:] if ends else None

@@ -36,7 +36,9 @@ from serving.witnesses import witness_of
 logger = logging.getLogger("podium")
 
 BUSY_REST_S = 1.0
-"""How long a busy worker is skipped if it sends no `Retry-After`. Maximum if the local rate limit was reached."""
+"""How long a busy worker is skipped if it sends no `Retry-After`. Maximum if the local rate limit was
+reached.
+"""
 REFUSED_REST_S = MOST_REST_S
 """How long a worker is skipped if it refuses every call, for example because its key was revoked."""
 
@@ -44,8 +46,8 @@ REFUSED_REST_S = MOST_REST_S
 class Watch:
     """Context manager that counts one call in a worker's health. Enter it when the call is sent.
 
-    A call that is cancelled or runs out of time before its first token counts as a failure if both hold: the silence
-    was longer than usual for the worker, and no other call got its first token in the meantime.
+    A call that is cancelled or runs out of time before its first token counts as a failure if both hold: the
+    silence was longer than usual for the worker, and no other call got its first token in the meantime.
 
     Args:
         name: name of the worker.
@@ -103,7 +105,9 @@ class Watch:
             self._health.succeed()
 
     def _fail(self, error: WorkerError | None) -> None:
-        """Count a failure, or silence if `error` is None. The circuit opens for all keys only if enough tenants saw it."""
+        """Count a failure, or silence if `error` is None. The circuit opens for all keys only if enough
+        tenants saw it.
+        """
         refused = isinstance(error, WorkerRefused)
         in_doubt = isinstance(error, WorkerRefused) and error.in_doubt
         what = type(error).__name__ if isinstance(error, WorkerBusy | WorkerRefused) else FAILED
@@ -126,7 +130,9 @@ class Watch:
 
 
 def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
-    """Return the report of a failed call. The error detail may quote the prompt, so it is outlined if texts are not stored."""
+    """Return the report of a failed call. The error detail may quote the prompt, so it is outlined if texts
+    are not stored.
+    """
     if error is None:
         return Fault("WorkerUnavailable", f"{worker} sent no token for too long.")
     failure = Failure.of(error)
@@ -144,8 +150,8 @@ def _rest_s(error: WorkerError) -> float:
 def _blames_worker(error: WorkerError) -> bool:
     """Return whether other calls would fail, too.
 
-    They would not if the worker refused only this prompt, if the prompt is too long for it, or if it failed to continue
-    an answer of another call.
+    They would not if the worker refused only this prompt, if the prompt is too long for it, or if it failed
+    to continue an answer of another call.
     """
     if isinstance(error, WorkerRefused):
         return error.every_call
@@ -166,7 +172,8 @@ class Target:
         limiter: slots of the target.
         health: health of the target.
         span: attributes of its spans.
-        learns_first_token: whether the usual time to the first token limits a call. None: no limit for the first token.
+        learns_first_token: whether the usual time to the first token limits a call. None: no limit for the
+            first token.
         learns_pauses: whether the usual pauses limit a call.
         weight: share of the calls among deployments.
         requests, tokens: rate limits, or None for no limit.

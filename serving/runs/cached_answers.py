@@ -1,4 +1,6 @@
-"""Storage of the answer cache: maps requests to the runs that answered them. `answer_cache.py` decides what is cached."""
+"""Storage of the answer cache: maps requests to the runs that answered them. `answer_cache.py` decides what
+is cached.
+"""
 
 import sqlite3
 from collections.abc import Sequence

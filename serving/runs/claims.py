@@ -112,6 +112,6 @@ RELEASE_CLAIM: Operation[Claim, None] = Operation(
 )
 """Release a name, because no run was started."""
 FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free, _free_sqlite)
-"""Release the name of a run whose replica ended before it started the run. Returns False if the run has started or may
-still start. Returns True also if another replica has released the name.
+"""Release the name of a run whose replica ended before it started the run. Returns False if the run has
+started or may still start. Returns True also if another replica has released the name.
 """

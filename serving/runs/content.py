@@ -1,7 +1,7 @@
 """Redaction of a run's texts before they are stored or shown.
 
-The run's permit decides: store no texts, or redact secrets and, optionally, personal data. This layer is between the
-runs and every store, and between a running run and its watchers.
+The run's permit decides: store no texts, or redact secrets and, optionally, personal data. This layer is
+between the runs and every store, and between a running run and its watchers.
 """
 
 from typing import TypeVar
@@ -59,7 +59,8 @@ class ContentJournal:
     def note(self, record: Record, seq: int, event: Event) -> None:
         """Redact an event and pass it on. Has the signature of `conductor.run.event_log.Journal`.
 
-        A store writes the texts of a record with its first event. With later events it writes only the numbers.
+        A store writes the texts of a record with its first event. With later events it writes only the
+        numbers.
         """
         stores = self._permit.stores
         if isinstance(event, AnswerDelta):
@@ -133,7 +134,9 @@ class ContentJournal:
         self._pass_on(record, seq, piece.at_s, text.feed(piece.text), reasoning.feed(piece.reasoning))
 
     def _note_work(self, record: Record, seq: int, piece: WorkDelta) -> None:
-        """Pass on the redacted part of a step's text. The rest stays pending: the event of the step's end has all of it."""
+        """Pass on the redacted part of a step's text. The rest stays pending: the event of the step's end has
+        all of it.
+        """
         text, reasoning = self._work.setdefault((piece.plan, piece.step), self._redactors())
         redacted = replace(piece, text=text.feed(piece.text), reasoning=reasoning.feed(piece.reasoning))
         if redacted.text or redacted.reasoning:

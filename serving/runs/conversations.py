@@ -17,7 +17,9 @@ MOST_BYTES = 16 * 2**20
 MOST_OF_TEAM, MOST_BYTES_OF_TEAM = 10_000, 2**30
 """Maximum number of conversations of a team, and their maximum total size in bytes."""
 MOST_BYTES_IN_MEMORY = 64 * 2**20
-"""Maximum total size in bytes on a replica without a store. The least recently changed conversations are dropped."""
+"""Maximum total size in bytes on a replica without a store. The least recently changed conversations are
+dropped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +32,8 @@ class Conversation:
         made_us: creation time in microseconds since 1970.
         metadata: metadata of the client.
         n_bytes: total size of the items in bytes.
-        n_items: number of items that were ever added. Ids of removed items are kept, so that no turn is added twice.
+        n_items: number of items that were ever added. Ids of removed items are kept, so that no turn is added
+            twice.
     """
 
     id: str
@@ -75,8 +78,8 @@ class ConversationStore(Protocol):
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
         """Append items to a conversation atomically.
 
-        Do nothing if the conversation does not exist, or if items of `turn` were appended before, even if they have been
-        removed since.
+        Do nothing if the conversation does not exist, or if items of `turn` were appended before, even if
+        they have been removed since.
         """
         ...
 

@@ -19,7 +19,8 @@ HELD, ITEM = conversation_table.c, conversation_item.c
 
 
 class DatabaseConversations:
-    """`ConversationStore` in a database. Appends lock the row of the conversation, so that they run one after another.
+    """`ConversationStore` in a database. Appends lock the row of the conversation, so that they run one after
+    another.
 
     Args:
         store: store of this replica.

@@ -1,7 +1,8 @@
-"""Run store in the database that all replicas share. Records can be read on every replica, and outlive the replica.
+"""Run store in the database that all replicas share. Records can be read on every replica, and outlive the
+replica.
 
-Combines the unwritten runs of this replica (`journal.py`) with the stored ones (`stored_runs.py`), and sweeps for the
-runs of replicas that have ended.
+Combines the unwritten runs of this replica (`journal.py`) with the stored ones (`stored_runs.py`), and sweeps
+for the runs of replicas that have ended.
 """
 
 import asyncio
@@ -59,7 +60,8 @@ class DatabaseStore:
 
     Args:
         store: store of this replica.
-        limits: returns the maximum number and bytes of records that may wait in memory while the store is unreachable.
+        limits: returns the maximum number and bytes of records that may wait in memory while the store is
+            unreachable.
         settings: retention settings.
         sweep_s: interval of the sweep for runs of replicas that have ended.
         listener: the replica.
@@ -83,7 +85,8 @@ class DatabaseStore:
         self._secrets_until_s = 0.0
         self._taking_over = asyncio.Lock()
         self._begun = set[str]()
-        """Runs that started here during a `take_over`. They are not orphans, even if they have already ended."""
+        """Runs that started here during a `take_over`. They are not orphans, even if they have already ended.
+        """
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -272,7 +275,8 @@ class DatabaseStore:
         await self._journal.aclose()
 
     async def sweep(self) -> int:
-        """Expire runs that waited too long, and mark runs of ended replicas as lost. Return the number of lost runs.
+        """Expire runs that waited too long, and mark runs of ended replicas as lost. Return the number of
+        lost runs.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -316,7 +320,9 @@ class DatabaseStore:
         return taken
 
     def _is_here(self, id: str) -> bool:
-        """Return whether a run of this replica is not an orphan: it is starting, running, partly unwritten or just ended."""
+        """Return whether a run of this replica is not an orphan: it is starting, running, partly unwritten or
+        just ended.
+        """
         return id in self._begun or self._journal.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:

@@ -22,7 +22,9 @@ class FairDict(MutableMapping[K, V], Generic[K, V]):
         """Keys by owner, in insertion order. Owners without entries are removed."""
 
     def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
-        """Return the key to evict next: the oldest entry of the owner with the most entries, or the largest `size`."""
+        """Return the key to evict next: the oldest entry of the owner with the most entries, or the largest
+        `size`.
+        """
         return next(iter(max(self._keys.values(), key=size)))
 
     def pop_down_to(self, most: int) -> None:

@@ -1,7 +1,7 @@
 """Feedback on runs: whether the answer was good, and what the right answer would have been.
 
-There is one entry per run and key, and a later one replaces it. Its texts are removed with the texts of the run, the
-rest with the run.
+There is one entry per run and key, and a later one replaces it. Its texts are removed with the texts of the
+run, the rest with the run.
 """
 
 import json

@@ -1,8 +1,8 @@
 """Write-behind journal: writes the events of this replica's runs to the store, outside the path of requests.
 
-Events of a run within `BATCH_S` form one row, and all runs of the replica share a transaction. While the store is
-unreachable, ended runs wait in memory, up to `limits.records` and `limits.records_bytes`. A run keeps its slot and its
-share of the memory budget until it is written (`places.py`).
+Events of a run within `BATCH_S` form one row, and all runs of the replica share a transaction. While the
+store is unreachable, ended runs wait in memory, up to `limits.records` and `limits.records_bytes`. A run
+keeps its slot and its share of the memory budget until it is written (`places.py`).
 """
 
 import asyncio
@@ -37,18 +37,19 @@ BATCH_S = 0.06
 SLICE_S, LONGEST_SLICE_S = 0.001, 0.01
 """Time for packing runs before the event loop gets a pause: on an idle loop, and at most."""
 AT_ONCE = 256
-"""Maximum number of runs per batch. On a busy loop, packing thousands takes seconds, and new runs go first."""
+"""Maximum number of runs per batch. On a busy loop, packing thousands takes seconds, and new runs go first.
+"""
 AGAIN_S = 0.5
 """Delay between attempts to write to an unreachable store."""
 WRITTEN_WITHIN_S = 10.0
 """Maximum wait of a response for the start of its run to be written."""
 LATE_FOR_S, LOOK_S = 5.0, 0.01
-"""Maximum wait of a client for an overdue run, and the polling interval. A replica that is behind catches up sooner, and
-a store that hangs must not block answers.
+"""Maximum wait of a client for an overdue run, and the polling interval. A replica that is behind catches up
+sooner, and a store that hangs must not block answers.
 """
 LATE_S = 0.09
-"""Age at which a run without a write is overdue. A little below the default of `limits.first_byte_s`, after which the
-client learns of the run.
+"""Age at which a run without a write is overdue. A little below the default of `limits.first_byte_s`, after
+which the client learns of the run.
 """
 FLUSH_S = 5.0
 """Maximum time for the last writes when the journal is closed."""
@@ -63,8 +64,8 @@ class RunJournal:
     Args:
         store: store of this replica.
         limits: returns the maximum number and bytes of ended runs that may wait for an unreachable store.
-        listener: the replica. It gets events before they are written. Events of a run that outlives its replica it gets
-            after they are written.
+        listener: the replica. It gets events before they are written. Events of a run that outlives its
+            replica it gets after they are written.
     """
 
     def __init__(
@@ -263,8 +264,8 @@ class RunJournal:
     def _take(self, most: int) -> list[tuple[str, Noted]]:
         """Return up to `most` runs with something to write.
 
-        New runs go first: their client may know the id already, and after a crash only the store knows the run. At least
-        half of the batch is for older runs, those packed longest ago first.
+        New runs go first: their client may know the id already, and after a crash only the store knows the
+        run. At least half of the batch is for older runs, those packed longest ago first.
         """
         waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
         waiting.sort(key=lambda each: each[1].packed_s)
@@ -284,7 +285,8 @@ class RunJournal:
         return len(packed)
 
     async def _pack_all(self, waiting: list[tuple[str, Noted]]) -> AsyncGenerator[Packed]:
-        """Pack runs in slices, and yield the event loop for the same time after each, because packing blocks it.
+        """Pack runs in slices, and yield the event loop for the same time after each, because packing blocks
+        it.
 
         If a busy loop returns late, the next slice is a quarter of the delay.
         """
@@ -356,7 +358,9 @@ class RunJournal:
             self._listener.on_taken_over(id)
 
     def _drop_oldest(self) -> None:
-        """Drop runs above the memory limits while the store is unreachable: the oldest of the key with the most."""
+        """Drop runs above the memory limits while the store is unreachable: the oldest of the key with the
+        most.
+        """
         limits = self._limits()
         n_bytes = self.unwritten_bytes().total()
         while len(self._ended) > 1 and (

@@ -1,7 +1,7 @@
 """Paged list of stored runs, with bounded time per request.
 
-Runs are searched from the newest back, in windows, until the page is full or the time is over. A filter that matches only
-one old run of a million then takes several short requests and no long one.
+Runs are searched from the newest back, in windows, until the page is full or the time is over. A filter that
+matches only one old run of a million then takes several short requests and no long one.
 """
 
 import time
@@ -37,7 +37,8 @@ async def list_rows(
 ) -> tuple[list[Row[Any]], Place | None]:
     """Return up to `limit` runs before a place, newest first, and the place at which the next page starts.
 
-    The columns are `status`, `numbers`, `made_us`, `id` and `billed`. The place is None at the end of the list.
+    The columns are `status`, `numbers`, `made_us`, `id` and `billed`. The place is None at the end of the
+    list.
     """
     base = (visible(caller), *among(run_filter))
     filters = conditions(run_filter)

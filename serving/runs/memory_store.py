@@ -32,8 +32,8 @@ from serving.shares import in_slices
 class MemoryStore:
     """Run store in memory, with the newest runs of this replica. It is lost when the replica ends.
 
-    When the store is full, the oldest run of the key with the most runs is dropped. A busy key therefore cannot evict
-    the runs of a quiet one.
+    When the store is full, the oldest run of the key with the most runs is dropped. A busy key therefore
+    cannot evict the runs of a quiet one.
 
     Args:
         limits: returns the limits of records and bytes. Called at every `put`, because settings change.

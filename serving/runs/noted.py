@@ -16,9 +16,10 @@ class Noted:
     Args:
         seq: number of the newest item.
         items: items that are not packed into rows yet.
-        rows: rows that are not confirmed as written. They are never repacked, because a failed write may have succeeded.
-        untold: items of a kept run that the listener gets only after they are written. If another replica takes over, it
-            continues from the stored items and reuses the numbers of the others.
+        rows: rows that are not confirmed as written. They are never repacked, because a failed write may have
+            succeeded.
+        untold: items of a kept run that the listener gets only after they are written. If another replica
+            takes over, it continues from the stored items and reuses the numbers of the others.
         records: current records of the run and of the runs nested in it, by id.
         final: records once the run has ended.
         final_bytes: estimated memory of `final` in bytes.
@@ -82,7 +83,9 @@ class Packed:
 
 
 def pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
-    """Pack a run for a write. Return the write, or None if the run cannot be written yet, and the newly packed items."""
+    """Pack a run for a write. Return the write, or None if the run cannot be written yet, and the newly
+    packed items.
+    """
     records = run.final or current_records(id, run)
     if records is None:
         return None, []
@@ -106,8 +109,8 @@ def pack_items(id: str, run: Noted) -> list[Item]:
 def current_records(id: str, run: Noted) -> RunRecords | None:
     """Return the records of a running run, or None if another method writes the run.
 
-    An ended run is written by `put`, after `content.py` has removed what must not be stored. A run that waits is written
-    by `suspend`.
+    An ended run is written by `put`, after `content.py` has removed what must not be stored. A run that waits
+    is written by `suspend`.
     """
     inner = {each: record for each, record in run.records.items() if each != id}
     record = run.records.get(id)

@@ -1,7 +1,7 @@
 """Conversion of runs and their events to rows of the store, and back. Independent of the database.
 
-A body is the compressed JSON of `conductor/run/codec.py`. The events of a run are a list of items. Items are numbered
-over the run and the runs nested in it.
+A body is the compressed JSON of `conductor/run/codec.py`. The events of a run are a list of items. Items are
+numbered over the run and the runs nested in it.
 """
 
 import time
@@ -25,8 +25,8 @@ T = TypeVar("T")
 LEVEL = 1
 """Level of zlib. It removes about 80 % of a record in a third of a millisecond."""
 SMALL_BYTES, SMALL_WINDOW, SMALL_MEMORY = 8192, 13, 6
-"""Texts up to this size are compressed with a small zlib window and little memory. Allocating the default window takes
-three times as long as packing a short run.
+"""Texts up to this size are compressed with a small zlib window and little memory. Allocating the default
+window takes three times as long as packing a short run.
 """
 ENDED = ("finished", "failed", "cancelled")
 
@@ -191,7 +191,9 @@ def join_pieces(one: AnswerDelta, other: AnswerDelta) -> AnswerDelta:
 
 
 def join_work(items: list[Item], run_id: str, piece: WorkDelta) -> bool:
-    """Append a piece to the earlier piece of the same step at the end of `items`. Return False if there is none."""
+    """Append a piece to the earlier piece of the same step at the end of `items`. Return False if there is
+    none.
+    """
     for n in range(len(items) - 1, -1, -1):
         event = items[n].event
         if not isinstance(event, WorkDelta) or items[n].run_id != run_id:
@@ -209,7 +211,9 @@ def made_us(record: Record) -> int:
 
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""Current time on the PostgreSQL server, in microseconds. With SQLite, all processes share the clock of one machine."""
+"""Current time on the PostgreSQL server, in microseconds. With SQLite, all processes share the clock of one
+machine.
+"""
 
 
 def now_us() -> int:

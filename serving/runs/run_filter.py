@@ -64,7 +64,9 @@ def workers_of(records: RunRecords) -> list[str]:
 
 
 def text_of(records: RunRecords) -> str:
-    """Return the text that words are searched in: question and answer in lower case, or "" if the texts are not kept."""
+    """Return the text that words are searched in: question and answer in lower case, or "" if the texts are
+    not kept.
+    """
     if not records.has_content:
         return ""
     record = records.record

@@ -1,7 +1,8 @@
 """Exchange of open circuits between replicas, through the shared store.
 
-Twice a second, each replica writes its open circuits and reads those of other replicas into the health of its workers,
-which decides on their effect. No call waits for this. While the store is unreachable, circuits of others are unknown.
+Twice a second, each replica writes its open circuits and reads those of other replicas into the health of its
+workers, which decides on their effect. No call waits for this. While the store is unreachable, circuits of
+others are unknown.
 """
 
 import asyncio
@@ -33,7 +34,9 @@ AWAY_S = 5.0
 PATIENCE_S = 3.0
 """Timeout after which the store counts as unreachable."""
 STALE_S = 60.0
-"""Time after the end of its skip period for which a row is valid. The owner may be idle since then, or have ended."""
+"""Time after the end of its skip period for which a row is valid. The owner may be idle since then, or have
+ended.
+"""
 SLACK_S = 2.0
 """Tolerance for times in rows, because the clock of a new primary may differ."""
 MOST_ROWS = 1000
@@ -44,7 +47,8 @@ NOW: ColumnElement[int] = literal_column(NOW_US, BigInteger)
 IS_SOUND = circuit.c.since_us.between(0, NOW + int(SLACK_S * 1e6)) & circuit.c.until_us.between(
     NOW - int(STALE_S * 1e6), NOW + int((MOST_ASKED_REST_S + SLACK_S) * 1e6)
 )
-"""Condition of a valid row. Stale rows, and rows with times that no replica writes, are ignored and deleted."""
+"""Condition of a valid row. Stale rows, and rows with times that no replica writes, are ignored and deleted.
+"""
 
 
 class SharedCircuits:
@@ -64,7 +68,9 @@ class SharedCircuits:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the exchange, if the store is PostgreSQL. A SQLite file belongs to one machine, usually with one replica."""
+        """Start the exchange, if the store is PostgreSQL. A SQLite file belongs to one machine, usually with
+        one replica.
+        """
         if self._task is None and self._store.address.kind == "postgresql":
             self._task = asyncio.create_task(self._look_on(), name="circuits of others")
 

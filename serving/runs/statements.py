@@ -56,7 +56,9 @@ PUT_EVENTS = {
 OPEN = "ended_us IS NULL AND status <> 'waiting' AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = run.owner AND a.lease_until_us >= {now})"
 """Condition: the run is running, and the lease of its replica has expired."""
 MOST_TAKES = 3
-"""Maximum number of takeovers of a run. It may be the run that crashes its replicas, so it is then marked as lost."""
+"""Maximum number of takeovers of a run. It may be the run that crashes its replicas, so it is then marked as
+lost.
+"""
 LOSE = f"""UPDATE run SET status = 'lost', ended_us = {{now}},
     cost = coalesce((SELECT sum(amount) FROM ledger WHERE ledger.run_id = run.id), cost) WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"""
 """The cost comes from the ledger, because the last events of a lost run may not have been written."""
@@ -126,7 +128,8 @@ class Written:
     """Result of a `RunWrite`.
 
     Args:
-        is_owner: whether the write was applied: the run still belongs to this replica and had not ended before.
+        is_owner: whether the write was applied: the run still belongs to this replica and had not ended
+            before.
         is_cancelled: whether a client has cancelled the run.
         is_watched: whether a client watches the run.
     """
@@ -230,13 +233,16 @@ def _mark(name: str, column: str) -> Operation[str, bool]:
 CANCEL_RUN = _mark("end of a run", "cancel_us")
 """Ask the owner of a run to cancel it. Returns False if the run has ended or is not stored."""
 WATCH_RUN = _mark("watcher of a run", "watch_us")
-"""Ask the owner of a run to write pieces of its answer. Returns False if the run has ended or is not stored."""
+"""Ask the owner of a run to write pieces of its answer. Returns False if the run has ended or is not stored.
+"""
 LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose, _lose_sqlite)
 """Mark runs of dead replicas as lost. Returns their number.
 
 A kept run is marked only if it started before the given time or has reached `MOST_TAKES`.
 """
 TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _take, _take_sqlite)
-"""Take ownership of kept runs of dead replicas. Returns the ids of all kept runs that this replica owns and that run."""
+"""Take ownership of kept runs of dead replicas. Returns the ids of all kept runs that this replica owns and
+that run.
+"""
 LEAVE_RUN: Operation[str, None] = Operation("leaving of a run", _leave, _leave_sqlite)
 """Give up ownership of a run that this replica cannot continue, so that another replica can try."""

@@ -26,8 +26,9 @@ class RunPage:
 
     Args:
         runs: runs, newest first.
-        end: place at which the next page starts (it lists the runs before that place), or None at the end of the list.
-            A page that is not full may have an `end`, because one request searches only a bounded part of the runs.
+        end: place at which the next page starts (it lists the runs before that place), or None at the end of
+            the list. A page that is not full may have an `end`, because one request searches only a bounded
+            part of the runs.
     """
 
     runs: list[RunRecords]
@@ -58,7 +59,9 @@ class StoreListener:
         """Called when another replica receives a cancel request for a run that runs here."""
 
     def on_taken_over(self, id: str) -> None:
-        """Called when another replica has taken over a run that runs here, because it considered this replica dead."""
+        """Called when another replica has taken over a run that runs here, because it considered this replica
+        dead.
+        """
 
     def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
         """Called when this replica has to continue a run of a replica that ended.
@@ -72,16 +75,20 @@ class StoreListener:
         """Called when a run that waited for tool results expired or was cancelled."""
 
     def on_watch(self, id: str) -> None:
-        """Called when a client of any replica watches a run that runs here. May be called repeatedly for a run."""
+        """Called when a client of any replica watches a run that runs here. May be called repeatedly for a
+        run.
+        """
 
     def owns(self, id: str) -> bool:
         """Return whether this replica runs the run or is about to start it."""
         return False
 
     def on_items(self, id: str, items: Sequence[Item]) -> None:
-        """Called with new events of a run of this replica, in order. An empty sequence means that the run is over.
+        """Called with new events of a run of this replica, in order. An empty sequence means that the run is
+        over.
 
-        Events of a run that another replica may continue are passed after they are written, all others before.
+        Events of a run that another replica may continue are passed after they are written, all others
+        before.
         """
 
 
@@ -90,11 +97,15 @@ class Records(Protocol):
 
     @property
     def n_unwritten(self) -> int:
-        """Number of ended runs of this replica that are not written yet. Each keeps its slot until it is written."""
+        """Number of ended runs of this replica that are not written yet. Each keeps its slot until it is
+        written.
+        """
         ...
 
     def unwritten_bytes(self) -> Counter[str]:
-        """Return the memory of the ended runs that are not written yet, in bytes, by the id of the calling key."""
+        """Return the memory of the ended runs that are not written yet, in bytes, by the id of the calling
+        key.
+        """
         ...
 
     @property
@@ -117,7 +128,8 @@ class Records(Protocol):
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return up to `limit` runs that `run_filter` selects and `caller` may see, newest first and without texts.
+        """Return up to `limit` runs that `run_filter` selects and `caller` may see, newest first and without
+        texts.
 
         If `before` is set, only runs before that place are listed.
 
@@ -155,7 +167,8 @@ class Events(Protocol):
     """Events of runs. Each is noted by the replica of the run and can be read on every replica."""
 
     def keep(self, id: str, seq: int = 0) -> None:
-        """Register a run that outlives its client and its replica, so that pieces of its answer are stored, too.
+        """Register a run that outlives its client and its replica, so that pieces of its answer are stored,
+        too.
 
         Its items are numbered from `seq` + 1.
         """
@@ -188,7 +201,8 @@ class Events(Protocol):
         ...
 
     async def cancel(self, id: str) -> bool:
-        """Cancel a run of another replica, or a run that waits for tool results. Return False if there is none.
+        """Cancel a run of another replica, or a run that waits for tool results. Return False if there is
+        none.
 
         Raises:
             StoreUnavailable: the store is away.
@@ -206,8 +220,8 @@ class Events(Protocol):
     async def wait_while_late(self, id: str) -> None:
         """Wait while the first write of a run is overdue.
 
-        Without that write, no record of the run would remain if the replica died. Return immediately if the store is
-        unreachable. The wait is bounded.
+        Without that write, no record of the run would remain if the replica died. Return immediately if the
+        store is unreachable. The wait is bounded.
         """
         ...
 
@@ -230,8 +244,8 @@ class RequestClaims(Protocol):
     async def free(self, claim: Claim) -> bool:
         """Release the claim of a replica that ended before it started the run.
 
-        Return True if the claim is released, by this or another replica. Return False if the run has started or may
-        still start.
+        Return True if the claim is released, by this or another replica. Return False if the run has started
+        or may still start.
 
         Raises:
             StoreUnavailable: the store is away.

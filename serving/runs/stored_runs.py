@@ -1,7 +1,7 @@
 """Queries for stored runs.
 
-Read-only, and without the runs that a replica has not written yet. If the store cannot contain data yet, queries return
-nothing and open no database.
+Read-only, and without the runs that a replica has not written yet. If the store cannot contain data yet,
+queries return nothing and open no database.
 """
 
 import asyncio
@@ -38,7 +38,9 @@ from serving.shares import in_slices
 PAGE_ITEMS = 200
 """Maximum number of event rows in a page."""
 MOST_FOLLOWING = 2
-"""Maximum number of concurrent event queries, so that clients that follow runs leave connections for other work."""
+"""Maximum number of concurrent event queries, so that clients that follow runs leave connections for other
+work.
+"""
 
 
 class StoredRuns:
@@ -144,7 +146,9 @@ class StoredRuns:
         ]
 
     async def asked_of(self, owner: str) -> list[tuple[str, bool]]:
-        """Return the running runs of a replica that clients watch or have cancelled, each with whether it is cancelled."""
+        """Return the running runs of a replica that clients watch or have cancelled, each with whether it is
+        cancelled.
+        """
         asked = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
         query = select(run.c.id, run.c.cancel_us).where(run.c.owner == owner, run.c.ended_us.is_(None), asked)
         return [(row.id, row.cancel_us is not None) for row in await self._store.read(query)]

@@ -1,8 +1,8 @@
 """Storage of runs that wait for tool results.
 
-A suspended run is stored completely and resumed once. It is the only data that is stored without redaction, because
-providers check their own turns byte by byte when they are sent back. The row is deleted when the run is resumed,
-cancelled or expires.
+A suspended run is stored completely and resumed once. It is the only data that is stored without redaction,
+because providers check their own turns byte by byte when they are sent back. The row is deleted when the run
+is resumed, cancelled or expires.
 """
 
 import secrets
@@ -36,7 +36,9 @@ class SuspendedRow:
 
 @dataclass(frozen=True, slots=True)
 class SuspendWrite:
-    """Write of a run that is suspended: its row and events as for every run, and its row with the complete records."""
+    """Write of a run that is suspended: its row and events as for every run, and its row with the complete
+    records.
+    """
 
     write: RunWrite
     row: SuspendedRow
@@ -187,12 +189,16 @@ def _secrets_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> li
 SUSPEND: Operation[SuspendWrite, Written] = Operation("suspended run", _suspend, _suspend_sqlite)
 """Suspend a run until it gets tool results."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take, _take_sqlite)
-"""Resume a suspended run and become its owner. Returns None if it does not wait. One of several requests gets it."""
+"""Resume a suspended run and become its owner. Returns None if it does not wait. One of several requests gets
+it.
+"""
 EXPIRE: Operation[int | None, list[str]] = Operation("expiry of suspended runs", _expire, _expire_sqlite)
-"""End expired runs, and the oldest runs of each team above the limit of bytes (None: no limit). Returns their ids, each to
-one caller.
+"""End expired runs, and the oldest runs of each team above the limit of bytes (None: no limit). Returns their
+ids, each to one caller.
 """
 DROP_SUSPENDED: Operation[str, bool] = Operation("cancellation of a suspended run", _drop, _drop_sqlite)
 """Cancel a suspended run. Returns False if no run of that id waits."""
 READ_SECRETS: Operation[None, list[bytes]] = Operation("secrets of tool call ids", _secrets, _secrets_sqlite)
-"""Read the signing secrets of tool call ids, the one that signs first. Creates the first secret if there is none."""
+"""Read the signing secrets of tool call ids, the one that signs first. Creates the first secret if there is
+none.
+"""

@@ -1,8 +1,9 @@
 """Signed ids of tool calls, which name a run and a call in it and cannot be forged.
 
-Format: `call_` and 40 characters of base64url with the run (16 bytes), the number of the call (2 bytes) and a signature
-(12 bytes). The encoding has no spare bits, so no two texts are the same id. It meets the id rules of every provider (64
-characters; letters, digits, `_`, `-`). Only ids are compared, because clients do not return conversations byte for byte.
+Format: `call_` and 40 characters of base64url with the run (16 bytes), the number of the call (2 bytes) and a
+signature (12 bytes). The encoding has no spare bits, so no two texts are the same id. It meets the id rules
+of every provider (64 characters; letters, digits, `_`, `-`). Only ids are compared, because clients do not
+return conversations byte for byte.
 """
 
 import base64
@@ -43,7 +44,8 @@ class CallIds:
         return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
 
     def read(self, id: str, param: str = "messages") -> CallName | None:
-        """Return the tool call of an id, or None if the id has another format, such as an id from another provider.
+        """Return the tool call of an id, or None if the id has another format, such as an id from another
+        provider.
 
         Args:
             id: id to read.
