@@ -143,8 +143,8 @@ def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Messag
 
 def _with_fault(messages: tuple[Message, ...], repair: Repair) -> tuple[Message, ...]:
     """Append the invalid answer and its fault to the conversation."""
-    said = repair.text.encode("utf-8", "replace")
-    shown = said[:SHOWN_BYTES].decode("utf-8", "ignore") + ("…" if len(said) > SHOWN_BYTES else "")
+    answer = repair.text.encode("utf-8", "replace")
+    shown = answer[:SHOWN_BYTES].decode("utf-8", "ignore") + ("…" if len(answer) > SHOWN_BYTES else "")
     ask = (
         f"{repair.fault} Write the whole answer again, so that it holds to the schema: JSON and nothing else."
     )

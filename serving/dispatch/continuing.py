@@ -114,7 +114,7 @@ class Continuation:
         """
         heard: list[str] = []
         try:
-            held = await _hold(seam, reply.deltas, heard)
+            buffered = await _hold(seam, reply.deltas, heard)
         except NotContinued as exc:
             error = WorkerUnavailable(
                 f"{reply.worker} did not continue the broken answer.",
@@ -129,7 +129,7 @@ class Continuation:
         except WorkerError as exc:
             exc.billed_at_bound, exc.attempts = True, (*reply.attempts, *exc.attempts)
             raise
-        deltas = _first(held, reply.deltas)
+        deltas = _first(buffered, reply.deltas)
         wanted = seam.beginning + seam.blanks
         is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(
             wanted
@@ -163,20 +163,20 @@ async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], heard: list[str]) -> 
         NotContinued: the output does not continue the prefix.
         BrokenOff: the output ended without a finish reason.
     """
-    held: list[Delta] = []
+    buffered: list[Delta] = []
     async for delta in deltas:
         heard += (delta.text, delta.reasoning)
         is_last = delta.finish is not None
         new = seam.feed(delta.text, is_last=is_last) if delta.text or is_last else None
-        held.append(replace(delta, text=new or "", logprobs=()))
+        buffered.append(replace(delta, text=new or "", logprobs=()))
         if new is not None:
-            return held
+            return buffered
     raise BrokenOff("The continuation broke off before its first new text.")
 
 
-async def _first(held: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
+async def _first(buffered: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
     async with aclosing(deltas):
-        for delta in held:
+        for delta in buffered:
             yield delta
         async for delta in deltas:
             yield delta

@@ -104,9 +104,9 @@ class Dispatcher:
             )
             began_s = time.monotonic()
             try:
-                async with AsyncExitStack() as made:
-                    reply = await _try(made, expected, attempts, has_fallback=has_fallback)
-                    opened.push_async_exit(made.pop_all())
+                async with AsyncExitStack() as stack:
+                    reply = await _try(stack, expected, attempts, has_fallback=has_fallback)
+                    opened.push_async_exit(stack.pop_all())
                     return reply
             except Skipped as exc:
                 self._skip(attempts, exc)
@@ -169,12 +169,14 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
             _move_on(attempts)
 
 
-async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool) -> Reply:
+async def _try(
+    stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool
+) -> Reply:
     """Make one attempt at the current worker, with a hedge if it is late. Return the reply once its format is
     checked.
 
     Args:
-        made: exit stack that closes the attempt.
+        stack: exit stack that closes the attempt.
         expected: exit stack of the reservation at another worker that the call may move to.
         attempts: earlier attempts at the call.
         has_fallback: whether another worker is free to answer.
@@ -201,8 +203,8 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
         ),
     )
     if terms.refusals is not None and tries.form != "prefill":  # a prefill may be refused for its form alone
-        made.push(_RefusalNote(route.name, sent))
-    reply = await _send(made, expected, attempts, sent)
+        stack.push(_RefusalNote(route.name, sent))
+    reply = await _send(stack, expected, attempts, sent)
     attempts.deployment = reply.deployment
     if reply.is_empty and policy.should_say_more(sent):
         took_s = time.monotonic() - began_s
@@ -211,22 +213,22 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
         )
         attempts.may_ask_again = may_ask_again and _spend(route, call)
         if attempts.may_ask_again or has_fallback:
-            raise await _close_empty(reply, made)
+            raise await _close_empty(reply, stack)
         attempts.may_ask_again = None
     attempts.had_answer = True
     reply.notes = (*fit_notes, *reply.notes)
     if own_stops:
         cut = cut_at(own_stops, reply.deltas, terms.deadline_at_s)
-        reply.deltas = await made.enter_async_context(aclosing(cut))
-    await continuation.join(made, reply)
+        reply.deltas = await stack.enter_async_context(aclosing(cut))
+    await continuation.join(stack, reply)
     if wanted is None:
         return reply
     if not wanted.strict:
         noted = note_fault(reply.deltas, wanted)
-        reply.notes, reply.deltas = (*notes, *reply.notes), await made.enter_async_context(aclosing(noted))
+        reply.notes, reply.deltas = (*notes, *reply.notes), await stack.enter_async_context(aclosing(noted))
         return reply
     whole, fault = await read_whole(reply, wanted)
-    await made.aclose()
+    await stack.aclose()
     if fault is not None:
         attempts.wrong = Repair("".join(reply.texts), fault)
         raise invalid_answer(reply, fault)
@@ -269,7 +271,7 @@ def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...
     return ask_for_form(call, profile.translate, tries.repair)
 
 
-async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
+async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
     """Send the call, and a hedge if it is late.
 
     Raises:
@@ -310,7 +312,7 @@ async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, c
         else:
             race = Race(route, call, holds, rules)
             opening = race.run(after_s)
-        return await made.enter_async_context(opening)
+        return await stack.enter_async_context(opening)
     except LineTooLong as exc:
         if leaves_for is None:
             raise
@@ -373,7 +375,7 @@ def _spend(route: Route, call: Call) -> bool:
     return route.retry_budget is None or route.retry_budget.spend(call.terms.tenant)
 
 
-async def _close_empty(reply: Reply, made: AsyncExitStack) -> WorkerUnavailable:
+async def _close_empty(reply: Reply, stack: AsyncExitStack) -> WorkerUnavailable:
     """Read the rest of an empty answer for its usage, and close the attempt. Return the error, with its
     charges.
     """
@@ -383,7 +385,7 @@ async def _close_empty(reply: Reply, made: AsyncExitStack) -> WorkerUnavailable:
                 async for _ in deltas:
                     pass
     finally:
-        await made.aclose()
+        await stack.aclose()
     error = WorkerUnavailable(
         f"{reply.worker} returned an empty answer.", worker=reply.worker, only_this_call=True
     )

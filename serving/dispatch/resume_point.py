@@ -69,7 +69,7 @@ class Seam:
         self.anchor = anchor_of(prefix)
         self.repeated = ""
         """Output before the new text, once it is known."""
-        self._held = ""
+        self._output = ""
 
     @property
     def beginning(self) -> str:
@@ -87,31 +87,31 @@ class Seam:
         Raises:
             NotContinued: the output starts with other text, or the position in the prefix is ambiguous.
         """
-        self._held += text
+        self._output += text
         new = self._find_new(is_last=is_last)
         if new is not None:
-            self.repeated = self._held[: len(self._held) - len(new)]
+            self.repeated = self._output[: len(self._output) - len(new)]
         return new
 
     def _find_new(self, *, is_last: bool) -> str | None:
-        said = self._held.lstrip()
-        if MARK.startswith(said[: len(MARK)]):
-            if len(said) <= len(MARK) and not is_last:
+        output = self._output.lstrip()
+        if MARK.startswith(output[: len(MARK)]):
+            if len(output) <= len(MARK) and not is_last:
                 return None
-            return self._after_mark(said[len(MARK) :].lstrip(), is_last=is_last)
-        if len(self._whole) < self._least_whole_chars() or not said.startswith(self._whole[: len(said)]):
+            return self._after_mark(output[len(MARK) :].lstrip(), is_last=is_last)
+        if len(self._whole) < self._least_whole_chars() or not output.startswith(self._whole[: len(output)]):
             raise NotContinued("The continuation does not start with the mark.")
         if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows starts with the same words
             raise NotContinued(
                 "The continuation has no mark and starts with words that the answer contains repeatedly."
             )
-        if len(said) < len(self._whole):
+        if len(output) < len(self._whole):
             return self._wait(is_last=is_last)
-        return self._after_whole(said[len(self._whole) :], is_last=is_last)
+        return self._after_whole(output[len(self._whole) :], is_last=is_last)
 
     def _least_whole_chars(self) -> int:
         """Return the minimum length of the prefix to recognise its repetition without the mark."""
-        has_gap = bool(self.blanks) or self._held[:1].isspace()
+        has_gap = bool(self.blanks) or self._output[:1].isspace()
         return INSIDE_CHARS if self._whole[-1].isalnum() and not has_gap else WHOLE_CHARS
 
     def _after_whole(self, rest: str, *, is_last: bool) -> str | None:
@@ -132,35 +132,35 @@ class Seam:
         if is_last:
             raise NotContinued("The continuation ends before the last words of the answer.")
 
-    def _after_mark(self, said: str, *, is_last: bool) -> str | None:
-        at = said.find(self.anchor)
+    def _after_mark(self, output: str, *, is_last: bool) -> str | None:
+        at = output.find(self.anchor)
         if at < 0:
-            if said not in self._prefix:
+            if output not in self._prefix:
                 raise NotContinued("The continuation does not start with the last words of the answer.")
             return self._wait(is_last=is_last)
         end = at + len(self.anchor)
-        if not self._whole.endswith(said[:end]):
+        if not self._whole.endswith(output[:end]):
             raise NotContinued("The continuation has other text before the last words of the answer.")
-        longer = self._longer_end(said, end)
+        longer = self._longer_end(output, end)
         if longer is None:
-            return self._after_blanks(said[end:], is_last=is_last)
-        if is_last or longer <= len(said):
+            return self._after_blanks(output[end:], is_last=is_last)
+        if is_last or longer <= len(output):
             raise NotContinued("The continuation matches the answer in more than one place.")
         return None
 
-    def _longer_end(self, said: str, end: int) -> int | None:
-        """Return the length of the next longer end of the prefix that `said` starts with or may still start
+    def _longer_end(self, output: str, end: int) -> int | None:
+        """Return the length of the next longer end of the prefix that `output` starts with or may still start
         with.
 
         Return None if there is none, so that the position is certain.
 
         Args:
-            said: output that starts with the last `end` characters of the prefix.
+            output: output that starts with the last `end` characters of the prefix.
             end: length of the known match.
         """
         at = len(self._whole) - end
-        while (at := self._whole.rfind(said[:end], 0, at + end - 1)) >= 0:
-            if self._whole.startswith(said[: len(self._whole) - at], at):
+        while (at := self._whole.rfind(output[:end], 0, at + end - 1)) >= 0:
+            if self._whole.startswith(output[: len(self._whole) - at], at):
                 return len(self._whole) - at
         return None
 
@@ -171,10 +171,10 @@ class Seam:
         words = rest.lstrip()
         if not words:
             return "" if is_last else None
-        said = rest[: len(rest) - len(words)]
-        if said.startswith(self.blanks):
+        gap = rest[: len(rest) - len(words)]
+        if gap.startswith(self.blanks):
             return rest[len(self.blanks) :]
-        if said and self.blanks.startswith(said):
+        if gap and self.blanks.startswith(gap):
             return words
         raise NotContinued("The continuation has other whitespace after the last words of the answer.")
 

@@ -140,12 +140,12 @@ class Route:
             self._take(target, call, estimate)
             terms = call.terms
             has_fallback = terms.has_fallback or any(each.is_free for each in others)
-            made = call
+            attempt = call
             if failed or has_fallback != terms.has_fallback:
                 site = replace(call.site, attempt=call.site.attempt + len(failed))
-                made = replace(call, site=site, terms=replace(terms, has_fallback=has_fallback))
+                attempt = replace(call, site=site, terms=replace(terms, has_fallback=has_fallback))
             try:
-                opening = target.open(made, hold, watch, rules)
+                opening = target.open(attempt, hold, watch, rules)
                 reply = await opened.enter_async_context(_probe(target, opening))
             except WorkerError as exc:
                 target.correct(-estimate)

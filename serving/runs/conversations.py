@@ -124,8 +124,8 @@ class MemoryConversations:
 
     async def get(self, id: str) -> Conversation | None:
         """See `ConversationStore`."""
-        held = self._kept.get(id)
-        return replace(held, n_items=len(self._items[id])) if held else None
+        conversation = self._kept.get(id)
+        return replace(conversation, n_items=len(self._items[id])) if conversation else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""
@@ -149,8 +149,10 @@ class MemoryConversations:
         if turn:
             self._turns[id].add(turn)
         self._items[id] |= {item["id"]: item for item in items}
-        held = self._kept[id]
-        self._touch(replace(held, n_bytes=held.n_bytes + sum(map(len, map(orjson.dumps, items)))))
+        conversation = self._kept[id]
+        self._touch(
+            replace(conversation, n_bytes=conversation.n_bytes + sum(map(len, map(orjson.dumps, items))))
+        )
         while len(self._kept) > 1 and sum(each.n_bytes for each in self._kept.values()) > MOST_BYTES_IN_MEMORY:  # fmt: skip
             await self.delete(next(iter(self._kept)))
 
@@ -158,11 +160,11 @@ class MemoryConversations:
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
         """See `ConversationStore`."""
-        found = list(self._items.get(id, {}).items())
+        entries = list(self._items.get(id, {}).items())
         if newest_first:
-            found.reverse()
-        begin = 0 if after is None else _place([name for name, _ in found], after) + 1
-        return [item for _, item in found[begin:] if item is not None][:limit]
+            entries.reverse()
+        begin = 0 if after is None else _place([name for name, _ in entries], after) + 1
+        return [item for _, item in entries[begin:] if item is not None][:limit]
 
     async def item(self, id: str, item_id: str) -> Json | None:
         """See `ConversationStore`."""
@@ -173,8 +175,8 @@ class MemoryConversations:
         item = self._items.get(id, {}).get(item_id)
         if item is not None:
             self._items[id][item_id] = None
-            held = self._kept[id]
-            self._touch(replace(held, n_bytes=held.n_bytes - len(orjson.dumps(item))))
+            conversation = self._kept[id]
+            self._touch(replace(conversation, n_bytes=conversation.n_bytes - len(orjson.dumps(item))))
 
     def _touch(self, conversation: Conversation) -> None:
         """Store a changed conversation as the most recent one."""

@@ -102,12 +102,12 @@ class DatabaseConversations:
         """See `ConversationStore`."""
         query = select(ITEM.body).where(ITEM.conversation_id == id, ITEM.body.is_not(None))
         if after is not None:
-            found = await self._store.read(
+            rows = await self._store.read(
                 select(ITEM.number).where(ITEM.conversation_id == id, ITEM.id == after)
             )
-            if not found:
+            if not rows:
                 raise KeyError(after)
-            number = found[0].number
+            number = rows[0].number
             query = query.where(ITEM.number < number if newest_first else ITEM.number > number)
         query = query.order_by(ITEM.number.desc() if newest_first else ITEM.number).limit(limit)
         return [orjson.loads(row.body) for row in await self._store.read(query)]

@@ -189,7 +189,7 @@ class DatabaseStore:
     ) -> RunPage:
         """See `RecordStore.newest`."""
         page = await self._stored.newest(limit, caller, before, run_filter)
-        found = {records.record.id: records for records in page.runs}
+        runs = {records.record.id: records for records in page.runs}
         for records in self._journal.waiting():
             record = records.record
             if (
@@ -197,8 +197,8 @@ class DatabaseStore:
                 and run_filter.matches(records)
                 and page.covers(place(record), before)
             ):
-                found[record.id] = without_content(records)
-        return page_of(found.values(), limit, page.end)
+                runs[record.id] = without_content(records)
+        return page_of(runs.values(), limit, page.end)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""

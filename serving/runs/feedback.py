@@ -51,17 +51,25 @@ def load_feedback(row: Row[Any]) -> Feedback:
     return Feedback(row.run_id, row.key_id, row.made_us, row.score, labels, row.comment, row.expected)
 
 
-def _values(said: Feedback) -> tuple[object, ...]:
-    labels = json.dumps(said.labels)
-    return (said.run_id, said.key_id, said.made_us, said.score, labels, said.comment, said.expected)
+def _values(feedback: Feedback) -> tuple[object, ...]:
+    labels = json.dumps(feedback.labels)
+    return (
+        feedback.run_id,
+        feedback.key_id,
+        feedback.made_us,
+        feedback.score,
+        labels,
+        feedback.comment,
+        feedback.expected,
+    )
 
 
 async def _give(connection: PostgresConnection, items: Sequence[Feedback]) -> list[None]:
     marks = ", ".join(f"${n}" for n in range(1, len(COLUMNS) + 1))
     statement = PUT.format(", ".join(COLUMNS), marks, NEWER)
     async with connection.transaction():
-        for said in items:
-            await connection.execute(statement, *_values(said))
+        for feedback in items:
+            await connection.execute(statement, *_values(feedback))
     return [None] * len(items)
 
 

@@ -169,9 +169,9 @@ class MemoryStore:
             self._runs[id] = without_content(self._runs[id])
             self._bytes[id] = weight(self._runs[id])
             self._items.pop(id, None)
-            said = self._feedback.get(id, {})
+            entries = self._feedback.get(id, {})
             self._feedback[id] = {
-                key: dataclasses.replace(each, comment="", expected="") for key, each in said.items()
+                key: dataclasses.replace(each, comment="", expected="") for key, each in entries.items()
             }
 
     async def get(self, id: str) -> RunRecords | None:
@@ -207,9 +207,9 @@ class MemoryStore:
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
         items = [item for item in self._items.get(id, []) if item.seq > after]
-        kept = self._runs.get(id)
-        waits = kept is not None and kept.record.status == "waiting" and self._drop_us(id) >= now_us()
-        return EventPage(items, is_over=kept is not None and not waits)
+        run = self._runs.get(id)
+        waits = run is not None and run.record.status == "waiting" and self._drop_us(id) >= now_us()
+        return EventPage(items, is_over=run is not None and not waits)
 
     async def give_feedback(self, feedback: Feedback) -> None:
         """See `RecordStore.give_feedback`. Feedback is dropped with its run."""

@@ -25,23 +25,23 @@ def among(run_filter: RunFilter) -> list[ColumnElement[bool]]:
 
 def conditions(run_filter: RunFilter) -> list[ColumnElement[bool]]:
     """Return the other conditions of a filter."""
-    found: list[ColumnElement[bool]] = []
+    selected: list[ColumnElement[bool]] = []
     if run_filter.worker is not None:
         called = select(run_worker.c.run_id).where(
             run_worker.c.run_id == run.c.id, run_worker.c.worker == run_filter.worker
         )
-        found.append(called.exists())
+        selected.append(called.exists())
     if run_filter.model is not None:
-        found.append(run.c.model == run_filter.model)
+        selected.append(run.c.model == run_filter.model)
     if run_filter.status is not None:
-        found.append(run.c.status == run_filter.status)
+        selected.append(run.c.status == run_filter.status)
     if run_filter.min_cost_usd is not None:
-        found.append(run.c.cost >= to_pico(run_filter.min_cost_usd))
+        selected.append(run.c.cost >= to_pico(run_filter.min_cost_usd))
     if run_filter.max_cost_usd is not None:
-        found.append(run.c.cost <= to_pico(run_filter.max_cost_usd))
+        selected.append(run.c.cost <= to_pico(run_filter.max_cost_usd))
     if run_filter.words is not None:
-        said = run_text.c.text.contains(run_filter.words.casefold(), autoescape=True)
-        found.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, said).exists())
+        has_words = run_text.c.text.contains(run_filter.words.casefold(), autoescape=True)
+        selected.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, has_words).exists())
     if run_filter.rated:
-        found.append(select(run_feedback.c.run_id).where(run_feedback.c.run_id == run.c.id).exists())
-    return found
+        selected.append(select(run_feedback.c.run_id).where(run_feedback.c.run_id == run.c.id).exists())
+    return selected

@@ -143,32 +143,32 @@ async def write_runs(connection: PostgresConnection, items: Sequence[RunWrite]) 
     """Write runs and their events."""
     async with connection.transaction():
         rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
-        found = {
+        results = {
             row["id"]: Written(True, row["cancel_us"] is not None, row["watch_us"] is not None)
             for row in rows
         }
-        mine = [item for item in items if item.row.id in found]
+        mine = [item for item in items if item.row.id in results]
         if events := [row for item in mine for row in item.events]:
             await connection.execute(PUT_EVENTS["postgresql"], *_columns(EVENT_COLUMNS, events))
         if workers := [row for item in mine for row in item.worker_rows]:
             await connection.execute(PUT_WORKERS["postgresql"], *map(list, zip(*workers, strict=True)))
         if texts := [(item.row.id, item.text) for item in mine if item.text]:
             await connection.execute(PUT_TEXTS["postgresql"], *map(list, zip(*texts, strict=True)))
-    return [found.get(item.row.id, Written(is_owner=False)) for item in items]
+    return [results.get(item.row.id, Written(is_owner=False)) for item in items]
 
 
 def write_runs_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> list[Written]:
     """Do the same as `write_runs`, in SQLite."""
     results: list[Written] = []
     for item in items:
-        found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
-        if found:
+        rows = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
+        if rows:
             connection.executemany(PUT_EVENTS["sqlite"], [astuple(row) for row in item.events])
             connection.executemany(PUT_WORKERS["sqlite"], item.worker_rows)
             if item.text:
                 connection.execute(PUT_TEXTS["sqlite"], (item.row.id, item.text))
-        _, cancel_us, watch_us = found[0] if found else (None, None, None)
-        results.append(Written(bool(found), cancel_us is not None, watch_us is not None))
+        _, cancel_us, watch_us = rows[0] if rows else (None, None, None)
+        results.append(Written(bool(rows), cancel_us is not None, watch_us is not None))
     return results
 
 
@@ -220,8 +220,8 @@ WRITE: Operation[RunWrite, Written] = Operation("run", write_runs, write_runs_sq
 def _mark(name: str, column: str) -> Operation[str, bool]:
     async def mark(connection: PostgresConnection, ids: Sequence[str]) -> list[bool]:
         rows = await connection.fetch(MARK["postgresql"].format(column), ids)
-        found = {row["id"] for row in rows}
-        return [id in found for id in ids]
+        marked = {row["id"] for row in rows}
+        return [id in marked for id in ids]
 
     def mark_sqlite(connection: sqlite3.Connection, ids: Sequence[str]) -> list[bool]:
         query = MARK["sqlite"].format(column)

@@ -91,12 +91,12 @@ class StoredRuns:
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`. Concurrent calls for the same page share one query."""
-        asked = (id, after)
-        looking_up = self._looking_up.get(asked)
+        key = (id, after)
+        looking_up = self._looking_up.get(key)
         if looking_up is None:
             looking_up = asyncio.create_task(self._look_up(id, after), name=f"events of {id} looked up")
-            self._looking_up[asked] = looking_up
-            looking_up.add_done_callback(lambda _: self._looking_up.pop(asked))
+            self._looking_up[key] = looking_up
+            looking_up.add_done_callback(lambda _: self._looking_up.pop(key))
         return await asyncio.shield(looking_up)  # a cancelled caller must not cancel the query of the others
 
     async def _look_up(self, id: str, after: int) -> EventPage:
@@ -128,8 +128,8 @@ class StoredRuns:
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """See `RecordStore.find_answer`."""
         table = cached_answer.c
-        kept = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
-        row = next(iter(await self._store.read(select(table.run_id).where(kept))), None)
+        is_current = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
+        row = next(iter(await self._store.read(select(table.run_id).where(is_current))), None)
         return row.run_id if row else None
 
     async def find_waiting(self, id: str) -> RunRecords | None:
@@ -149,8 +149,10 @@ class StoredRuns:
         """Return the running runs of a replica that clients watch or have cancelled, each with whether it is
         cancelled.
         """
-        asked = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
-        query = select(run.c.id, run.c.cancel_us).where(run.c.owner == owner, run.c.ended_us.is_(None), asked)
+        is_marked = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
+        query = select(run.c.id, run.c.cancel_us).where(
+            run.c.owner == owner, run.c.ended_us.is_(None), is_marked
+        )
         return [(row.id, row.cancel_us is not None) for row in await self._store.read(query)]
 
     async def content_days(self) -> list[ContentDays]:

@@ -131,8 +131,8 @@ def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[
 
 async def _expire(connection: PostgresConnection, items: Sequence[int | None]) -> list[list[str]]:
     async with connection.transaction():
-        found = [row for query in _ended(items[-1], CLOCK) for row in await connection.fetch(query)]
-        ids = [row["run_id"] for row in found]
+        rows = [row for query in _ended(items[-1], CLOCK) for row in await connection.fetch(query)]
+        ids = [row["run_id"] for row in rows]
         await connection.execute(
             END.format(status="expired", now=CLOCK, ids="SELECT unnest($1::text[])"), ids
         )
