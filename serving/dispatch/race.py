@@ -25,7 +25,7 @@ from serving.dispatch.route import Route
 
 
 class Race:
-    """Race of a call with at most one hedge at another target of the worker.
+    """Race of a call with at most one hedge at another deployment or replica of the worker.
 
     Args:
         route: the worker.
@@ -52,8 +52,8 @@ class Race:
     async def run(self, after_s: float) -> AsyncGenerator[Reply]:
         """Open the reply of the attempt with the earliest first token.
 
-        A hedge is sent after `after_s` seconds if the worker has another target. When the block ends, the
-        losing attempt is closed and billed.
+        A hedge is sent after `after_s` seconds, unless the first attempt is known to use the only deployment or
+        replica. When the block ends, the losing attempt is closed and billed.
 
         Raises:
             WorkerError: all attempts failed before the first token.

@@ -78,8 +78,8 @@ OF_CONVERSATIONS = (
 """Removes old items of conversations, and conversations without items."""
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
     WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
-"""Deletes events: of runs with a body after `EVENTS_US`. Of runs without a body, such as lost ones, the
-events are the only content, and they are deleted with the texts.
+"""Deletes old events. Runs with a body lose them after `EVENTS_US`. The events of runs without a body, such as lost
+ones, are their only content and are deleted with the texts.
 """
 
 

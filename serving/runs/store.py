@@ -121,7 +121,7 @@ class Records(Protocol):
         """Return a run, or None if it is not stored any more. Includes running ones of other replicas.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -134,7 +134,7 @@ class Records(Protocol):
         If `before` is set, only runs before that place are listed.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -142,7 +142,7 @@ class Records(Protocol):
         """Remove the texts and events of a run that has ended. Its numbers remain.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -150,7 +150,7 @@ class Records(Protocol):
         """Store feedback on a run. Replaces earlier feedback of the same key.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -158,7 +158,7 @@ class Records(Protocol):
         """Return the feedback on a run, oldest first.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -186,7 +186,7 @@ class Events(Protocol):
         """Return the events of a run after item number `after`, as far as they are stored.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -196,7 +196,7 @@ class Events(Protocol):
         The first piece contains the whole answer so far.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -205,7 +205,7 @@ class Events(Protocol):
         none.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -233,7 +233,7 @@ class RequestClaims(Protocol):
         """Claim a name for a request. Return the claim in force, which may be an earlier one.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -248,7 +248,7 @@ class RequestClaims(Protocol):
         or may still start.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -256,7 +256,7 @@ class RequestClaims(Protocol):
         """Return the id of the run that answered a request, or None. See `serving/sessions/deduplication.py`.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -264,7 +264,7 @@ class RequestClaims(Protocol):
         """Store which run answers a request. Replaces an earlier entry.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -278,7 +278,7 @@ class SuspendedRuns(Protocol):
         When this returns, every replica can resume the run.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -286,7 +286,7 @@ class SuspendedRuns(Protocol):
         """Return a suspended run unchanged, or None if it does not wait.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -296,7 +296,7 @@ class SuspendedRuns(Protocol):
         If several replicas try, one of them gets the run.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
@@ -304,7 +304,7 @@ class SuspendedRuns(Protocol):
         """Return the signer of tool call ids, which every replica shares.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         ...
 
