@@ -131,9 +131,8 @@ class Continuation:
             raise
         deltas = _first(buffered, reply.deltas)
         wanted = seam.beginning + seam.blanks
-        is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(
-            wanted
-        )  # more tokens than the limit was raised by
+        # More tokens than the limit was raised by.
+        is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(wanted)
         if is_much and self.call.terms.rest_tokens is not None:
             deltas = _unless_full(deltas, reply.worker)
         reply.deltas = await opened.enter_async_context(aclosing(deltas))

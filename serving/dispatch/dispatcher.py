@@ -192,9 +192,8 @@ async def _try(
     if route.profile.accepts is not None:
         sent, fit_notes = fit(sent, route.profile.accepts, route.profile.model)
     own_stops = tuple(stop for stop in call.sampling.stop if stop not in sent.sampling.stop)
-    begins = (
-        attempts.begins if attempts.others else terms.begins
-    )  # with other workers left, a long queue may still reject a run that has already paid
+    # With other workers left, a long queue may still reject a run that has already paid.
+    begins = attempts.begins if attempts.others else terms.begins
     sent = replace(
         sent,
         site=replace(call.site, attempt=attempts.number),
@@ -285,9 +284,8 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
     def may_leave() -> bool:
         nonlocal leaves_for
         leaves_for = next((other for other in left_to if policy.is_free(other, call)), None)
-        if (
-            leaves_for is not None
-        ):  # reserve the slot, so that no more calls leave than the other worker has slots
+        if leaves_for is not None:
+            # Reserve the slot, so that no more calls leave than the other worker has slots.
             expected.enter_context(leaves_for.limiter.expect(call.site.run, call.terms.payer))
         return leaves_for is not None
 

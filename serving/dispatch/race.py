@@ -132,9 +132,8 @@ class Race:
         self._tries.remove(lost)
         took_s = time.monotonic() - lost.began_s
         if error is None:
-            self._route.health.speak(
-                took_s
-            )  # a lower bound of its time, without which the measured times would lack the slow tail
+            # A lower bound of its time, without which the measured times would lack the slow tail.
+            self._route.health.speak(took_s)
         self._lost += self._holds.drop(hedge=lost.is_hedge, took_s=took_s, error=error)
         self._ends.append(asyncio.create_task(self._close(lost)))
 

@@ -105,8 +105,10 @@ class Watch:
             self._health.succeed()
 
     def _fail(self, error: WorkerError | None) -> None:
-        """Count a failure, or silence if `error` is None. The circuit opens for all keys only if enough
-        tenants saw it.
+        """Count a failure, or silence if `error` is None.
+
+        The worker is skipped for all keys only if enough tenants saw the failure, or if it clearly refuses
+        every call.
         """
         refused = isinstance(error, WorkerRefused)
         in_doubt = isinstance(error, WorkerRefused) and error.in_doubt
