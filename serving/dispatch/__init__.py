@@ -1,1 +1,1 @@
-"""Sends calls to models: which one, when, how often, and what follows if one fails."""
+"""Dispatch of calls to workers: order, queues, retries, hedges and fallbacks."""

@@ -1,17 +1,19 @@
-"""How many calls at once a worker can take, found out from how it answers.
+"""Adaptive limit of a worker's concurrent calls, learned from its responses.
 
-Additive increase, multiplicative decrease, as TCP has it: https://www.rfc-editor.org/rfc/rfc5681, section 3.1. A
-worker is sent one more where all its slots are in use and its first tokens come as they do; a fifth less
-where it says that it is busy, or its first tokens take twice as long as they did at their best. A cut that did not
-make them sooner is taken back: they are late for another reason, such as longer prompts.
+Additive increase, multiplicative decrease, as in TCP (https://www.rfc-editor.org/rfc/rfc5681, section 3.1):
 
-Whoever sends a few prompts that are longer, and then a little less so, looks like that too. So each party
-(`serving/witnesses.py`) has one voice, however many calls it makes: most have to be late, and most to be answered sooner
-after a cut. One that calls alone takes no more than three quarters of the slots, and they are given back with the first
-call of another that is not late.
+- Increase: one more slot if all slots are in use and first tokens arrive as usual.
+- Decrease: a fifth fewer slots if the worker returns busy, or if first tokens take twice as long as the best
+  time.
+- Rollback: a decrease that did not make first tokens faster is undone, because they are late for another
+  reason, such as longer prompts.
+- Recovery after busy: one more slot per answered call, up to the earlier limit (slow start, section 3.1). If
+  the worker is busy again before that, the earlier limit is lowered.
 
-After it was busy, it is sent one more with each call that is answered, up to what it took before (slow start, section 3.1
-too); where it is busy again on the way there, it took less than that.
+A tenant that sends longer prompts for a while looks like an overloaded worker. Therefore each party
+(`serving/witnesses.py`) has one vote, however many calls it makes: the median over all parties decides on a
+decrease, and most parties must become faster after it. A party that calls alone can take away at most three
+quarters of the slots. They are restored by the first call of another party that is not late.
 """
 
 import time
@@ -26,54 +28,57 @@ from serving.witnesses import Witnesses, witness_of
 
 CUT = 0.8
 LATE = 2.0
-"""Times the best: first tokens are late."""
+"""Multiple of the best time from which first tokens are late."""
 LEAST_LATE_S = 0.05
-"""Sooner than this nobody minds."""
+"""Minimum time in seconds from which first tokens are late."""
 LOWER_EVERY_S = 1.0
-"""What it took before is lowered no faster than this: a short time in which it is busy says little of it."""
+"""Minimum interval between reductions of the earlier limit, because a short busy period says little about it.
+"""
 HELPED = 0.9
-"""Of the time before a cut: first tokens come sooner since."""
+"""Maximum share of the earlier time at which first tokens count as faster after a decrease."""
 WINDOW = 10
-"""At least so many calls are judged together; as many as there are slots, where these are more."""
+"""Minimum number of calls that are judged together. The number of slots, if that is higher."""
 LEAST_ALONE = 0.25
-"""Of all slots: so many are left where only one party says that first tokens are late."""
+"""Share of all slots that remains if only one party reports late first tokens."""
 FORGET = 1.02
-"""What the best is multiplied by with each window of quiet calls, so that it is not for ever that of an idle night.
-Calls beside full slots may wait in a line of the worker's that we let grow, so they never raise it."""
+"""Factor of the best time per window of calls with free slots, so that the best time of an idle night does
+not last. Calls with full slots never raise the best time, because they may wait in a queue of the worker
+itself.
+"""
 
 
 class Slots:
-    """How many calls at once, learned call by call.
+    """Learned number of slots.
 
     Args:
-        most: never more than these; where it begins.
+        most: maximum number of slots, and the number at the start.
     """
 
     def __init__(self, most: int) -> None:
         self._most, self._limit = most, float(most)
         self._good, self._lowered_s = float(most), -inf
-        """What it took before it was busy, and when that was last lowered."""
+        """Limit before the worker was busy, and the time at which it was last lowered."""
         self._has_grown = False
-        """Since it was last busy, or has taken all that there are for a while."""
+        """True if the limit was raised since the last decrease and is below the maximum."""
         self._first_token_s: dict[str, list[float]] = {}
-        """Of the calls that are judged together, by party."""
+        """Times to the first token in the current window, by party."""
         self._quiet_s: list[float] = []
-        """Of calls that were sent while slots were free."""
+        """Times to the first token of calls that were sent while slots were free."""
         self._best_s = inf
         self._before_cut: tuple[float, dict[str, list[float]]] | None = None
-        """The limit and the first tokens' times when slots were last cut for being late."""
+        """Limit and times to the first token before the last decrease for late first tokens."""
         self._doubted: tuple[str, float] | None = None
-        """Who alone was late when slots were cut, and what the worker took before."""
+        """Party that alone caused the last decrease, and the limit before it."""
         self._cut_s = -inf
-        """When slots were last cut, by `time.monotonic`: calls sent before say nothing of those that are left."""
+        """Time (`time.monotonic`) of the last decrease. Calls sent before it are not judged."""
 
     @property
     def n(self) -> int:
-        """So many, at least one."""
+        """Current number of slots, at least 1."""
         return max(1, int(self._limit))
 
     def refuse(self, sent_s: float) -> None:
-        """A call that was sent then was refused, because the worker is busy."""
+        """Count a busy response to a call that was sent at `sent_s` (`time.monotonic`)."""
         if sent_s <= self._cut_s:
             return
         now_s = time.monotonic()
@@ -82,8 +87,13 @@ class Slots:
         self._cut()
 
     def speak(self, sent_s: float, first_token_s: float, *, is_full: bool, party: str = "") -> None:
-        """A call of `party` (empty: keys are off) that was sent then, while all slots were in use or not, got its first
-        token after so long.
+        """Count the first token of a call.
+
+        Args:
+            sent_s: time at which the call was sent (`time.monotonic`).
+            first_token_s: seconds until the first token.
+            is_full: whether all slots were in use when the call was sent.
+            party: tenant of the call, or "" if keys are off.
         """
         if not is_full:
             self._quiet_s.append(first_token_s)
@@ -137,7 +147,10 @@ class Slots:
 
 
 def _are_sooner(before: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> bool:
-    """Whether most first tokens come sooner than before: by each party that called both times, and all others as one."""
+    """Return whether the first tokens of most parties are faster than before.
+
+    Each party with calls in both windows counts by itself. All other parties count as one.
+    """
     both = before.keys() & now.keys()
     pairs = [(before[each], now[each]) for each in both]
     others = [
@@ -150,13 +163,13 @@ def _are_sooner(before: Mapping[str, Sequence[float]], now: Mapping[str, Sequenc
 
 
 class AdaptiveLimiter(Limiter):
-    """As many slots as the worker can take, and no more than `slots`."""
+    """Limiter that learns the number of slots, with `slots` as its maximum."""
 
     def __init__(self, name: str, slots: int, max_wait_s: float = inf) -> None:
         super().__init__(name, slots, max_wait_s)
         self.learned = Slots(slots)
         self.witnesses = Witnesses()
-        """Of busy times."""
+        """Tenants that got busy responses."""
 
     def on_sent(self, terms: Terms) -> None:
         """See `Limiter.on_sent`."""

@@ -1,4 +1,4 @@
-"""What was tried for one call: which workers, how often, what failed, and what is left to try."""
+"""State of one call's attempts: workers, failures, and the remaining queue."""
 
 from dataclasses import dataclass, field
 
@@ -16,18 +16,18 @@ class Tries:
     """Attempts at one worker.
 
     Args:
-        form: how the call is sent.
-        repair: the answer that was not of the form that was asked for; None: none.
+        form: form in which the call is sent.
+        repair: invalid answer that the worker has to repair, or None.
     """
 
     form: Form = "plain"
     repair: Repair | None = None
     number: int = 0
-    """How many were made."""
+    """Number of attempts made."""
     waited_s: float = 0.0
-    """Seconds waited before them, together."""
+    """Total wait before the attempts, in seconds."""
     was_empty: bool = False
-    """Whether one of them ended without a word."""
+    """True if one of them returned an empty answer."""
     places: Places = field(default_factory=Places)
 
 
@@ -36,10 +36,11 @@ class Attempts:
     """All attempts at one call.
 
     Args:
-        call: as the next attempt is sent it; its answer may have to be shorter after a failure.
-        queue: the workers in the order in which they are tried. It grows by those that are skipped for now.
-        failed: what goes on record, oldest first; at first the workers that are skipped.
-        begins: whether the run had paid for nothing before the call.
+        call: call for the next attempt. A failure may lower its output limit.
+        queue: workers in the order in which they are tried. A worker that is skipped for now is appended
+            again.
+        failed: failed and skipped attempts for the record, oldest first.
+        begins: whether the run had not paid for anything before the call.
     """
 
     call: Call
@@ -49,42 +50,44 @@ class Attempts:
     at: int = 0
     """Index of the current worker."""
     errors: list[WorkerError] = field(default_factory=list[WorkerError])
-    """Why earlier workers failed."""
+    """Errors of earlier workers."""
     skipped: set[str] = field(default_factory=set[str])
-    """Names of the workers that were skipped once: they are not skipped again."""
+    """Names of the workers that were skipped once. They are not skipped again."""
     n_not_made: int = 0
-    """How many of `failed` were not made."""
+    """Number of entries in `failed` that are skips and not attempts."""
     waited_s: float = 0.0
-    """Seconds in queues that the call left."""
+    """Total time in queues that the call left, in seconds."""
     tries: Tries = field(default_factory=Tries)
     probes_until_s: float = 0.0
     """See `WorkerHealth.begin_call`."""
     had_answer: bool = False
-    """Whether the newest attempt gave an answer, which was not the one that was asked for."""
+    """True if the newest attempt returned an answer. If the attempt failed all the same, the answer was not
+    usable.
+    """
     wrong: Repair | None = None
-    """That answer, if it was not of the form that was asked for."""
+    """Answer of the newest attempt if it does not match the requested format, or None."""
     may_ask_again: bool | None = None
-    """Whether an answer without a word is asked for once more. None: the newest attempt gave no such answer."""
+    """Whether to retry after an empty answer. None: the newest attempt did not return an empty answer."""
     deployment: str = ""
-    """Deployment that gave the newest answer. Empty: there was no answer, or the worker has one place."""
+    """Deployment of the newest answer. Empty if there was no answer, or if the worker has no deployments."""
 
     @property
     def route(self) -> Route:
-        """The current worker."""
+        """Current worker."""
         return self.queue[self.at]
 
     @property
     def others(self) -> list[Route]:
-        """The workers after it."""
+        """Workers after the current one."""
         return self.queue[self.at + 1 :]
 
     @property
     def number(self) -> int:
-        """Number of the next attempt: `CallSite.attempt`."""
+        """Number of the next attempt, for `CallSite.attempt`."""
         return self.call.site.attempt + len(self.failed) - self.n_not_made
 
     def bring_forward(self, name: str) -> None:
-        """Try the worker of that name next, if it is still to be tried."""
+        """Move a worker to the front of the remaining queue, if it is in there."""
         for free in [each for each in self.others if each.name == name][:1]:
             del self.queue[self.queue.index(free, self.at + 1)]
             self.queue.insert(self.at + 1, free)

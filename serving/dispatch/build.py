@@ -1,4 +1,4 @@
-"""Dispatchers made from settings: one for each worker, with the workers that answer in its place."""
+"""Factory of dispatchers and routes from settings."""
 
 from collections.abc import Mapping
 
@@ -45,9 +45,9 @@ TRANSLATIONS: Mapping[str, Translate] = {
     "openai": openai.translate_compatible,
     "vllm": vllm.translate,
 }
-"""What each kind of worker is sent of an answer's form; others are told it in words."""
+"""Translation of the answer format by kind of worker. Other kinds get it as instructions in the prompt."""
 HEDGE_SHARE = 0.05
-"""Hedges, as a share of the calls."""
+"""Maximum number of hedges as a share of the calls."""
 
 
 def dispatcher(own: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> Dispatcher:
@@ -113,14 +113,15 @@ def _limiter(own: WorkerSettings) -> Limiter:
 def _deployments(
     clients: Mapping[str, Worker], own: ApiSettings, settings: Settings, health: Health
 ) -> tuple[Target, ...]:
-    """Return the places where the worker is reached, each with its own slots and health."""
+    """Return the deployments of a worker, each with its own slots and health."""
     targets: list[Target] = []
-    for said, (place, there) in zip(own.deployments, places_of(own).items(), strict=True):
+    for deployment, (place, there) in zip(own.deployments, places_of(own).items(), strict=True):
         known = health.of(identity_of(there, settings, place))
-        target = _target(clients[place], there, settings, _limiter(there), known, said.name)
-        target.weight = said.weight
+        target = _target(clients[place], there, settings, _limiter(there), known, deployment.name)
+        target.weight = deployment.weight
         target.requests, target.tokens = (
-            Rate(most) if most else None for most in (said.requests_per_minute, said.tokens_per_minute)
+            Rate(most) if most else None
+            for most in (deployment.requests_per_minute, deployment.tokens_per_minute)
         )
         origin = getattr(clients[place], "origin", None)
         target.account = origin.account if isinstance(origin, Origin) else ""
@@ -129,7 +130,7 @@ def _deployments(
 
 
 def lost_at_once(own: WorkerSettings, settings: Settings) -> float:
-    """Return the most calls that the end of one replica breaks off while others of the engine go on."""
+    """Return the maximum number of calls that break off if one replica of an engine ends, as a retry reserve."""
     owner = settings.worker(own.deployment) if isinstance(own, VllmSettings) and own.deployment else own
     if isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1:
         return max(RESERVE, owner.scale.max_ongoing_requests)
@@ -137,7 +138,9 @@ def lost_at_once(own: WorkerSettings, settings: Settings) -> float:
 
 
 def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
-    """Return whether its calls may be sent twice: by default only if that costs nothing and another place may answer."""
+    """Return whether calls are hedged. By default only if calls are free and there is another replica or
+    deployment.
+    """
     if own.hedge is not None:
         return own.hedge
     if isinstance(own, VllmSettings):

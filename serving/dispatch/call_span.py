@@ -1,4 +1,4 @@
-"""One span for each attempt: the worker, what it took, and what it read if the settings allow that."""
+"""Trace span of each attempt: worker, usage and, if the settings allow it, content."""
 
 import json
 import time
@@ -23,12 +23,12 @@ from serving.telemetry import spans
 
 @dataclass(frozen=True, slots=True)
 class SpanFacts:
-    """What the spans of one target say.
+    """Span attributes of a target.
 
     Args:
-        provider: its name in the conventions.
-        model: the model that is asked for.
-        content: whether prompts, and error messages, which may quote them, are put into spans.
+        provider: name of the provider in the OpenTelemetry conventions.
+        model: requested model.
+        content: whether spans contain prompts and error messages, which may quote prompts.
     """
 
     provider: str
@@ -37,12 +37,12 @@ class SpanFacts:
 
 
 class CallSpan:
-    """The span of one attempt, open for as long as its block. If spans are not recorded, nothing is made for it.
+    """Context manager for the span of one attempt. Does nothing if spans are not recorded.
 
     Args:
-        facts: what it says of the target.
-        callee: who is called.
-        call: as it is sent.
+        facts: attributes of the target.
+        callee: worker and deployment.
+        call: call that is sent.
     """
 
     def __init__(self, facts: SpanFacts, callee: Callee, call: Call) -> None:
@@ -53,7 +53,7 @@ class CallSpan:
         self._opened = ExitStack()
 
     def __enter__(self) -> Self:
-        """Begin the span."""
+        """Start the span."""
         if not spans.is_recording():
             return self
         facts, callee, site = self._facts, self._callee, self._call.site

@@ -1,10 +1,10 @@
-"""An answer of the form that the client asked for, or an error that says so.
+"""Validation and repair of answers in a requested format.
 
-A strict answer is held until it is whole and holds to its schema, whatever the provider promises: nothing of it
-is shown before. One that does not is repaired once, by the same worker, which is shown the fault; the call is
-paid like any other, and is among the attempts. It can call no tools: a run that waits for their results knows nothing of
-a repair, and would begin another one. An answer that was cut, refused, or that calls tools goes on as it is:
-its finish reason says what it is.
+A strict answer is buffered until it is complete and matches its schema, whatever the provider promises. If it
+does not match, the same worker gets one repair attempt and is shown the fault. The repair is billed and
+recorded like any other attempt. It can call no tools, because a suspended run does not store that it was
+repairing and would start another repair. An answer that was cut or filtered, or that calls tools, is passed
+on unchanged, because its finish reason tells the client.
 """
 
 import dataclasses
@@ -23,15 +23,15 @@ from serving.schemas.translation import Translate
 from serving.schemas.validator import find_fault, without_fences
 
 SHOWN_BYTES = 2_000
-"""Of a wrong answer, to its writer."""
+"""Maximum size of the invalid answer in the prompt of a repair."""
 FENCE_NOTE = "The Markdown fence around the answer was removed."
-STOP_NOTE = "stop was left out: it would cut the answer, which has to hold to its schema."
-LAX_NOTE = "The answer is not of the form that was asked for, which was not strict: {fault}"
+STOP_NOTE = "stop was omitted: it could cut the answer, which must match its schema."
+LAX_NOTE = "The answer does not match the requested format, which is not strict: {fault}"
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """A wrong answer, and what is wrong with it."""
+    """Invalid answer and its fault, for a repair."""
 
     text: str
     fault: str
@@ -40,13 +40,13 @@ class Repair:
 def ask_for_form(
     call: Call, translate: Translate, repair: Repair | None = None
 ) -> tuple[Call, tuple[str, ...]]:
-    """Return the call as its provider is asked for the answer's form, and notes for the record.
+    """Translate the answer format of the call for its provider. Return the call, and notes for the record.
 
     Args:
-        call: with `answer_format`.
-        translate: what the provider is sent of the form, and what the model is told.
-        repair: the first answer, if it was wrong. The call can use no tools then; they stay, for providers that check
-            what came before.
+        call: call with an `answer_format`.
+        translate: translation of the provider.
+        repair: invalid first answer, or None. A repair can call no tools. They remain in the request, because
+            providers check earlier tool calls against them.
     """
     wanted = call.answer_format
     assert wanted is not None
@@ -58,7 +58,7 @@ def ask_for_form(
         messages = changes["messages"] = _with_instructions(messages, translated.instructions)
     if wanted.strict:
         changes["coalesce"] = True
-        if call.sampling.stop:  # JSON that was cut holds to no schema
+        if call.sampling.stop:  # JSON that was cut matches no schema
             changes["sampling"] = replace(call.sampling, stop=())
             notes = (*notes, STOP_NOTE)
     if repair is not None:
@@ -72,10 +72,10 @@ def ask_for_form(
 
 
 async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | None]:
-    """Read the whole answer. Return it to be read once more, and what is wrong with it, or None.
+    """Read the whole answer. Return a reply that can be read again, and the fault of the answer, or None.
 
     Raises:
-        WorkerError: it broke off.
+        WorkerError: the answer broke off.
     """
     try:
         async with aclosing(aiter(reply)) as deltas:
@@ -89,16 +89,16 @@ async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | N
 
 
 def invalid_answer(reply: Reply, fault: str) -> AnswerInvalid:
-    """Return the error of an answer that is not of the form. It is paid."""
+    """Return the error of an answer that does not match the format, with its charges."""
     error = AnswerInvalid(
-        f"{reply.worker} gave no answer of the form that was asked for. {fault}", worker=reply.worker
+        f"The answer of {reply.worker} does not match the requested format. {fault}", worker=reply.worker
     )
     reply.charge(error)
     return error
 
 
 def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
-    """The answer's text, and what is wrong with it."""
+    """Return the text of the answer, without a Markdown fence, and its fault, or None."""
     text = "".join(reply.texts)
     if reply.tool_calls or reply.finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
         return text, None
@@ -111,7 +111,7 @@ def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
 
 
 def _again(reply: Reply, text: str) -> Reply:
-    """An answer that was read, to be read once more: in one piece that has all of it."""
+    """Return a reply that yields a read answer again, in one delta."""
     whole = Delta(
         text,
         "".join(reply.thoughts),
@@ -134,7 +134,7 @@ def _again(reply: Reply, text: str) -> Reply:
 
 
 def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
-    """The form at the end of the system prompt."""
+    """Append the format instructions to the system prompt."""
     if messages and messages[0].role == "system":
         first = replace(messages[0], parts=(*messages[0].parts, Text(""), Text(text)))
         return (first, *messages[1:])
@@ -142,9 +142,9 @@ def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Messag
 
 
 def _with_fault(messages: tuple[Message, ...], repair: Repair) -> tuple[Message, ...]:
-    """The conversation, the wrong answer and what is wrong with it."""
-    said = repair.text.encode("utf-8", "replace")
-    shown = said[:SHOWN_BYTES].decode("utf-8", "ignore") + ("…" if len(said) > SHOWN_BYTES else "")
+    """Append the invalid answer and its fault to the conversation."""
+    answer = repair.text.encode("utf-8", "replace")
+    shown = answer[:SHOWN_BYTES].decode("utf-8", "ignore") + ("…" if len(answer) > SHOWN_BYTES else "")
     ask = (
         f"{repair.fault} Write the whole answer again, so that it holds to the schema: JSON and nothing else."
     )
@@ -152,7 +152,7 @@ def _with_fault(messages: tuple[Message, ...], repair: Repair) -> tuple[Message,
 
 
 async def note_fault(deltas: AsyncGenerator[Delta], wanted: AnswerFormat) -> AsyncGenerator[Delta]:
-    """An answer as it comes, and at its end a note where it is not of the form."""
+    """Pass on the deltas, and add a note at the end if the answer does not match the format."""
     texts: list[str] = []
     is_whole = False
     async with aclosing(deltas):

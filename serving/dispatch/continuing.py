@@ -1,8 +1,9 @@
-"""The rest of an answer that another call began, and of which its reader has the beginning (`Call.prefix`).
+"""Continuation of an answer that broke off and whose beginning the client already has (`Call.prefix`).
 
-Where the wire goes on with a turn of the model's at the end of a conversation, it is sent the prefix as that. Else the
-model is asked in words to go on, and what it says is held back until it is known to fit (`resume_point.py`). What does not
-fit is a failure before the first token: nothing of it is shown, it is paid, and a fallback may be asked.
+If the API can continue an assistant turn, the prefix is sent as one (prefill). Otherwise an instruction asks
+the model to continue, and its output is buffered until it is known to follow the prefix (`resume_point.py`).
+Output that does not is a failure before the first token: it is billed, the client sees none of it, and a
+fallback may be tried.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -26,35 +27,35 @@ Begin with the mark and its last words exactly as they stand below, and go strai
 sentence, in the same form, as if nothing had happened. Repeat nothing else, and say nothing of the fault. Begin with:
 
 {beginning}"""
-SEAM_NOTE = "It was asked to go on, and repeated the last words that were there; they were removed."
+SEAM_NOTE = "The model repeated the last words of the answer before it continued. The repetition was removed."
 
 
 class BrokenOff(NotContinued):
-    """What came broke off as well, before it was known whether it goes on."""
+    """Raised if the continuation breaks off before it is known to follow the prefix."""
 
 
 Form = Literal["plain", "prefill", "ask"]
-"""How a call is sent: as it is, with its prefix as the model's turn, or with words that ask to go on."""
+"""Form of a call: unchanged, with its prefix as the model's turn, or with an instruction to continue."""
 
 
 def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:
-    """Return how a worker is sent the call first."""
+    """Return the form in which the call is sent first."""
     if not call.prefix:
         return "plain"
-    # without a word there is nothing to go on with: it begins again, and with these blanks perhaps
+    # a blank prefix has no words to repeat, so the model starts again, possibly with the same blanks
     return "prefill" if not call.prefix.strip() or prefills(call) else "ask"
 
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """A call for the rest of an answer.
+    """Call for the rest of an answer.
 
     Args:
-        form: how it is sent.
-        call: before it was changed for that.
-        sent: as it is sent.
-        blanks: at the end of the prefix, which a prefilled turn is sent without.
-        seam: finds where an asked model goes on.
+        form: form of the call.
+        call: original call.
+        sent: call to send.
+        blanks: whitespace at the end of the prefix, which a prefilled turn is sent without.
+        seam: finds the new text in the output of a model that was instructed to continue.
     """
 
     form: Form
@@ -65,14 +66,14 @@ class Continuation:
 
     @classmethod
     def of(cls, call: Call, form: Form) -> "Continuation":
-        """Change `call` for that form.
+        """Adapt the call to a form.
 
-        A wire that is sent the prefix gets it without blanks at its end: tokens begin with blanks, so a model says them
-        once more.
+        A prefill is sent without the whitespace at its end, because tokens start with whitespace and the
+        model would repeat it.
 
-        What an asked model has to repeat counts as its answer. So if the rest is limited, it may say more by a bound of
-        the repetition's tokens, its bytes: the rest is not short for the repetition, and may be longer than its limit by
-        what is left of that bound. Only if the budget allows no more may it be short.
+        The text that an instructed model has to repeat counts as output. A limit of the rest is therefore
+        raised by the bytes of the repetition, as an upper bound of its tokens. The rest may exceed its limit
+        by the unused part of this bound. It is cut short only if the budget allows no more.
         """
         if form == "plain":
             return cls(form, call, _without_room(call))
@@ -90,10 +91,11 @@ class Continuation:
         return cls(form, call, sent, seam=seam)
 
     async def join(self, opened: AsyncExitStack, reply: Reply) -> None:
-        """Let the reply begin right after the prefix.
+        """Make the reply start right after the prefix.
 
         Raises:
-            WorkerUnavailable: what comes does not go on with the prefix. It is paid, and nothing of it was shown.
+            WorkerUnavailable: the output does not continue the prefix. It is billed, and none of it was
+                passed on.
         """
         if self.form == "plain":
             return
@@ -106,13 +108,16 @@ class Continuation:
             reply.deltas = await opened.enter_async_context(aclosing(cut))
 
     async def _find_seam(self, opened: AsyncExitStack, reply: Reply, seam: Seam) -> None:
-        """One that repeats much more than it was asked to, and ends at its limit, has broken off."""
+        """Buffer the reply until its new text starts.
+
+        A reply that repeats far more than instructed and then reaches its output limit counts as broken off.
+        """
         heard: list[str] = []
         try:
-            held = await _hold(seam, reply.deltas, heard)
+            buffered = await _hold(seam, reply.deltas, heard)
         except NotContinued as exc:
             error = WorkerUnavailable(
-                f"{reply.worker} did not go on with the answer that had broken off.",
+                f"{reply.worker} did not continue the broken answer.",
                 worker=reply.worker,
                 detail=str(exc),
                 attempts=reply.attempts,
@@ -124,11 +129,10 @@ class Continuation:
         except WorkerError as exc:
             exc.billed_at_bound, exc.attempts = True, (*reply.attempts, *exc.attempts)
             raise
-        deltas = _first(held, reply.deltas)
+        deltas = _first(buffered, reply.deltas)
         wanted = seam.beginning + seam.blanks
-        is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(
-            wanted
-        )  # more tokens than it had for it
+        # More tokens than the limit was raised by.
+        is_much = byte_size(seam.repeated) > BYTES_PER_TOKEN * byte_size(wanted)
         if is_much and self.call.terms.rest_tokens is not None:
             deltas = _unless_full(deltas, reply.worker)
         reply.deltas = await opened.enter_async_context(aclosing(deltas))
@@ -136,7 +140,7 @@ class Continuation:
 
 
 def _without_room(call: Call, repeated: str = "") -> Call:
-    """`call`, as long as its rest may be and what is `repeated` before it, and no longer than is held for it."""
+    """Limit the output to the rest of the answer plus the `repeated` text, and to the reserved budget."""
     most = call.sampling.max_output_tokens
     rest_tokens = call.terms.rest_tokens
     if rest_tokens is None or most is None:
@@ -146,48 +150,56 @@ def _without_room(call: Call, repeated: str = "") -> Call:
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], heard: list[str]) -> list[Delta]:
-    """What has come once the seam is found: the words after it are in the last of them. `heard` gets all words.
+    """Buffer deltas until new text starts, and return them. Only the last one has text, which is the new
+    text.
+
+    Args:
+        seam: finds the new text.
+        deltas: deltas of the reply.
+        heard: gets all text and reasoning of the buffered deltas, for billing.
 
     Raises:
-        NotContinued: it does not fit.
-        BrokenOff: there was no end.
+        NotContinued: the output does not continue the prefix.
+        BrokenOff: the output ended without a finish reason.
     """
-    held: list[Delta] = []
+    buffered: list[Delta] = []
     async for delta in deltas:
         heard += (delta.text, delta.reasoning)
         is_last = delta.finish is not None
         new = seam.feed(delta.text, is_last=is_last) if delta.text or is_last else None
-        held.append(replace(delta, text=new or "", logprobs=()))
+        buffered.append(replace(delta, text=new or "", logprobs=()))
         if new is not None:
-            return held
-    raise BrokenOff("It broke off before it had gone on.")
+            return buffered
+    raise BrokenOff("The continuation broke off before its first new text.")
 
 
-async def _first(held: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
+async def _first(buffered: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
     async with aclosing(deltas):
-        for delta in held:
+        for delta in buffered:
             yield delta
         async for delta in deltas:
             yield delta
 
 
 async def _unless_full(deltas: AsyncGenerator[Delta], worker: str) -> AsyncGenerator[Delta]:
-    """`deltas` of one that repeated too much, so that an end for its length would look like that of the answer.
+    """Pass on the deltas of a reply that repeated too much, and raise if it reaches its output limit.
+
+    Otherwise the client would take the limit of this call for the limit of the answer.
 
     Raises:
-        WorkerUnavailable: in place of that end.
+        WorkerUnavailable: the reply reached its output limit.
     """
     async with aclosing(deltas):
         async for delta in deltas:
             is_full = delta.finish is FinishReason.LENGTH
             yield replace(delta, finish=None) if is_full else delta
             if is_full:
-                message = f"{worker} repeated so much of the answer that it had no room for the rest."
+                message = f"{worker} repeated too much of the answer and reached its output limit."
                 raise WorkerUnavailable(message, worker=worker, only_this_call=True)
 
 
 async def _without(blanks: str, deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
-    """The rest after blanks that were not sent, and that may come again."""
+    """Remove whitespace from the start of the reply that the prefix already has."""
     async with aclosing(deltas):
         async for delta in deltas:
             if blanks and delta.text:

@@ -1,7 +1,7 @@
-"""Sends a call: one loop over attempts, until a worker answers or none is left.
+"""Dispatch of a call: a loop over attempts until a worker answers or no worker is left.
 
-`policy.py` decides, `Route` and `Target` make one attempt, and this loop does the rest: it pays for what failed, puts it
-on record, waits, and changes the call for the next worker.
+`policy.py` makes the decisions, and `Route` and `Target` make one attempt. This loop bills and records failed
+attempts, waits between them, and adapts the call to the next worker.
 """
 
 import dataclasses
@@ -35,21 +35,25 @@ from serving.dispatch.stop_sequences import cut_at
 
 
 class Dispatcher:
-    """A worker, and the workers that answer in its place. See `conductor.model.worker.Worker`.
+    """A worker and its fallbacks. Implements `conductor.model.worker.Worker`.
 
-    Any `WorkerError` before the first token may be followed by another attempt: at the same worker, or at the next; a
-    bad key fails over like an outage.
+    After a `WorkerError` before the first token, the call is retried at the same worker or fails over to the
+    next one. A bad key fails over like an outage.
 
-    An unhealthy worker is tried after all others, which is on record; once its rest is over, one call probes it. So is
-    one whose queue is too long, which it is sooner if another worker would answer at once. A call that waits in it
-    leaves for that one, and comes back if that one fails. A call that gets its slot once the circuit has opened is not
-    sent either, if another worker is ready.
+    Some workers are tried last, and the record says so:
 
-    If all of them fail and one could not hold the prompt, that is the error: agents shorten it then.
+    - An unhealthy worker. When its circuit allows it again, one call probes it.
+    - A worker whose queue is too long. The limit is shorter while another worker could answer immediately.
+
+    A queued call moves to another worker that could answer immediately, and returns if that one fails. A call
+    whose worker becomes unhealthy while it waits for a slot is not sent there if another worker is ready.
+
+    If all workers fail and one of them rejected the prompt as too long, that error is raised, because agents
+    respond to it by shortening the prompt.
 
     Args:
-        routes: in the order in which they are tried.
-        chosen: why, by name, for workers that no settings name as fallbacks.
+        routes: workers in the order in which they are tried.
+        chosen: by name, why a fallback was chosen that the settings do not name.
     """
 
     def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -57,18 +61,21 @@ class Dispatcher:
 
     @property
     def is_free(self) -> bool:
-        """Whether one of the workers would send one more call at once."""
+        """True if one of the workers can send a call immediately."""
         return any(route.is_free for route in self._routes)
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """See `Worker.open`. `worker` of the reply says who answers, `attempts` why it is not the first, and `notes` how
-        a worker was chosen that no settings name.
+        """Open a reply from the first worker that answers. See `Worker.open`.
+
+        `worker` of the reply is the worker that answers. `attempts` lists the failed and skipped ones before
+        it. `notes` say how a fallback was chosen that the settings do not name.
 
         Raises:
-            WorkerUnavailable: also if no worker was called, because all are unhealthy and the caller has a fallback.
+            WorkerUnavailable: no worker answered. Also raised without a call if all workers are unhealthy and
+                the caller has a fallback.
         """
-        # Wherever it goes now: else a run that a fallback answers would be expected here to its end.
+        # Before the choice of a worker: otherwise the first one would expect a run that a fallback answers.
         self._routes[0].limiter.arrive(call.site.run)
         queue, skipped = policy.order(policy.candidates(self._routes, call), call)
         attempts = Attempts(
@@ -97,9 +104,9 @@ class Dispatcher:
             )
             began_s = time.monotonic()
             try:
-                async with AsyncExitStack() as made:
-                    reply = await _try(made, expected, attempts, has_fallback=has_fallback)
-                    opened.push_async_exit(made.pop_all())
+                async with AsyncExitStack() as stack:
+                    reply = await _try(stack, expected, attempts, has_fallback=has_fallback)
+                    opened.push_async_exit(stack.pop_all())
                     return reply
             except Skipped as exc:
                 self._skip(attempts, exc)
@@ -109,10 +116,10 @@ class Dispatcher:
                 await _go_on(attempts, policy.Failed(exc, took_s, wait_s, has_fallback))
 
     def _skip(self, attempts: Attempts, skipped: Skipped) -> None:
-        """Try the next worker first, and this one at the end.
+        """Move the current worker to the end of the queue and continue with the next one.
 
         Raises:
-            WorkerUnavailable: it was the last one, and the caller has a fallback.
+            WorkerUnavailable: no other worker is left, and the caller has a fallback.
         """
         route, terms = attempts.route, attempts.call.terms
         attempts.failed += skipped.attempts
@@ -131,10 +138,10 @@ class Dispatcher:
 
 
 async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
-    """Do what follows a failed attempt: pay for it, wait, and choose what is tried next.
+    """Bill a failed attempt, wait, and prepare the next one.
 
     Raises:
-        WorkerError: nothing is left to try.
+        WorkerError: no attempt is left.
         BudgetExceeded, StoreUnavailable: the next attempt cannot be reserved.
     """
     route, error = attempts.route, failed.error
@@ -162,14 +169,16 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
             _move_on(attempts)
 
 
-async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool) -> Reply:
-    """Make one attempt at the current worker, hedged if it is late. Return its reply once the answer is known to be
-    the one that was asked for.
+async def _try(
+    stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool
+) -> Reply:
+    """Make one attempt at the current worker, with a hedge if it is late. Return the reply once its format is
+    checked.
 
     Args:
-        made: closes the attempt.
-        expected: tells another worker that the call is coming.
-        attempts: what was tried before.
+        stack: exit stack that closes the attempt.
+        expected: exit stack of the reservation at another worker that the call may move to.
+        attempts: earlier attempts at the call.
         has_fallback: whether another worker is free to answer.
     """
     route, tries, call, terms = attempts.route, attempts.tries, attempts.call, attempts.call.terms
@@ -183,9 +192,8 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
     if route.profile.accepts is not None:
         sent, fit_notes = fit(sent, route.profile.accepts, route.profile.model)
     own_stops = tuple(stop for stop in call.sampling.stop if stop not in sent.sampling.stop)
-    begins = (
-        attempts.begins if attempts.others else terms.begins
-    )  # whatever was paid, another queue may be shorter
+    # With other workers left, a long queue may still reject a run that has already paid.
+    begins = attempts.begins if attempts.others else terms.begins
     sent = replace(
         sent,
         site=replace(call.site, attempt=attempts.number),
@@ -193,9 +201,9 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
             terms, has_fallback=has_fallback, begins=begins, limits=AttemptLimits(places=tries.places)
         ),
     )
-    if terms.refusals is not None and tries.form != "prefill":  # which may be refused for its form alone
-        made.push(_RefusalNote(route.name, sent))
-    reply = await _send(made, expected, attempts, sent)
+    if terms.refusals is not None and tries.form != "prefill":  # a prefill may be refused for its form alone
+        stack.push(_RefusalNote(route.name, sent))
+    reply = await _send(stack, expected, attempts, sent)
     attempts.deployment = reply.deployment
     if reply.is_empty and policy.should_say_more(sent):
         took_s = time.monotonic() - began_s
@@ -204,22 +212,22 @@ async def _try(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, *,
         )
         attempts.may_ask_again = may_ask_again and _spend(route, call)
         if attempts.may_ask_again or has_fallback:
-            raise await _close_empty(reply, made)
+            raise await _close_empty(reply, stack)
         attempts.may_ask_again = None
     attempts.had_answer = True
     reply.notes = (*fit_notes, *reply.notes)
     if own_stops:
         cut = cut_at(own_stops, reply.deltas, terms.deadline_at_s)
-        reply.deltas = await made.enter_async_context(aclosing(cut))
-    await continuation.join(made, reply)
+        reply.deltas = await stack.enter_async_context(aclosing(cut))
+    await continuation.join(stack, reply)
     if wanted is None:
         return reply
     if not wanted.strict:
         noted = note_fault(reply.deltas, wanted)
-        reply.notes, reply.deltas = (*notes, *reply.notes), await made.enter_async_context(aclosing(noted))
+        reply.notes, reply.deltas = (*notes, *reply.notes), await stack.enter_async_context(aclosing(noted))
         return reply
     whole, fault = await read_whole(reply, wanted)
-    await made.aclose()
+    await stack.aclose()
     if fault is not None:
         attempts.wrong = Repair("".join(reply.texts), fault)
         raise invalid_answer(reply, fault)
@@ -231,17 +239,17 @@ def _check_allowed(attempts: Attempts) -> None:
     """Check that the worker may be called.
 
     Raises:
-        WorkerRefused: the permit leaves it out, or it has refused in this run.
+        WorkerRefused: the permit excludes the worker, or the worker has refused in this run.
         WorkerUnavailable: its answer to this call broke off, and the retry budget is used up.
     """
     route, tries, terms = attempts.route, attempts.tries, attempts.call.terms
     if not terms.permit.allows(route.name):
-        message = f"{route.name} is none of the workers that this run may call."
+        message = f"This run may not call worker {route.name}."
         raise WorkerRefused(message, worker=route.name, every_call=True)
     is_broken = any(route.name == name for name, _ in terms.broken)
     if tries.number == 1 and is_broken and not _spend(route, attempts.call):
         attempts.had_answer = True  # no further attempt
-        message = f"{route.name} broke off, and no more calls may be made again."
+        message = f"{route.name} broke off its answer, and its retry budget is used up."
         raise WorkerUnavailable(message, worker=route.name)
     if terms.refusals is None or tries.form == "prefill":
         return
@@ -250,7 +258,9 @@ def _check_allowed(attempts: Attempts) -> None:
 
 
 def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...]]:
-    """Return the call with the effort that its permit allows, and in its provider's words for the answer's form."""
+    """Limit the effort to what the permit allows and translate the answer format for the provider. Return
+    notes, too.
+    """
     profile = route.profile
     effort = limit_effort(call.sampling.effort, call.terms.permit.max_effort, profile.default_effort)
     if effort != call.sampling.effort:
@@ -260,11 +270,11 @@ def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...
     return ask_for_form(call, profile.translate, tries.repair)
 
 
-async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
+async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
     """Send the call, and a hedge if it is late.
 
     Raises:
-        Skipped: it left the queue, or is not sent although it has a slot.
+        Skipped: the call left the queue for another worker, or the circuit opened while it waited.
     """
     route, health, began_s = attempts.route, attempts.route.health, time.monotonic()
     caller_has_fallback = attempts.call.terms.has_fallback
@@ -274,9 +284,8 @@ async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, c
     def may_leave() -> bool:
         nonlocal leaves_for
         leaves_for = next((other for other in left_to if policy.is_free(other, call)), None)
-        if (
-            leaves_for is not None
-        ):  # it expects the call then: of several that wait, no more leave than it has slots
+        if leaves_for is not None:
+            # Reserve the slot, so that no more calls leave than the other worker has slots.
             expected.enter_context(leaves_for.limiter.expect(call.site.run, call.terms.payer))
         return leaves_for is not None
 
@@ -301,11 +310,11 @@ async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, c
         else:
             race = Race(route, call, holds, rules)
             opening = race.run(after_s)
-        return await made.enter_async_context(opening)
+        return await stack.enter_async_context(opening)
     except LineTooLong as exc:
         if leaves_for is None:
             raise
-        why = f"because {leaves_for.name} would answer at once."
+        why = f"because {leaves_for.name} can answer immediately."
         attempt = policy.skipped_attempt(route.name, why, exc.waited_s)
         raise Skipped(
             attempt.message,
@@ -317,32 +326,34 @@ async def _send(made: AsyncExitStack, expected: ExitStack, attempts: Attempts, c
 
 
 class _RefusalNote:
-    """Remembers that a worker refused, before its first token or after, so that its run does not call it again."""
+    """Context manager that records a refusal, before or after the first token, so that the run skips the
+    worker.
+    """
 
     def __init__(self, worker: str, call: Call) -> None:
         self._worker, self._call = worker, call
 
     def __enter__(self) -> None:
-        """Nothing is to be done before."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Remember a refusal."""
+        """Record a refusal."""
         refusals = self._call.terms.refusals
         if refusals is not None and isinstance(error, WorkerRefused):
             refusals.add(self._worker, self._call.site.operation, error)
 
 
 def _enter(attempts: Attempts) -> None:
-    """Begin with the current worker."""
+    """Start with the current worker."""
     attempts.probes_until_s = attempts.route.health.begin_call()
     _start(attempts, Tries(form_of(attempts.call, attempts.route.profile.prefills)))
 
 
 def _start(attempts: Attempts, tries: Tries) -> None:
-    """Begin to make the call in one form: it pays for a share of a retry, unless it follows one that broke off."""
+    """Start to try the call in one form, and credit the retry budget unless the call follows a broken answer."""
     attempts.tries = tries
     budget, terms = attempts.route.retry_budget, attempts.call.terms
-    if budget is not None and not terms.broken:  # else what breaks off would pay for its own next call
+    if budget is not None and not terms.broken:  # otherwise a broken answer would pay for its own retry
         budget.earn(terms.tenant)
 
 
@@ -353,7 +364,7 @@ def _move_on(attempts: Attempts) -> None:
 
 
 def _leave(attempts: Attempts) -> None:
-    """A probe ends with the call to its worker."""
+    """End the probe of the current worker, if the call was one."""
     attempts.route.health.end_call(attempts.probes_until_s)
 
 
@@ -362,17 +373,19 @@ def _spend(route: Route, call: Call) -> bool:
     return route.retry_budget is None or route.retry_budget.spend(call.terms.tenant)
 
 
-async def _close_empty(reply: Reply, made: AsyncExitStack) -> WorkerUnavailable:
-    """Read the rest of an answer without a word and close the attempt. Return the error, with what it took."""
+async def _close_empty(reply: Reply, stack: AsyncExitStack) -> WorkerUnavailable:
+    """Read the rest of an empty answer for its usage, and close the attempt. Return the error, with its
+    charges.
+    """
     try:
-        with suppress(WorkerError):  # its end is known
+        with suppress(WorkerError):  # the answer is already known to be empty
             async with aclosing(aiter(reply)) as deltas:
                 async for _ in deltas:
                     pass
     finally:
-        await made.aclose()
+        await stack.aclose()
     error = WorkerUnavailable(
-        f"{reply.worker} ended its answer without a word.", worker=reply.worker, only_this_call=True
+        f"{reply.worker} returned an empty answer.", worker=reply.worker, only_this_call=True
     )
     reply.charge(error)
     return error

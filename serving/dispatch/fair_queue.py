@@ -1,12 +1,13 @@
-"""Who is next where more calls wait than there are places: by priority, and then key by key, first the one that has
-the fewest places.
+"""Fair queue for the slots of a worker: by priority, then by payer, first the payer with the fewest slots.
 
-A flood from one key makes that key wait and nobody else; calls that are held for long count as long as they are held. Work of low priority goes last, and never stops: of
-`BATCH_EVERY` places that come free, it is given one.
+A flood of calls from one payer delays only that payer. A slot counts for its payer for as long as it is in
+use. Batch calls go last but never starve: while both priorities wait, every `BATCH_EVERY`-th free slot goes
+to a batch call.
 
-The last places are kept for keys that have less than their share (`serving/shares.py`), so that a key whose calls are
-long cannot hold all of them. They are lent where no such key has called lately. Whoever waits beside a kept place has
-places itself, or is batch work: it is next at the latest when one of those that are held comes back.
+The last slots are reserved for payers below their share (`serving/shares.py`), so that a payer with long
+calls cannot hold all slots. They are lent to others if no such payer has called recently. A call that waits
+although a reserved slot is free is a batch call, or its payer has slots already. It gets a slot at the latest
+when one is released.
 """
 
 import asyncio
@@ -19,32 +20,36 @@ from serving.shares import KEPT, share
 from serving.witnesses import TRAFFIC_S, Traffic
 
 BATCH_EVERY = 10
-"""While calls of both priorities wait, every so many-th place goes to the lower one."""
+"""While calls of both priorities wait, one of this many free slots goes to batch calls."""
 FEWEST = 4
-"""Of fewer places none is kept."""
+"""Minimum number of slots at which some are reserved."""
 
 Waiting = tuple[str, "asyncio.Future[None]"]
-"""A payer, and one of its turns."""
+"""A payer, and the future of one of its waiting calls."""
 
 
 class FairQueue:
-    """`places` that are taken and given back."""
+    """Fair queue for a number of slots.
+
+    Args:
+        places: number of slots.
+    """
 
     def __init__(self, places: int) -> None:
         self._places = self._free = places
-        """Fewer than none are free while there are fewer places than calls that have one."""
+        """Negative while more calls hold a slot than there are slots, after a `resize`."""
         self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
         self._held = Counter[str]()
-        """By payer: whoever waits while others have more places is next."""
-        self._given = 0
-        """To interactive calls since batch work began to wait, or was given one."""
+        """Slots in use by payer."""
+        self._n_interactive = 0
+        """Slots given to interactive calls since batch calls started to wait, or last got a slot."""
         self._traffic = Traffic()
-        """Of interactive calls."""
+        """Recent interactive calls."""
         self.lent_after_s = TRAFFIC_S
-        """So long nobody else has called: kept places are lent."""
+        """Seconds without a call of a payer below its share after which reserved slots are lent."""
 
     def take_now(self, priority: Priority, payer: str) -> bool:
-        """Take a slot if one is free for everyone. Return False otherwise."""
+        """Take a slot if one is free that is not reserved. Return False otherwise."""
         if self._free <= self._kept:
             return False
         if priority == "interactive":
@@ -54,25 +59,25 @@ class FairQueue:
         return True
 
     async def take(self, priority: Priority, payer: str) -> None:
-        """Wait for a place. Whoever is cancelled meanwhile has none."""
+        """Wait for a slot. If the wait is cancelled, no slot is taken."""
         if self.take_now(priority, payer):
             return
         if priority == "interactive":
             self._traffic.note(payer)
-        line, turn = self._queues[priority], asyncio.get_running_loop().create_future()
-        line.join(payer, turn)
+        queue, turn = self._queues[priority], asyncio.get_running_loop().create_future()
+        queue.join(payer, turn)
         self._hand_out()
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it came in the same moment
+            if turn.done() and not turn.cancelled():  # the slot was assigned at the same moment
                 self.give_back(payer)
             else:
-                line.leave(payer, turn)
+                queue.leave(payer, turn)
             raise
 
     def give_back(self, payer: str) -> None:
-        """A place of that payer's is free: whoever is next has it."""
+        """Release a slot of `payer`, and assign it to the next call."""
         self._free += 1
         self._held[payer] -= 1
         if not self._held[payer]:
@@ -80,29 +85,33 @@ class FairQueue:
         self._hand_out()
 
     def resize(self, places: int) -> None:
-        """There are so many places from now on. Nobody loses one: where they are fewer, those given back are gone."""
+        """Set the number of slots. Calls keep their slots. If there are too many, released slots are not
+        reassigned.
+        """
         self._free += places - self._places
         self._places = places
         self._hand_out()
 
     def ahead(self, payer: str, coming: Mapping[str, int] = MappingProxyType({})) -> int:
-        """About how many interactive calls would have a turn before one more of `payer`: of those that wait, and of
-        so many of each payer that will soon, as if all had as many places.
+        """Estimate how many interactive calls would get a slot before one more call of `payer`.
+
+        Counts waiting calls and the expected calls `coming`, by payer. Assumes that all payers hold equally
+        many slots.
         """
-        line = self._queues["interactive"]
-        if self.free(payer):  # those that wait may not have what is free
-            line = _Queue()
-        return line.ahead(payer, coming)
+        queue = self._queues["interactive"]
+        if self.free(payer):  # the free slots are reserved from the calls that wait
+            queue = _Queue()
+        return queue.ahead(payer, coming)
 
     def free(self, payer: str) -> int:
-        """How many places an interactive call of `payer` might have at once."""
+        """Return the number of free slots that an interactive call of `payer` may take."""
         if self._free > self._kept or (self._free > 0 and self._may_have_kept("interactive", payer)):
             return self._free
         return 0
 
     @property
     def is_waited_for(self) -> bool:
-        """Whether somebody waits for a place."""
+        """True if a call waits for a slot."""
         return any(self._queues.values())
 
     @property
@@ -127,17 +136,17 @@ class FairQueue:
         interactive, batch = self._queues["interactive"], self._queues["batch"]
         first, later = self._first("interactive"), self._first("batch")
         if not batch:
-            self._given = 0
-        if first is not None and (later is None or self._given < BATCH_EVERY - 1):
-            self._given += bool(batch)
+            self._n_interactive = 0
+        if first is not None and (later is None or self._n_interactive < BATCH_EVERY - 1):
+            self._n_interactive += bool(batch)
             return interactive.pop(first)
         if later is not None:
-            self._given = 0
+            self._n_interactive = 0
             return batch.pop(later)
         return None
 
     def _first(self, priority: Priority) -> str | None:
-        """Whose turn is next of those of that priority; None: nobody's, or no place that is free is for them."""
+        """Return the next payer of a priority, or None if none waits or may take a free slot."""
         payer = self._queues[priority].first(self._held)
         if payer is None or self._free > self._kept or self._may_have_kept(priority, payer):
             return payer
@@ -145,7 +154,7 @@ class FairQueue:
 
 
 class _Queue:
-    """Those who wait: each payer's in their order, the payers in turn."""
+    """Waiting calls of one priority: in order of arrival per payer, with the payers in turn."""
 
     def __init__(self) -> None:
         self._payers = OrderedDict[str, deque[asyncio.Future[None]]]()
@@ -154,7 +163,7 @@ class _Queue:
         return bool(self._payers)
 
     def ahead(self, payer: str, coming: Mapping[str, int]) -> int:
-        """Those before it in the line have one turn more before its next than those after it."""
+        """See `FairQueue.ahead`. Payers before `payer` in the queue get one turn more than those after it."""
         own = len(self._payers.get(payer, ())) + coming.get(payer, 0)
         ahead, turns = own, own + 1
         for other in dict.fromkeys((*self._payers, *coming)):
@@ -168,7 +177,7 @@ class _Queue:
         self._payers.setdefault(payer, deque()).append(turn)
 
     def leave(self, payer: str, turn: "asyncio.Future[None]") -> None:
-        """It may have been passed already."""
+        """Remove a waiting call, if it is still in the queue."""
         waiting = self._payers.get(payer, deque())
         if turn in waiting:
             waiting.remove(turn)
@@ -176,13 +185,13 @@ class _Queue:
                 del self._payers[payer]
 
     def first(self, held: Mapping[str, int]) -> str | None:
-        """Whoever has the fewest places, the first of those with as few; None: nobody waits."""
+        """Return the waiting payer with the fewest slots (the first of several), or None if none waits."""
         return min(self._payers, key=lambda each: held.get(each, 0), default=None)
 
     def pop(self, payer: str) -> "Waiting":
-        """The first turn of `payer`, who goes to the end of the line."""
+        """Remove and return the first call of `payer`, and move the payer to the end of the queue."""
         waiting = self._payers.pop(payer)
         turn = waiting.popleft()
         if waiting:
-            self._payers[payer] = waiting  # at the end of the line
+            self._payers[payer] = waiting  # at the end of the queue
         return payer, turn

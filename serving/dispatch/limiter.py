@@ -1,4 +1,4 @@
-"""Slots of a worker: how many calls it takes at once, and how long a call waits for one."""
+"""Slots of a worker: its limit of concurrent calls, and the queue for them."""
 
 import asyncio
 import time
@@ -24,21 +24,23 @@ from serving.health import WorkerHealth
 from serving.witnesses import TRAFFIC_S
 
 NEWEST = 0.1
-"""Weight of the newest call in the average time that a slot is held."""
+"""Weight of the newest call in the moving average of the time that a slot is in use."""
 LONGEST_TOLD_S = 300.0
-"""Longest `Retry-After`."""
+"""Maximum `Retry-After` in seconds."""
 WAIT_BESIDE_FREE_S = 5.0
-"""Longest wait for a slot while another worker would answer at once."""
+"""Maximum wait for a slot while another worker can answer immediately."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """How one call waits for a slot.
+    """Rules of one call's wait for a slot.
 
     Args:
-        waited_s: seconds that it has waited in other queues before.
-        on_turn: called when it has a slot; raises a `WorkerError` if the call should not be sent any more.
-        may_leave: called now and then while it waits; returns whether another worker would answer at once.
+        waited_s: seconds that the call has already waited in other queues.
+        on_turn: called when the call gets a slot. Raises a `WorkerError` if the call should no longer be
+            sent.
+        may_leave: called periodically while the call waits. Returns whether another worker can answer
+            immediately.
     """
 
     waited_s: float = 0.0
@@ -50,41 +52,43 @@ NO_RULES = QueueRules()
 
 
 class Limiter:
-    """Slots of one worker or deployment. A call waits for a slot before it is sent, and holds it until it is closed;
-    `FairQueue` says which call is next.
+    """Slots of one worker or deployment.
 
-    A run that has paid for nothing yet is turned away if the queue is too long (`serving/sessions/admission.py`), or goes
-    to a fallback. It is also turned away if it was admitted and got no slot within `max_wait_s`. Other calls wait,
-    unless other workers are left to try: a call may be the third of a run that has paid for two.
+    A call waits for a slot before it is sent, and holds the slot until it is closed. `FairQueue` decides
+    which call is next.
+
+    A run that has not paid for a call yet is rejected, or goes to a fallback, if the queue is too long
+    (`serving/sessions/admission.py`) or if it gets no slot within `max_wait_s`. Calls of a run that has
+    already paid keep waiting, unless other workers are left to try.
 
     Args:
-        name: of the worker, for errors.
-        slots: the most calls at once.
-        max_wait_s: the longest time that waiting for a slot is worth.
+        name: name of the worker, for errors.
+        slots: maximum number of concurrent calls.
+        max_wait_s: maximum wait for a slot in seconds.
     """
 
     def __init__(self, name: str, slots: int, max_wait_s: float = inf) -> None:
         self.name, self.n_slots, self.max_wait_s = name, slots, max_wait_s
         self._queue = FairQueue(slots)
         self.queued = 0
-        """Calls that wait for a slot now."""
+        """Number of calls that wait for a slot."""
         self._began_s: dict[object, float] = {}
-        """Start times of the calls that hold a slot, the longest first."""
+        """Start times of the calls that hold a slot, oldest first."""
         self._coming: dict[str, str] = {}
-        """Runs that were admitted to call this worker and have not yet, each with its payer."""
+        """Payer by run, for runs that were admitted to call this worker and have not called it yet."""
         self._held_s = 0.0
-        """Average time that a slot is held."""
+        """Moving average of the time that a slot is in use, in seconds."""
         self._moved_s = 0.0
-        """When a slot last became free, or the first was taken, by `time.monotonic`."""
+        """Time (`time.monotonic`) at which a slot last became free, or the first one was acquired."""
 
     @property
     def open_calls(self) -> int:
-        """Calls that hold a place now."""
+        """Number of calls that hold a slot."""
         return len(self._began_s)
 
     @property
     def is_full(self) -> bool:
-        """Return whether one more call would wait."""
+        """True if one more call would have to wait."""
         return self.open_calls >= self.n_slots
 
     def has_idle(self, share: float, calls: int) -> bool:
@@ -92,8 +96,10 @@ class Limiter:
         return not self.queued and self.open_calls + calls <= share * self.n_slots
 
     def wait_s(self, payer: str) -> float:
-        """Estimate the wait of one more interactive call of `payer`, in seconds, from what is ahead of it and the pace of
-        the newest calls. It grows while no slot becomes free.
+        """Estimate the wait of one more interactive call of `payer`, in seconds.
+
+        The estimate follows from the queue ahead of it and the pace of recent calls. It grows while no slot
+        becomes free.
         """
         ends = self._ends_before(payer)
         if ends <= 0:
@@ -103,16 +109,18 @@ class Limiter:
         return ends * pace_s
 
     def has_place(self, payer: str) -> bool:
-        """Return whether one more interactive call of `payer` would get a slot at once."""
+        """Return whether one more interactive call of `payer` would get a slot immediately."""
         return self._ends_before(payer) <= 0
 
     def _ends_before(self, payer: str) -> int:
-        """Return how many slots must become free before it gets one."""
+        """Return how many slots must become free before one more call of `payer` gets one."""
         return self._queue.ahead(payer, Counter(self._coming.values())) + 1 - self._queue.free(payer)
 
     def _until_end_s(self, number: int) -> float:
-        """Estimate when `number` of the open calls have ended, in seconds, if they take as long as the newest calls. Return
-        0 if that time has passed, or if fewer are open.
+        """Estimate when `number` of the open calls will have ended, in seconds, if they take as long as
+        recent calls.
+
+        Return 0 if that time has passed, or if fewer calls are open.
         """
         if number <= 0:
             return 0.0
@@ -120,8 +128,9 @@ class Limiter:
         return max(0.0, began_s + self._held_s - time.monotonic())
 
     def is_overfull(self, priority: Priority, payer: str, *, is_other_free: bool = False) -> bool:
-        """Return whether the queue is too long to join. The limit is shorter if another worker would answer at once; batch
-        work may always wait.
+        """Return whether the queue is too long to join.
+
+        The limit is shorter if another worker can answer immediately. Batch calls may always wait.
         """
         if priority != "interactive":
             return False
@@ -144,7 +153,7 @@ class Limiter:
             self.arrive(run)
 
     def arrive(self, run: str) -> None:
-        """Stop expecting a run: its call is here, or went to another worker."""
+        """Stop expecting a run, because its call arrived or went to another worker."""
         self._coming.pop(run, None)
 
     def resize(self, slots: int) -> None:
@@ -167,23 +176,23 @@ class Limiter:
         waiting: AbstractContextManager[object] | None = None,
         rules: QueueRules = NO_RULES,
     ) -> AbstractAsyncContextManager[None]:
-        """Wait for a slot, and hold it until the block is left.
+        """Return a context manager that waits for a slot and holds it until the block ends.
 
         Args:
-            call: that needs it.
-            waiting: entered while it waits.
-            rules: of its wait.
+            call: call that needs the slot.
+            waiting: context manager that is entered during the wait.
+            rules: rules of the wait.
 
         Raises:
-            LineTooLong: the run had paid for nothing and has waited for `max_wait_s`, other queues included; or another
-                worker would answer at once.
+            LineTooLong: the run had not paid for a call and has waited for `max_wait_s`, other queues
+                included. Also raised if another worker can answer immediately.
         """
         return _Slot(self, call, waiting or nullcontext(), rules)
 
     async def acquire(
         self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
-        """Wait for a slot; see `slot`."""
+        """Wait for a slot. See `slot`."""
         await self._wait_for_slot(call, waiting, rules)
         began_s = time.monotonic()
         if not self.open_calls:
@@ -191,7 +200,7 @@ class Limiter:
         self._began_s[slot] = began_s
 
     def release(self, slot: object, call: Call) -> None:
-        """Give it back."""
+        """Release the slot."""
         began_s = self._began_s.pop(slot)
         self._moved_s = time.monotonic()
         self._average(self._moved_s - began_s)
@@ -222,7 +231,7 @@ class Limiter:
 
     @asynccontextmanager
     async def _within_time(self, terms: Terms, rules: QueueRules) -> AsyncGenerator[None]:
-        """End the wait of a call that may be turned away."""
+        """Limit the wait of a call that may be rejected or may move to another worker."""
         is_bounded = terms.begins and terms.priority == "interactive" and self.max_wait_s != inf
         may_wait_s = max(0.0, self.max_wait_s - rules.waited_s) if is_bounded else None
         began_s = time.monotonic()
@@ -232,7 +241,7 @@ class Limiter:
                     yield
         except TimeoutError:
             again_s = max(1.0, min(self.wait_s(terms.payer), LONGEST_TOLD_S))
-            message = f"{self.name} has too many calls before this one. Try again later."
+            message = f"The queue of {self.name} is too long. Retry later."
             waited_s = time.monotonic() - began_s
             raise LineTooLong(message, worker=self.name, retry_after_s=again_s, waited_s=waited_s) from None
 
@@ -240,7 +249,7 @@ class Limiter:
     def _until_other_is_free(
         self, terms: Terms, limit: asyncio.Timeout, may_leave: Callable[[], bool] | None
     ) -> Generator[None]:
-        """Ask now and then whether another worker would answer at once, and end the wait if so."""
+        """End the wait when another worker can answer immediately. Checks periodically."""
         if may_leave is None or terms.priority == "batch":
             yield
             return
@@ -248,7 +257,7 @@ class Limiter:
 
         def look() -> None:
             nonlocal timer
-            if limit.expired():  # it leaves in the same moment
+            if limit.expired():  # the wait is ending already
                 return
             if may_leave():
                 limit.reschedule(loop.time())
@@ -265,7 +274,7 @@ class Limiter:
         self._held_s += (held_s - self._held_s) * (NEWEST if self._held_s else 1.0)
         self._queue.lent_after_s = max(
             TRAFFIC_S, self._held_s
-        )  # for about so long a place that is lent is gone
+        )  # a lent slot stays in use for about this long
 
 
 class _Slot(AbstractAsyncContextManager[None]):
@@ -284,29 +293,29 @@ class _Slot(AbstractAsyncContextManager[None]):
 
 
 class Deployed(Protocol):
-    """A deployment, as far as its slots are concerned."""
+    """Part of a deployment that `SharedLimiter` needs."""
 
     @property
     def limiter(self) -> Limiter:
-        """Its own slots."""
+        """Slots of the deployment."""
         ...
 
     @property
     def health(self) -> WorkerHealth:
-        """Of its newest calls."""
+        """Health of the deployment."""
         ...
 
     @property
     def wait_s(self) -> float:
-        """Seconds until its rate limit admits a call."""
+        """Seconds until the rate limits admit a call."""
         ...
 
 
 class SharedLimiter(Limiter):
-    """Slots of a worker with several deployments: as many as the healthy ones take together, and no more than `slots`.
+    """Slots of a worker with several deployments: the sum over its healthy deployments, at most `slots`.
 
-    All calls of the worker wait in this one queue. What each deployment takes changes (`AdaptiveLimiter`), so it is
-    looked at with each call that comes or goes.
+    All calls of the worker wait in this one queue. The limits of the deployments change (`AdaptiveLimiter`),
+    so they are read again with every call that starts or ends.
     """
 
     def __init__(
@@ -334,7 +343,10 @@ class SharedLimiter(Limiter):
         self._keep_looking()
 
     def _look(self) -> None:
-        """If no deployment is healthy, each may still be tried. One that may have recovered gets one call."""
+        """Recalculate the slots from the available deployments.
+
+        A deployment that is being probed counts as one slot. If none is available, all count.
+        """
         healthy = [each for each in self._deployments if not _unavailable_s(each)]
         slots = [
             1 if each.health.circuit == "half_open" else each.limiter.n_slots
@@ -344,7 +356,7 @@ class SharedLimiter(Limiter):
             self.resize(n)
 
     def _keep_looking(self) -> None:
-        """Look, and again when the next unavailable deployment may be tried."""
+        """Recalculate the slots now, and again when the next unavailable deployment may be tried."""
         self._look()
         if self._timer is not None:
             self._timer.cancel()

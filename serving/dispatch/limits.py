@@ -1,7 +1,7 @@
-"""How long a worker may be silent: learned from its own calls, and a share of the caller's time.
+"""Limits for the silence of a worker, learned from its calls and bounded by a share of the caller's time.
 
-The time itself runs in the client (`serving/workers/stall_timer.py`), which knows words from comments, pings and
-headers. It is limited only while another worker is free to answer.
+`serving/workers/stall_timer.py` measures the silence, because the client can tell tokens from comments, pings
+and headers. The first token and pauses are limited only while another worker is free to answer.
 """
 
 import time
@@ -10,23 +10,25 @@ from conductor.model.terms import AttemptLimits, Pauses, Terms
 from serving.health import WorkerHealth
 
 KNOWN_CALLS = 20
-"""So many first tokens, or whole answers, are enough to learn from."""
+"""Minimum number of measured first tokens, or of complete answers."""
 FIRST_WORD_WITHIN_S = 15.0
-"""The client gets its first word within this time, whichever worker it is from."""
+"""Target for the client's first token, from any worker."""
 FALLBACK_S = 2.0
-"""The fallback's share of that: it has to be called and to begin."""
+"""Part of `FIRST_WORD_WITHIN_S` for the fallback to start."""
 START_S = FIRST_WORD_WITHIN_S - FALLBACK_S
-"""Limit of the first token while too few are known."""
+"""Limit for the first token while too few are measured."""
 FAILING_S = 30.0
-"""Limit while the worker's calls fail: older times say nothing then, and a worker that has become slower comes back."""
+"""Limit while the worker is failing. Older times do not apply then, and a worker that is only slower can
+recover.
+"""
 TIMES_P99 = 4.0
 LEAST_S = 10.0
 SHARE = 0.5
-"""Share of the time until the deadline: the rest is for the fallback."""
+"""Share of the time until the deadline. The rest is for the fallback."""
 TELLING_TIMES_P99 = 2.0
 TELLING_LEAST_S = 3.0
 LEAST_PAUSE_S = 20.0
-"""An answer that is cut is paid and half shown, so a pause must be far from usual."""
+"""High, because a cut answer is paid and partly shown already."""
 
 
 def limits_of(
@@ -35,10 +37,11 @@ def limits_of(
     """Return the limits of one attempt.
 
     Args:
-        terms: of the call; `has_fallback` says whether another worker is free.
-        health: of the worker's newest calls.
-        learns_first_token: whether its usual time holds, else only the settings' does; None: no limit at all.
-        learns_pauses: whether its usual pauses hold.
+        terms: terms of the call. `has_fallback` is set if another worker is free.
+        health: health of the worker.
+        learns_first_token: whether the usual time to the first token limits the attempt. If False, only the
+            settings do. None: no limit for the first token.
+        learns_pauses: whether the usual pauses limit the attempt.
     """
     limits = AttemptLimits(places=terms.limits.places)
     if terms.has_fallback and learns_first_token is not None:
@@ -51,7 +54,7 @@ def limits_of(
 
 
 def usual_limit_s(health: WorkerHealth) -> float:
-    """Return the time after which a first token is probably not coming."""
+    """Return the time after which the first token is unlikely to arrive, in seconds."""
     p99_s = _p99_s(health)
     if p99_s is None:
         return START_S
@@ -59,8 +62,9 @@ def usual_limit_s(health: WorkerHealth) -> float:
 
 
 def telling_silence_s(health: WorkerHealth) -> float:
-    """Return the silence from which on a call that is given up counts as a failure. It is shorter than the limit, since
-    nothing is cut by it.
+    """Return the silence after which a call that the caller gave up counts as a failure, in seconds.
+
+    It is at most `usual_limit_s`, and may be shorter because it ends no call.
     """
     p99_s = _p99_s(health)
     telling_s = LEAST_S if p99_s is None else max(TELLING_LEAST_S, TELLING_TIMES_P99 * p99_s)
@@ -68,7 +72,9 @@ def telling_silence_s(health: WorkerHealth) -> float:
 
 
 def usual_pause_s(health: WorkerHealth) -> float | None:
-    """Return the pause after which the next word is probably not coming, or None if too little is known."""
+    """Return the pause after which the next token is unlikely to arrive, in seconds, or None if too few are
+    measured.
+    """
     if health.pauses < KNOWN_CALLS or health.circuit != "closed":
         return None
     return max(LEAST_PAUSE_S, TIMES_P99 * (health.pause_s(0.99) or 0.0))

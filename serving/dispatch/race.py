@@ -1,7 +1,7 @@
-"""One call sent twice, of which one answers: a hedge for a call whose first token is late.
+"""Hedged call: a second attempt for a call whose first token is late. The first attempt that answers wins.
 
-What was shown is never at stake: the race is decided before the first token. The attempt that loses is closed, and is
-paid as all that it can have cost. Each of the two is opened, read and closed in a task of its own
+The race is decided by the first token, so nothing that the client has received changes. The losing attempt is
+closed and billed at its upper bound. Each attempt is opened, read and closed in its own task
 (`conductor/run/call.py`).
 """
 
@@ -25,13 +25,13 @@ from serving.dispatch.route import Route
 
 
 class Race:
-    """`call` to `route`, and perhaps once more at another of its places.
+    """Race of a call with at most one hedge at another deployment or replica of the worker.
 
     Args:
         route: the worker.
-        call: as it is sent.
-        holds: what is reserved for both.
-        rules: of the first one's wait for a slot.
+        call: call to send.
+        holds: budget reservations of both attempts.
+        rules: rules of the first attempt's wait for a slot.
     """
 
     def __init__(
@@ -46,16 +46,18 @@ class Race:
         self._tries: list[_Try] = []
         self._lost: list[Attempt] = []
         self._ends: list[asyncio.Task[None]] = []
-        """Of attempts whose end is waited for only after the race."""
+        """Tasks that close attempts. They are awaited after the race."""
 
     @asynccontextmanager
     async def run(self, after_s: float) -> AsyncGenerator[Reply]:
-        """Open the reply of the attempt that speaks first. A hedge is sent after `after_s`, unless the first attempt is
-        known to be at the only place there is. The one that lost is closed and paid once this is left.
+        """Open the reply of the attempt with the earliest first token.
+
+        A hedge is sent after `after_s` seconds, unless the first attempt is known to use the only deployment or
+        replica. When the block ends, the losing attempt is closed and billed.
 
         Raises:
-            WorkerError: both failed, or the only one that was sent. Nothing was shown.
-            BudgetExceeded, StoreUnavailable: likewise, if it could not be made again elsewhere.
+            WorkerError: all attempts failed before the first token.
+            BudgetExceeded, StoreUnavailable: the last attempt could not be retried at another deployment.
         """
         first = self._route.open(
             self._call,
@@ -85,12 +87,14 @@ class Race:
             await wait_until_done(self._ends)
 
     def _may_hedge(self) -> bool:
-        """Whether a hedge may be sent now; it is counted then."""
+        """Take a hedge from the budget. Return False if none may be sent now."""
         budget = self._route.hedge_budget
         return can_hedge(self._route) and budget is not None and budget.spend()
 
     async def _hold(self) -> bool:
-        """Reserve the second attempt, while the first may still speak."""
+        """Reserve the second attempt. Return False if the budget does not allow it or the first attempt ends
+        before.
+        """
         holding = asyncio.create_task(self._holds.hold_second())
         try:
             await asyncio.wait([holding, self._tries[0].opened], return_when=asyncio.FIRST_COMPLETED)
@@ -105,7 +109,9 @@ class Race:
         return False
 
     async def _winner(self) -> "_Try":
-        """Wait for the first that speaks; the other is dropped, and so is one that failed while the other goes on."""
+        """Wait for the first attempt that answers, and drop the other one. Drop a failed attempt if the other
+        continues.
+        """
         while True:
             await _any_of(self._tries)
             first = next(each for each in self._tries if each.has_ended)
@@ -126,14 +132,13 @@ class Race:
         self._tries.remove(lost)
         took_s = time.monotonic() - lost.began_s
         if error is None:
-            self._route.health.speak(
-                took_s
-            )  # it would have taken longer still: else the tail would be unknown
+            # A lower bound of its time, without which the measured times would lack the slow tail.
+            self._route.health.speak(took_s)
         self._lost += self._holds.drop(hedge=lost.is_hedge, took_s=took_s, error=error)
         self._ends.append(asyncio.create_task(self._close(lost)))
 
     async def _close(self, lost: "_Try") -> None:
-        """Closing may take its server's time, and paying the store's: neither is the winner's."""
+        """Close and bill a lost attempt, in a separate task because upstream and store may be slow."""
         await lost.leave(asyncio.CancelledError())
         await self._holds.settle_dropped()
 
@@ -144,7 +149,7 @@ async def _any_of(tries: "list[_Try]", within_s: float | None = None) -> None:
 
 
 class _Try(CallTask):
-    """One of the attempts."""
+    """Attempt of a race."""
 
     def __init__(self, opening: AbstractAsyncContextManager[Reply], *, is_hedge: bool = False) -> None:
         super().__init__(opening)

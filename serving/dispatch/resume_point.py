@@ -1,34 +1,41 @@
-"""Where an answer goes on that another call began: nothing of it twice, nothing missing, nothing else instead.
+"""Detection of the point at which a model continues a given text, without repetition or gaps.
 
-A model that is asked to go on drops blanks, begins its sentence again, or answers from the start, and at a seam
-without overlap nobody can tell `four` from ` four`. So it is asked to begin with a mark and with the last words that are
-there, the anchor: where these come exactly, what follows them is the rest. The mark says that they are a repetition, and
-not the next of two equal lines. It begins with the anchor or before it, so an anchor that stands in one place only says
-how much of it is repetition; where that is open, nothing is taken. Knows texts; does not know who says them.
+A model that is asked to continue may drop whitespace, start its sentence again, or answer from the start.
+Without an overlap, `four` cannot be told from ` four`. Therefore the model is asked to start with a mark and
+the last words of the text, the anchor. If the anchor matches exactly, the text after it is new. The mark
+shows that the anchor is a repetition and not the next of two equal lines. The model may start at the anchor
+or before it. If the text contains the anchor only once, the anchor determines how much is repeated. If the
+position is ambiguous, the continuation is rejected.
 """
 
 MARK = "[continued]"
 
 LEAST_CHARS = 24
-"""Of an anchor: about four words."""
+"""Minimum length of an anchor: about four words."""
 MOST_CHARS = 960
-"""It grows to this where its words occur before, so that it is found in one place only: a table of equal rows. It is
-said again, and paid: about 240 tokens.
+"""Maximum length of an anchor. It grows until it is unique in the text, for example in a table of equal rows.
+The model repeats it as paid output: about 240 tokens.
 """
 WHOLE_CHARS = 80
-"""Of an answer that comes whole once more, without a mark: a shorter one may be the next of equal words."""
+"""Minimum length of a text to be recognised if the model repeats all of it without the mark. A shorter
+repetition may be new text with equal words.
+"""
 INSIDE_CHARS = 40
-"""The same if the answer broke off inside a line: equal rows repeat from the end of one to the end of the next."""
+"""Minimum length if the text ends inside a line. Equal rows repeat from the end of one line to the end of the
+next.
+"""
 WORD_CHARS = 40
-"""A longer word is cut: some scripts have no blanks."""
+"""Maximum length of a word in an anchor. Longer ones are cut, because some scripts have no spaces."""
 
 
 class NotContinued(ValueError):
-    """What came does not go on with what was there."""
+    """Raised if the output does not continue the text."""
 
 
 def anchor_of(prefix: str) -> str:
-    """The last words of `prefix`, which stand nowhere else in it where that can be had; without blanks around them."""
+    """Return the last words of `prefix` without surrounding whitespace, enough to be unique in it if
+    possible.
+    """
     whole, anchor = prefix.rstrip(), ""
     for length in range(LEAST_CHARS, MOST_CHARS + 1, LEAST_CHARS):
         anchor = whole[_word_begin(whole, len(whole) - length) :].lstrip()
@@ -38,7 +45,7 @@ def anchor_of(prefix: str) -> str:
 
 
 def _word_begin(text: str, at: int) -> int:
-    """Where the word begins that `at` is in."""
+    """Return the start of the word at index `at`."""
     if at <= 0:
         return 0
     for begin in range(at, max(at - WORD_CHARS, 0), -1):
@@ -48,123 +55,132 @@ def _word_begin(text: str, at: int) -> int:
 
 
 class Seam:
-    """Takes what a model says that is asked to go on with `prefix`, and gives what is new in it.
+    """Parser for the output of a model that was asked to continue `prefix`. Separates repetition from new
+    text.
 
     Args:
-        prefix: what is there; not blank.
+        prefix: the text to continue. Must not be blank.
     """
 
     def __init__(self, prefix: str) -> None:
         self._prefix, self._whole = prefix, prefix.rstrip()
         self.blanks = prefix[len(self._whole) :]
-        """At the end of what is there."""
+        """Whitespace at the end of the prefix."""
         self.anchor = anchor_of(prefix)
         self.repeated = ""
-        """What was said before what is new, once that is known."""
-        self._held = ""
+        """Output before the new text, once it is known."""
+        self._output = ""
 
     @property
     def beginning(self) -> str:
-        """What it is to begin with."""
+        """Text with which the model is asked to start: mark and anchor."""
         return f"{MARK} {self.anchor}"
 
     def feed(self, text: str, *, is_last: bool = False) -> str | None:
-        """What is new by now; None: not known yet. Not to be called again once it is.
+        """Return the new text so far, or None if it is not known yet. Do not call it again after new text was
+        returned.
 
         Args:
-            text: the next piece.
-            is_last: nothing comes after it.
+            text: next piece of the output.
+            is_last: whether this is the last piece.
 
         Raises:
-            NotContinued: it begins with something else, or what is new in it cannot be told.
+            NotContinued: the output starts with other text, or the position in the prefix is ambiguous.
         """
-        self._held += text
+        self._output += text
         new = self._find_new(is_last=is_last)
         if new is not None:
-            self.repeated = self._held[: len(self._held) - len(new)]
+            self.repeated = self._output[: len(self._output) - len(new)]
         return new
 
     def _find_new(self, *, is_last: bool) -> str | None:
-        said = self._held.lstrip()
-        if MARK.startswith(said[: len(MARK)]):
-            if len(said) <= len(MARK) and not is_last:
+        output = self._output.lstrip()
+        if MARK.startswith(output[: len(MARK)]):
+            if len(output) <= len(MARK) and not is_last:
                 return None
-            return self._after_mark(said[len(MARK) :].lstrip(), is_last=is_last)
-        if len(self._whole) < self._least_whole_chars() or not said.startswith(self._whole[: len(said)]):
-            raise NotContinued("It begins with other words than it was asked to.")
-        if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows begins so as well
-            raise NotContinued("It begins without the mark, and with words that come more than once.")
-        if len(said) < len(self._whole):
+            return self._after_mark(output[len(MARK) :].lstrip(), is_last=is_last)
+        if len(self._whole) < self._least_whole_chars() or not output.startswith(self._whole[: len(output)]):
+            raise NotContinued("The continuation does not start with the mark.")
+        if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows starts with the same words
+            raise NotContinued(
+                "The continuation has no mark and starts with words that the answer contains repeatedly."
+            )
+        if len(output) < len(self._whole):
             return self._wait(is_last=is_last)
-        return self._after_whole(said[len(self._whole) :], is_last=is_last)
+        return self._after_whole(output[len(self._whole) :], is_last=is_last)
 
     def _least_whole_chars(self) -> int:
-        """How long an answer must be to be recognised when it comes whole once more, without the mark."""
-        has_gap = bool(self.blanks) or self._held[:1].isspace()
+        """Return the minimum length of the prefix to recognise its repetition without the mark."""
+        has_gap = bool(self.blanks) or self._output[:1].isspace()
         return INSIDE_CHARS if self._whole[-1].isalnum() and not has_gap else WHOLE_CHARS
 
     def _after_whole(self, rest: str, *, is_last: bool) -> str | None:
-        """`rest`, which follows all of the answer. Of a short one it must not be the next of equal lines."""
+        """Return the new text in `rest`, which follows a complete repetition of the prefix without the mark.
+
+        After a short prefix, reject a `rest` that may be the next of equal lines.
+        """
         if len(self._whole) < WHOLE_CHARS:
             in_line = rest.lstrip(" ")
             is_again = self._whole.startswith(in_line[:LEAST_CHARS])
             if is_again and len(in_line) < LEAST_CHARS and not is_last:
                 return None
             if is_again or in_line[0] in "\r\n":
-                raise NotContinued("It comes without the mark, and may be the next of equal lines.")
+                raise NotContinued("The continuation has no mark and may be the next of equal lines.")
         return self._after_blanks(rest, is_last=is_last)
 
     def _wait(self, *, is_last: bool) -> None:
         if is_last:
-            raise NotContinued("It ends before the last words that were there.")
+            raise NotContinued("The continuation ends before the last words of the answer.")
 
-    def _after_mark(self, said: str, *, is_last: bool) -> str | None:
-        at = said.find(self.anchor)
+    def _after_mark(self, output: str, *, is_last: bool) -> str | None:
+        at = output.find(self.anchor)
         if at < 0:
-            if said not in self._prefix:
-                raise NotContinued("It does not begin with the last words that were there.")
+            if output not in self._prefix:
+                raise NotContinued("The continuation does not start with the last words of the answer.")
             return self._wait(is_last=is_last)
         end = at + len(self.anchor)
-        if not self._whole.endswith(said[:end]):
-            raise NotContinued("Something else stands before the last words that were there.")
-        longer = self._longer_end(said, end)
+        if not self._whole.endswith(output[:end]):
+            raise NotContinued("The continuation has other text before the last words of the answer.")
+        longer = self._longer_end(output, end)
         if longer is None:
-            return self._after_blanks(said[end:], is_last=is_last)
-        if is_last or longer <= len(said):
-            raise NotContinued("It may go on from more than one place.")
+            return self._after_blanks(output[end:], is_last=is_last)
+        if is_last or longer <= len(output):
+            raise NotContinued("The continuation matches the answer in more than one place.")
         return None
 
-    def _longer_end(self, said: str, end: int) -> int | None:
-        """The length of the next longer end of what is there that `said` begins with, or may still begin with; none
-        where the anchor stands in one place only.
+    def _longer_end(self, output: str, end: int) -> int | None:
+        """Return the length of the next longer end of the prefix that `output` starts with or may still start
+        with.
+
+        Return None if there is none, so that the position is certain.
 
         Args:
-            said: it begins with the last `end` characters of what is there.
-            end: see `said`.
+            output: output that starts with the last `end` characters of the prefix.
+            end: length of the known match.
         """
         at = len(self._whole) - end
-        while (at := self._whole.rfind(said[:end], 0, at + end - 1)) >= 0:
-            if self._whole.startswith(said[: len(self._whole) - at], at):
+        while (at := self._whole.rfind(output[:end], 0, at + end - 1)) >= 0:
+            if self._whole.startswith(output[: len(self._whole) - at], at):
                 return len(self._whole) - at
         return None
 
     def _after_blanks(self, rest: str, *, is_last: bool) -> str | None:
-        """`rest` without the blanks that are there already."""
+        """Return `rest` without the whitespace that the prefix already has, or None if more output is needed."""
         if not self.blanks:
             return rest
         words = rest.lstrip()
         if not words:
             return "" if is_last else None
-        said = rest[: len(rest) - len(words)]
-        if said.startswith(self.blanks):
+        gap = rest[: len(rest) - len(words)]
+        if gap.startswith(self.blanks):
             return rest[len(self.blanks) :]
-        if said and self.blanks.startswith(said):
+        if gap and self.blanks.startswith(gap):
             return words
-        raise NotContinued("Other blanks follow the last words that were there.")
+        raise NotContinued("The continuation has other whitespace after the last words of the answer.")
 
 
 def drop_blanks(blanks: str, text: str) -> str:
-    """`text`, which goes on after a prefix that was sent without the `blanks` at its end, without those in it."""
+    """Remove from the start of `text` the whitespace that it shares with `blanks`, the end of the prefix."""
     n = next(
         (n for n, (a, b) in enumerate(zip(blanks, text, strict=False)) if a != b), min(len(blanks), len(text))
     )

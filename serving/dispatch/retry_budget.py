@@ -1,4 +1,4 @@
-"""How many retries are left, rates of calls, and why targets are skipped."""
+"""Retry budget, rate limit, and the error of a skipped worker."""
 
 import time
 from collections.abc import Callable
@@ -7,17 +7,20 @@ from conductor.errors import WorkerUnavailable
 from serving.witnesses import MOST, Traffic
 
 RESERVE = 10.0
-"""Tokens at the start, and at most: a few calls may be retried whatever the share is. More where one machine that is
-lost breaks more calls at once, and the others have room for them."""
+"""Default capacity in retries, and number at the start, so that a few calls can always be retried. It is
+higher if the loss of one replica breaks more calls at once (`lost_at_once`).
+"""
 
 
 class RetryBudget:
-    """One worker's, in one router replica.
+    """Token bucket for the retries of one worker on this replica.
+
+    A party (see `serving/witnesses.py`) may use at most half of the capacity while other parties make calls.
 
     Args:
-        share: of a retry that each call pays for.
-        start: how many are there at the beginning; None: the reserve.
-        reserve: the most that there are, and how many at the beginning where `start` does not say.
+        share: tokens that each call adds. A retry takes one token.
+        start: tokens at the start, or None for `reserve`.
+        reserve: capacity.
     """
 
     def __init__(self, share: float, start: float | None = None, reserve: float = RESERVE) -> None:
@@ -25,10 +28,10 @@ class RetryBudget:
         self._tokens = reserve if start is None else start
         self._traffic = Traffic()
         self._taken: dict[str, float] = {}
-        """By parties that have taken more than they paid for since."""
+        """Retries by party, minus the tokens that the party has added since."""
 
     def earn(self, party: str = "") -> None:
-        """`party` makes a call for the first time."""
+        """Add the share for the first attempt at a call of `party`."""
         self._tokens = min(self._reserve, self._tokens + self._share)
         self._traffic.note(party)
         if party in self._taken:
@@ -37,7 +40,7 @@ class RetryBudget:
                 del self._taken[party]
 
     def spend(self, party: str = "") -> bool:
-        """Whether `party` may make a call again; it is counted then."""
+        """Take a token for a retry of `party`. Return False if the budget does not allow one."""
         taken = self._taken.get(party, 0.0)
         if self._tokens < 1 or (taken + 1 > self._reserve / 2 and self._traffic.has_others(party)):
             return False
@@ -48,35 +51,36 @@ class RetryBudget:
         return True
 
     def refund(self) -> None:
-        """What was spent was not needed."""
+        """Return a token that was not used."""
         self._tokens = min(self._reserve, self._tokens + 1)
 
 
 class Skipped(WorkerUnavailable):
-    """The worker's circuit opened while the call waited, or another worker would answer at once: that one is tried
-    instead. The last of `attempts` says so.
+    """Raised if a queued call is not sent, so that another worker is tried first.
+
+    The worker's circuit opened while the call waited, or another worker can answer immediately. The last of
+    `attempts` has the reason.
     """
 
     retryable = False
     only_this_call = True
     skipped_for: str = ""
-    """The worker that would answer at once."""
+    """Name of the worker that can answer immediately, or ""."""
     waited_s: float = 0.0
-    """Seconds in the queue that the call left."""
+    """Time in the queue that the call left, in seconds."""
 
 
 MINUTE_S = 60.0
 
 
 class Rate:
-    """A bucket that fills evenly, `per_minute` in a minute, and holds a tenth of that at most: what is sent at
-    once is a burst, and a provider counts those.
+    """Token bucket for a rate limit. Its capacity is a tenth of `per_minute`, because providers count bursts.
 
-    What is taken may be corrected later, and more may be owed then than is there.
+    Amounts may be corrected later, so the level can become negative.
 
     Args:
-        per_minute: how much.
-        clock: in seconds.
+        per_minute: refill per minute.
+        clock: clock in seconds.
     """
 
     def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -86,12 +90,12 @@ class Rate:
 
     @property
     def wait_s(self) -> float:
-        """How long until something may be sent; 0: now."""
+        """Seconds until the next call may be sent, or 0."""
         self._fill()
         return max(0.0, (1.0 - self._level) / self._per_s)
 
     def take(self, amount: float) -> None:
-        """Count `amount` as sent; give it back where it is below 0."""
+        """Take `amount` from the bucket, or refund it if it is negative."""
         self._fill()
         self._level = min(self._most, self._level - amount)
 

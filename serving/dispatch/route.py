@@ -1,4 +1,4 @@
-"""A worker with its deployments: one call to it, at one of them."""
+"""A worker with its deployments, and one call to one of them."""
 
 import asyncio
 import dataclasses
@@ -23,18 +23,18 @@ from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 
 BYTES_PER_TOKEN = 4
-"""Of prompts, for what is counted before a provider says what it was."""
+"""Estimate for prompts, used against rate limits until the provider reports the usage."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    """When a call is made again at the same worker.
+    """Rules for retries of a call at the same worker.
 
     Args:
-        attempts: the most attempts of one call.
-        first_wait_s: bound of the first wait.
-        max_wait_s: bound of every wait.
-        fallback_wait_s: the longest that one call waits for `Retry-After` while a fallback could answer.
+        attempts: maximum number of attempts per call.
+        first_wait_s: upper bound of the first wait.
+        max_wait_s: upper bound of every wait.
+        fallback_wait_s: maximum total `Retry-After` wait of one call while a fallback could answer.
     """
 
     attempts: int = 1
@@ -45,17 +45,17 @@ class RetryRules:
 
 @dataclass(slots=True, eq=False)
 class Route:
-    """A worker, where it is reached, and the rules for calls to it.
+    """A worker, its targets, and the rules for calls to it.
 
     Args:
-        name: of the worker.
-        targets: its places, one or several.
-        limiter: its slots; those of all deployments together if there are several.
-        health: of its newest calls.
-        profile: what its model accepts.
-        retry: when a call is made again.
-        retry_budget: of all its calls' retries; None: no limit.
-        hedge_budget: of its hedges; None: it is never hedged.
+        name: name of the worker.
+        targets: its deployments, or its only target.
+        limiter: slots of the worker, shared by all deployments.
+        health: health of the worker as a whole.
+        profile: capabilities of its model.
+        retry: rules for retries.
+        retry_budget: budget of retries for all calls, or None for no limit.
+        hedge_budget: budget of hedges, or None to send no hedges.
     """
 
     name: str
@@ -69,12 +69,12 @@ class Route:
 
     @property
     def has_deployments(self) -> bool:
-        """Whether it has named deployments."""
+        """True if the worker has named deployments."""
         return bool(self.targets[0].name)
 
     @property
     def is_free(self) -> bool:
-        """Whether one more call would be sent at once to a worker that is well."""
+        """True if the worker is healthy and can send a call immediately."""
         is_spent = self.has_deployments and all(each.wait_s for each in self.targets)
         return not (self.health.rest_s or self.limiter.is_full or is_spent)
 
@@ -86,15 +86,21 @@ class Route:
     ) -> AbstractAsyncContextManager[Reply]:
         """Send the call to one of the deployments. See `Worker.open`.
 
-        A deployment is drawn by weight among those that are healthy and have a free slot; then the others of these are
-        tried, then full ones, then unhealthy ones. One that has reached its rate limit is not tried. A conversation
-        that one of them has begun (with calls of tools) goes on there while it is well: no other can be sent its signed
-        thoughts. A call that is made again goes where it has not gone yet.
+        Deployments are tried in this order, each group at random by weight:
 
-        An error before the first token moves on to the next deployment, unless any of them would say the same.
+        1. healthy ones with a free slot
+        2. full ones
+        3. unhealthy ones
+
+        Deployments at their rate limit are not tried. A conversation with tool calls stays at the deployment
+        that began it while that one is healthy, because no other account accepts its signed reasoning. A
+        retry prefers deployments that the call has not used.
+
+        After an error before the first token, the next deployment is tried, unless all would return the same
+        error.
 
         Raises:
-            WorkerBusy: also if every deployment has reached its rate limit.
+            WorkerBusy: the worker is busy, or every deployment has reached its rate limit.
         """
         if not self.has_deployments:
             return self.targets[0].open(call, hold, rules=rules)
@@ -134,12 +140,12 @@ class Route:
             self._take(target, call, estimate)
             terms = call.terms
             has_fallback = terms.has_fallback or any(each.is_free for each in others)
-            made = call
+            attempt = call
             if failed or has_fallback != terms.has_fallback:
                 site = replace(call.site, attempt=call.site.attempt + len(failed))
-                made = replace(call, site=site, terms=replace(terms, has_fallback=has_fallback))
+                attempt = replace(call, site=site, terms=replace(terms, has_fallback=has_fallback))
             try:
-                opening = target.open(made, hold, watch, rules)
+                opening = target.open(attempt, hold, watch, rules)
                 reply = await opened.enter_async_context(_probe(target, opening))
             except WorkerError as exc:
                 target.correct(-estimate)
@@ -150,7 +156,7 @@ class Route:
                 if isinstance(exc, LineTooLong):
                     rules = dataclasses.replace(rules, waited_s=rules.waited_s + exc.waited_s)
                 call = await call_again(call, hold, exc)
-                lost = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # with what was paid for it
+                lost = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # includes its charges
                 failed += [*exc.attempts, replace(lost, deployment=target.name)]
             else:
                 reply.attempts = (*failed, *reply.attempts)
@@ -166,7 +172,7 @@ class Route:
         """Return the deployments in the order in which they are tried.
 
         Raises:
-            WorkerBusy: every one has reached its rate limit.
+            WorkerBusy: every deployment has reached its rate limit.
         """
         ready = [each for each in self.targets if not each.wait_s]
         if not ready:
@@ -177,7 +183,7 @@ class Route:
                 by_own_rate=True,
                 detail="Every deployment has reached its requests_per_minute or tokens_per_minute.",
             )
-        # The least of exponential draws is each one's with a chance of its weight over all of them.
+        # Of exponential draws with these rates, each is the smallest with a probability proportional to its weight.
         drawn = sorted(self._others(call, ready) or ready, key=lambda each: random.expovariate(each.weight))
         writer = self._writer(call)
 
@@ -189,7 +195,7 @@ class Route:
         return sorted(drawn, key=reluctance)
 
     def _others(self, call: Call, targets: Sequence[Target]) -> list[Target]:
-        """Return those where the call has not gone yet."""
+        """Return the targets that the call has not used."""
         places = call.terms.limits.places
         taken = places.taken if places else ()
         return [each for each in targets if each.name not in taken]
@@ -201,11 +207,13 @@ class Route:
 
 
 async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, wait_s: float = 0.0) -> Call:
-    """Pay for the attempt that failed and reserve the next. Return the call, whose answer may have to be shorter. If the
-    attempt was paid, the run has begun, and is not turned away from a queue any more.
+    """Settle a failed attempt, wait, and reserve the next one.
+
+    Return the call for it, with a lower output limit if the budget requires it. If the failed attempt was
+    paid, the call no longer counts as the first of its run, so a long queue does not reject it.
 
     Raises:
-        BudgetExceeded: the next attempt could cost more than is left.
+        BudgetExceeded: the next attempt could cost more than the remaining budget.
         StoreUnavailable: the reservation cannot be stored.
     """
     if call.terms.begins and is_paid(error):
@@ -220,7 +228,7 @@ async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, w
 
 
 def is_paid(error: WorkerError) -> bool:
-    """Return whether the failed attempt, or one before it, took tokens or money."""
+    """Return whether the failed attempt, or one of the attempts inside it, cost tokens or money."""
     before = any(charges(None, error.attempts))
     return before or error.billed_at_bound or error.usage is not None or error.cost_usd is not None
 
@@ -236,7 +244,7 @@ async def _probe(target: Target, opening: AbstractAsyncContextManager[Reply]) ->
 
 
 def _may_differ(error: WorkerError) -> bool:
-    """Return whether another deployment may answer what one of them did not."""
+    """Return whether another deployment may succeed after this error."""
     if isinstance(error, WorkerRefused):
         return error.every_call
     return not isinstance(error, ContextOverflow | Skipped)

@@ -1,4 +1,4 @@
-"""An answer that ends before the first stop sequence, where the model itself cannot stop there."""
+"""Stop sequences that the gateway applies because the model does not accept them."""
 
 import asyncio
 import time
@@ -12,11 +12,13 @@ from conductor.errors import WorkerError
 from conductor.model.reply import Delta, FinishReason
 
 REST_S = 5.0
-"""So long the rest of an answer that was cut is read for its cost."""
+"""Maximum time for reading the rest of a cut answer, which reports the usage and cost."""
 REST_SHARE = 0.9
-"""And for no more than so much of the time that the caller has left."""
+"""Maximum share of the caller's remaining time for that."""
 UNREAD = Delta(
-    notes=("The answer was cut at a stop sequence, and its rest took too long: billed at the call's bound.",),
+    notes=(
+        "The answer was cut at a stop sequence. Its usage arrived too late, so the call is billed at its bound.",
+    ),
     billed_at_bound=True,
 )
 
@@ -24,27 +26,26 @@ UNREAD = Delta(
 async def cut_at(
     stops: Sequence[str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
 ) -> AsyncGenerator[Delta]:
-    """`deltas` up to the one of `stops` that is complete first, finished as `stop`. Thoughts and calls of tools are
-    not searched; calls after the cut are not made.
+    """Yield the deltas up to the stop sequence that is complete first, with the finish reason `stop`.
 
-    Words are shown as they come, but for an end that may become a stop sequence. After the cut the rest is
-    read and thrown away: the last delta says what the call cost. A rest that takes long is left, and the
-    call billed at its bound.
+    Reasoning and tool calls are not searched. Tool calls after the cut are dropped. Text is passed on as it
+    arrives, except for an end that may become a stop sequence. After the cut, the rest is read only for its
+    usage and cost. If that takes too long, the call is billed at its bound.
 
     Args:
-        stops: where to cut.
-        deltas: of the whole answer.
-        deadline_at_s: when the caller's time is over, on the monotonic clock.
+        stops: stop sequences.
+        deltas: deltas of the whole answer.
+        deadline_at_s: deadline of the caller (`time.monotonic`), or None.
     """
     held = ""
     async for delta in deltas:
         held += delta.text
-        found = _find_first(held, stops)
+        stop = _find_first(held, stops)
         pending = 0 if delta.finish else _pending_chars(held, stops)
-        shown = len(held) - pending if found is None else found[0]
+        shown = len(held) - pending if stop is None else stop[0]
         text, held = held[:shown], held[shown:]
-        if found is not None:
-            async for last in _cut(delta, text, found[1], deltas, deadline_at_s):
+        if stop is not None:
+            async for last in _cut(delta, text, stop[1], deltas, deadline_at_s):
                 yield last
             return
         yield replace(delta, text=text)
@@ -53,15 +54,19 @@ async def cut_at(
 
 
 def missing_ends(stops: Sequence[str], prefix: str) -> dict[str, str]:
-    """What would complete one of `stops` of which `prefix` ends with the beginning; with that one."""
+    """Return the missing ends of stop sequences that start at the end of `prefix`, each with its stop
+    sequence.
+    """
     return {stop[n:]: stop for stop in stops for n in range(1, len(stop)) if prefix.endswith(stop[:n])}
 
 
 async def cut_at_seam(
     ends: Mapping[str, str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
 ) -> AsyncGenerator[Delta]:
-    """`deltas` of an answer that goes on after words of another call: none of its words where they begin with one of
-    `ends` (see `missing_ends`), by which a stop sequence is complete that no call has seen whole. Else as it is.
+    """Cut a continued answer at a stop sequence that spans the text of two calls.
+
+    If the answer starts with one of `ends` (see `missing_ends`), yield none of its text. Otherwise pass it on
+    unchanged.
     """
     held, is_open = "", True
     async for delta in deltas:
@@ -84,16 +89,18 @@ async def cut_at_seam(
 async def _cut(
     delta: Delta, text: str, stop: str, deltas: AsyncIterator[Delta], deadline_at_s: float | None
 ) -> AsyncGenerator[Delta]:
-    """The end of an answer that is cut in `delta`, of which `text` is shown, at `stop`."""
+    """Yield the last deltas of an answer that is cut in `delta` at `stop`. `text` is the part of `delta` to
+    show.
+    """
     yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=stop)
-    with suppress(WorkerError):  # the answer is whole: what its rest took is billed at the bound then
+    with suppress(WorkerError):  # the answer is complete; after an error, the call is billed at its bound
         async for account in _accounts(deltas, deadline_at_s):
             yield account
     yield Delta(finish=FinishReason.STOP)
 
 
 async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -> AsyncGenerator[Delta]:
-    """What the rest of `deltas` says beside words; `UNREAD` where it takes too long."""
+    """Yield usage, cost and notes of the rest of the deltas, or `UNREAD` if they take too long."""
     now_s = time.monotonic()
     left_s = inf if deadline_at_s is None else deadline_at_s - now_s
     ends_at_s = now_s + min(REST_S, REST_SHARE * max(0.0, left_s))
@@ -116,15 +123,17 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
 
 
 def _find_first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """The stop sequence that is complete first, and where it begins, so that it does not matter in which pieces the
-    text comes; of several that end together, the longest.
+    """Return the start of the stop sequence that is complete first, and the sequence, or None.
+
+    If several end at the same place, the longest one wins. The result does not depend on how the text is
+    split.
     """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[1:] if ends else None
 
 
 def _pending_chars(text: str, stops: Sequence[str]) -> int:
-    """How much of the end of `text` is the beginning of a stop sequence."""
+    """Return the length of the longest end of `text` that is the start of a stop sequence."""
     return max(
         (
             size

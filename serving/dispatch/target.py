@@ -1,4 +1,4 @@
-"""One place that answers calls: its health, and one attempt there."""
+"""One target of a worker (its only one, or a deployment): its health, and one attempt there."""
 
 import asyncio
 import logging
@@ -36,21 +36,23 @@ from serving.witnesses import witness_of
 logger = logging.getLogger("podium")
 
 BUSY_REST_S = 1.0
-"""How long a busy worker is skipped if it does not say for how long it is busy; the most if our own rate limit says so."""
+"""How long a busy worker is skipped if it sends no `Retry-After`. Maximum if the local rate limit was
+reached.
+"""
 REFUSED_REST_S = MOST_REST_S
-"""How long a worker is skipped that refuses every call, for example because its key was revoked."""
+"""How long a worker is skipped if it refuses every call, for example because its key was revoked."""
 
 
 class Watch:
-    """One call at one worker. Enter it when the call is sent, and leave it with the error if it failed.
+    """Context manager that counts one call in a worker's health. Enter it when the call is sent.
 
-    A call whose caller left, or ran out of time, before a word came is a failure if the silence was longer than usual
-    for the worker and no other call got its first token meanwhile.
+    A call that is cancelled or runs out of time before its first token counts as a failure if both hold: the
+    silence was longer than usual for the worker, and no other call got its first token in the meantime.
 
     Args:
-        name: of the worker.
-        health: where the call is counted.
-        call: that is sent.
+        name: name of the worker.
+        health: health that counts the call.
+        call: the call that is sent.
     """
 
     def __init__(self, name: str, health: WorkerHealth, call: Call) -> None:
@@ -59,7 +61,7 @@ class Watch:
         self._began_s = self._silent_since_s = 0.0
 
     def __enter__(self) -> Self:
-        """The call is sent."""
+        """Start the clock."""
         self._began_s = time.monotonic()
         self._silent_since_s = inf if self._call.terms.priority == "batch" else self._began_s
         self._health.witnesses.traffic.note(self._call.terms.tenant)
@@ -71,12 +73,12 @@ class Watch:
         self._health.speak(time.monotonic() - self._began_s)
 
     def excuse(self) -> None:
-        """From now on its silence has a known reason, such as a cold start."""
+        """Stop counting silence, because it has a known reason such as a cold start."""
         self._silent_since_s = inf
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """Do not count the time that the call waits for a slot of one of several deployments."""
+        """Exclude the time in which the call waits for a slot of a deployment."""
         since_s, self._silent_since_s = self._silent_since_s, inf
         yield
         self._silent_since_s = inf if since_s == inf else time.monotonic()
@@ -87,11 +89,11 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Count how it ended."""
+        """Count the outcome."""
         failed = False
         if isinstance(error, WorkerError):
             if isinstance(error, WorkerBusy) and error.by_own_rate:
-                # no longer: what is counted of a prompt is an estimate, and given back if the call fails
+                # Short, because the tokens of a prompt are an estimate that is refunded if the call fails.
                 self._health.rest(min(_rest_s(error), BUSY_REST_S))
             is_late = isinstance(error, WorkerUnavailable) and error.only_late
             failed = _blames_worker(error) and not (is_late and not self._is_telling(self._began_s))
@@ -103,7 +105,11 @@ class Watch:
             self._health.succeed()
 
     def _fail(self, error: WorkerError | None) -> None:
-        """Count a failure, or a silence without an error. All tenants that met with it decide what it means for all keys."""
+        """Count a failure, or silence if `error` is None.
+
+        The worker is skipped for all keys only if enough tenants saw the failure, or if it clearly refuses
+        every call.
+        """
         refused = isinstance(error, WorkerRefused)
         in_doubt = isinstance(error, WorkerRefused) and error.in_doubt
         what = type(error).__name__ if isinstance(error, WorkerBusy | WorkerRefused) else FAILED
@@ -117,33 +123,37 @@ class Watch:
             refuses=refused and for_all,
         )
         if self._health.is_failing and not was_failing and (first := self._health.first_fault):
-            logger.warning("%s fails; first with %s %s", self._name, first.story, first.detail)
+            logger.warning("%s is failing. First failure: %s %s", self._name, first.story, first.detail)
 
     def _is_telling(self, since_s: float) -> bool:
-        """Return whether silence since then says that the worker is not well."""
+        """Return whether the silence since `since_s` indicates that the worker is unhealthy."""
         is_long = time.monotonic() - since_s > telling_silence_s(self._health)
         return is_long and self._health.spoke_at_s <= self._began_s
 
 
 def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
-    """Return what is reported of a failed call; an error's detail may quote the prompt."""
+    """Return the report of a failed call. The error detail may quote the prompt, so it is outlined if texts
+    are not stored.
+    """
     if error is None:
-        return Fault("WorkerUnavailable", f"{worker} said nothing for too long.")
+        return Fault("WorkerUnavailable", f"{worker} sent no token for too long.")
     failure = Failure.of(error)
     detail = failure.detail if call.terms.permit.stores else outline(failure)
     return Fault(failure.code, failure.message, detail)
 
 
 def _rest_s(error: WorkerError) -> float:
-    """Return for how many seconds the worker should be skipped, by what it says."""
+    """Return how long to skip the worker after this error, in seconds."""
     if isinstance(error, WorkerBusy):
         return error.retry_after_s or BUSY_REST_S
     return REFUSED_REST_S if isinstance(error, WorkerRefused) else 0.0
 
 
 def _blames_worker(error: WorkerError) -> bool:
-    """Return whether other calls would fail too: not if the worker refused this prompt, cannot hold it, or did not
-    continue what another call began.
+    """Return whether other calls would fail, too.
+
+    They would not if the worker refused only this prompt, if the prompt is too long for it, or if it failed
+    to continue an answer of another call.
     """
     if isinstance(error, WorkerRefused):
         return error.every_call
@@ -156,19 +166,20 @@ def _blames_worker(error: WorkerError) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Target:
-    """A worker at one of its places: the only one, or one of several deployments.
+    """An endpoint of a worker: its only one, or one of several deployments.
 
     Args:
-        callee: its name, its deployment and its price.
-        client: sends the call.
-        limiter: its slots.
-        health: of its newest calls.
-        span: what its spans say.
-        learns_first_token: whether its usual first token limits a call; None: the first token is not limited.
-        learns_pauses: whether its usual pauses limit a call.
-        weight: its share of the calls among deployments.
-        requests, tokens: its rate limits; None: no limit.
-        account: whose turns its model takes back as they were; see `Native.account`.
+        callee: worker, deployment and price.
+        client: client that sends the call.
+        limiter: slots of the target.
+        health: health of the target.
+        span: attributes of its spans.
+        learns_first_token: whether the usual time to the first token limits a call. None: no limit for the
+            first token.
+        learns_pauses: whether the usual pauses limit a call.
+        weight: share of the calls among deployments.
+        requests, tokens: rate limits, or None for no limit.
+        account: account whose native turns the model accepts unchanged. See `Native.account`.
     """
 
     callee: Callee
@@ -185,7 +196,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        """Of the deployment; empty if it is the only place."""
+        """Name of the deployment, or "" if the worker has no deployments."""
         return self.callee.deployment
 
     @property
@@ -195,22 +206,22 @@ class Target:
 
     @property
     def is_free(self) -> bool:
-        """Whether a call would be sent at once to a healthy place."""
+        """True if the target is healthy and can send a call immediately."""
         return not (any(self.reluctance) or self.wait_s)
 
     @property
     def reluctance(self) -> tuple[float, bool]:
-        """Sort key: seconds that it is skipped yet, and whether it is full."""
+        """Sort key: seconds until the target is healthy again, and whether it is full."""
         return self.health.rest_s, self.limiter.is_full
 
     def count(self, tokens: int) -> None:
-        """Count a call of about so many tokens."""
+        """Count a call of an estimated number of tokens against the rate limits."""
         if self.requests is not None:
             self.requests.take(1)
         self.correct(tokens)
 
     def correct(self, tokens: int) -> None:
-        """Count more tokens for a call that was counted, or fewer."""
+        """Add tokens to a counted call, or subtract them if `tokens` is negative."""
         if self.tokens is not None:
             self.tokens.take(tokens)
 
@@ -225,10 +236,10 @@ class Target:
         """Make one attempt: wait for a slot, then send the call. See `Worker.open`.
 
         Args:
-            call: as it is sent.
-            hold: what is reserved for it.
-            outer: counts the call for the worker as a whole, if this is one of several deployments.
-            rules: of its wait for a slot.
+            call: call to send.
+            hold: budget reservation of the attempt.
+            outer: watch of the worker as a whole, if this is one of several deployments.
+            rules: rules of the wait for a slot.
         """
         waiting = _waiting(hold, outer)
         async with self.limiter.slot(call, waiting, rules):

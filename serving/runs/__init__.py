@@ -1,1 +1,1 @@
-"""The runs of one router: under way, kept, counted."""
+"""Storage of runs: records, events, suspended runs, conversations and feedback."""

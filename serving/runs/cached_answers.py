@@ -1,4 +1,6 @@
-"""Which run answered what a team asked, in the store; `answer_cache.py` decides what is kept."""
+"""Storage of the answer cache: maps requests to the runs that answered them. `answer_cache.py` decides what
+is cached.
+"""
 
 import sqlite3
 from collections.abc import Sequence
@@ -9,13 +11,13 @@ from serving.database.writer import Operation, PostgresConnection
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """An answer that is kept.
+    """Cached answer of a request.
 
     Args:
-        owner: the team, or the key that has none.
-        asked: a hash of the request.
-        run_id: of the run that answered.
-        drop_us: until then.
+        owner: id of the team, or of the key if it has no team.
+        asked: hash of the request.
+        run_id: id of the run that answered.
+        drop_us: expiry time in microseconds since 1970.
     """
 
     owner: str

@@ -1,6 +1,4 @@
-"""Requests that run once, however often they are sent: the client names one, and the first sending claims the
-name for its run.
-"""
+"""Idempotent requests: the first request with a name claims the name for its run, and repeats join that run."""
 
 import sqlite3
 from collections.abc import Sequence
@@ -10,19 +8,19 @@ from serving.database.writer import Operation, PostgresConnection
 from serving.runs.rows import CLOCK, now_us
 
 KEPT_US = 86_400_000_000
-"""How long a name stays claimed."""
+"""Lifetime of a claim: one day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A name for a request.
+    """Claim of a request's name.
 
     Args:
-        account: whose. Names of others are other names.
-        name: as the client gave it, or a digest of that.
-        body_hash: of what was asked.
-        run_id: of the run that answers.
-        owner: the replica that begins it.
+        account: account of the client. Each account has its own names.
+        name: name that the client sent, or a digest of it.
+        body_hash: hash of the request.
+        run_id: id of the run that answers the request.
+        owner: replica that starts the run.
     """
 
     account: str
@@ -53,19 +51,19 @@ DROP = {
 }
 NEVER_BEGUN = """NOT EXISTS (SELECT 1 FROM run WHERE run.id = idempotency.run_id)
     AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = idempotency.owner AND a.lease_until_us >= {now})"""
-"""Its replica does not live any more and has begun nothing."""
+"""Condition: the run is not stored, and the lease of its replica has expired."""
 
 
 async def _claim(connection: PostgresConnection, claims: Sequence[Claim]) -> list[Claim]:
     at_us = now_us()
-    found: list[Claim] = []
+    current: list[Claim] = []
     async with connection.transaction():
         for each in sorted(set(claims), key=lambda claim: (claim.account, claim.name)):  # no deadlock
             await connection.execute(TAKE["postgresql"], *astuple(each), at_us + KEPT_US, at_us)
         for each in claims:
             (row,) = await connection.fetch(READ["postgresql"], each.account, each.name)
-            found.append(Claim(*row.values()))
-    return found
+            current.append(Claim(*row.values()))
+    return current
 
 
 def _claim_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claim]:
@@ -92,8 +90,8 @@ async def _free(connection: PostgresConnection, claims: Sequence[Claim]) -> list
     free: list[bool] = []
     for each in claims:
         await connection.execute(query, each.account, each.name, each.run_id)
-        held = await connection.fetch(READ["postgresql"], each.account, each.name)
-        free.append(all(row["run_id"] != each.run_id for row in held))
+        rows = await connection.fetch(READ["postgresql"], each.account, each.name)
+        free.append(all(row["run_id"] != each.run_id for row in rows))
     return free
 
 
@@ -102,18 +100,18 @@ def _free_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> lis
     free: list[bool] = []
     for each in claims:
         connection.execute(query, (each.account, each.name, each.run_id))
-        held = connection.execute(READ["sqlite"], (each.account, each.name)).fetchall()
-        free.append(all(Claim(*row).run_id != each.run_id for row in held))
+        rows = connection.execute(READ["sqlite"], (each.account, each.name)).fetchall()
+        free.append(all(Claim(*row).run_id != each.run_id for row in rows))
     return free
 
 
 CLAIM: Operation[Claim, Claim] = Operation("claim of a request", _claim, _claim_sqlite)
-"""Claim a name; gives the claim that holds, which may be an earlier one."""
+"""Claim a name. Returns the claim in force, which may be an earlier one."""
 RELEASE_CLAIM: Operation[Claim, None] = Operation(
     "release of a request", _release, _release_sqlite, is_kept=True
 )
-"""Give a name back: nothing was run."""
+"""Release a name, because no run was started."""
 FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free, _free_sqlite)
-"""Free the name of a run that its replica did not live to begin; False where it may yet begin, or has. True too
-where somebody else has freed it.
+"""Release the name of a run whose replica ended before it started the run. Returns False if the run has
+started or may still start. Returns True also if another replica has released the name.
 """

@@ -1,8 +1,7 @@
-"""What is kept of a run's texts: nothing where its permit says so, else all but secrets and, where it says
-so, personal data.
+"""Redaction of a run's texts before they are stored or shown.
 
-Between the runs and every store, so that none of them is given more than it may keep; and between a run under
-way and whoever looks at it.
+The run's permit decides: store no texts, or redact secrets and, optionally, personal data. This layer is
+between the runs and every store, and between a running run and its watchers.
 """
 
 from typing import TypeVar
@@ -31,7 +30,7 @@ T = TypeVar("T")
 
 
 def kept_part(records: RunRecords) -> RunRecords:
-    """`records` as they may be kept."""
+    """Return the records with the texts that may be stored."""
     permit = records.record.task.permit
     if not permit.stores:
         return without_content(records)
@@ -41,30 +40,32 @@ def kept_part(records: RunRecords) -> RunRecords:
 
 
 class ContentJournal:
-    """Passes on to `journal` what may be kept of one run and of the runs inside it.
+    """Journal that passes the redacted events of one run, and of the runs nested in it, to another journal.
 
     Args:
-        permit: the run's.
-        journal: a store's.
-        known: the run's texts that were looked through.
+        permit: permit of the run.
+        journal: journal of the store.
+        known: cache of the run's redacted texts, which learns each new value.
     """
 
     def __init__(self, permit: Permit, journal: Journal, known: KnownTexts | None = None) -> None:
         self._permit, self._journal, self._known = permit, journal, known
         self._redact = redactor_of(permit)
         self._records = dict[str, tuple[Record, Record]]()
-        """By id: the newest record, and what may be kept of it; the same one where nothing had to be taken out."""
+        """By run id: the newest record, and its redacted form (the same object if nothing was redacted)."""
         self._work = dict[tuple[int, int | None], tuple[StreamRedactor, StreamRedactor]]()
         self._texts = dict[str, tuple[StreamRedactor, StreamRedactor]]()
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """A `conductor.run.event_log.Journal`. A store writes the texts of a record where it is told of it for
-        the first time; after that, and with a piece of the answer, its numbers alone.
+        """Redact an event and pass it on. Has the signature of `conductor.run.event_log.Journal`.
+
+        A store writes the texts of a record with its first event. With later events it writes only the
+        numbers.
         """
         stores = self._permit.stores
         if isinstance(event, AnswerDelta):
             if stores:
-                kept = self._fold(record, event, event)  # its text is not in the record
+                kept = self._fold(record, event, event)  # the record does not contain the text of a piece
                 if record.parent is None:
                     self._note_piece(kept, seq, event)
             return
@@ -75,7 +76,9 @@ class ContentJournal:
         if isinstance(event, RunFinished | RunFailed | RunCancelled):
             self._flush(record, seq, event.at_s)
         if isinstance(event, StepRestarted) and record.parent is None:
-            self._work.pop((event.plan, event.step), None)  # what waits is none of the words that come now
+            self._work.pop(
+                (event.plan, event.step), None
+            )  # the pending text belongs to the discarded attempt
             self._texts.pop(record.id, None)
         if stores:
             redacted = self._take_out(event)
@@ -87,8 +90,9 @@ class ContentJournal:
         self._journal(record, seq, event_numbers(event))
 
     def kept(self, records: RunRecords) -> RunRecords:
-        """Return what may be kept of the run that this was told of. No text is redacted twice: the record is made of the
-        events, and those were redacted.
+        """Return the records of the noted run with the texts that may be stored.
+
+        A record that is folded from redacted events is not redacted again.
         """
         if not self._permit.stores:
             return without_content(records)
@@ -103,8 +107,9 @@ class ContentJournal:
         return kept if whole is record else map_texts(record, redact)
 
     def _fold(self, record: Record, event: Event, redacted: Event) -> Record:
-        """Return what may be kept of `record`, whose newest event is `event`. Until something is taken out of an event, that
-        is the record itself.
+        """Return the redacted form of `record`, whose newest event is `event`.
+
+        Until an event is changed by redaction, this is the record itself.
         """
         before, kept_before = self._records.get(record.id, (None, None))
         if kept_before is None:
@@ -119,7 +124,7 @@ class ContentJournal:
     def _take_out(self, value: T) -> T:
         if self._known is not None:
             self._known.learn(value)
-        # Each by itself: what was looked through before says nothing of what becomes of the same text sent again.
+        # A new redactor each time, because the result for a text must not depend on earlier texts.
         return map_texts(value, redactor_of(self._permit))
 
     def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
@@ -129,18 +134,20 @@ class ContentJournal:
         self._pass_on(record, seq, piece.at_s, text.feed(piece.text), reasoning.feed(piece.reasoning))
 
     def _note_work(self, record: Record, seq: int, piece: WorkDelta) -> None:
-        """What waits for its end to be looked at is not told: the whole text comes when it has ended."""
+        """Pass on the redacted part of a step's text. The rest stays pending: the event of the step's end has
+        all of it.
+        """
         text, reasoning = self._work.setdefault((piece.plan, piece.step), self._redactors())
-        told = replace(piece, text=text.feed(piece.text), reasoning=reasoning.feed(piece.reasoning))
-        if told.text or told.reasoning:
-            self._journal(record, seq, told)
+        redacted = replace(piece, text=text.feed(piece.text), reasoning=reasoning.feed(piece.reasoning))
+        if redacted.text or redacted.reasoning:
+            self._journal(record, seq, redacted)
 
     def _redactors(self) -> tuple[StreamRedactor, StreamRedactor]:
         boundary = "\n" if self._permit.hides_personal_data else " \t\n"
         return StreamRedactor(self._redact, boundary), StreamRedactor(self._redact, boundary)
 
     def _flush(self, record: Record, seq: int, at_s: float) -> None:
-        """The rest of the answer, before the run ends."""
+        """Pass on the pending end of the answer before the run ends."""
         if record.id in self._texts:
             text, reasoning = self._texts.pop(record.id)
             self._pass_on(record, seq, at_s, text.flush(), reasoning.flush())

@@ -1,6 +1,4 @@
-"""Conversations that are kept for their clients: items in the order in which they came. Knows nothing of what an item
-says.
-"""
+"""Storage of client conversations: ordered items, whose content the store does not interpret."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,13 +11,15 @@ from serving.runs.rows import now_us
 
 Json = dict[str, Any]
 MOST_ITEMS = 10_000
-"""Of one conversation."""
+"""Maximum number of items in a conversation."""
 MOST_BYTES = 16 * 2**20
-"""Of one conversation."""
+"""Size of a conversation in bytes from which it is full."""
 MOST_OF_TEAM, MOST_BYTES_OF_TEAM = 10_000, 2**30
-"""Conversations of a team, and what they hold."""
+"""Maximum number of conversations of a team, and their maximum total size in bytes."""
 MOST_BYTES_IN_MEMORY = 64 * 2**20
-"""Of one replica that has no store: the conversation that was not changed for longest makes room."""
+"""Maximum total size in bytes on a replica without a store. The least recently changed conversations are
+dropped.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +27,13 @@ class Conversation:
     """A conversation without its items.
 
     Args:
-        id: as clients name it.
-        account: whose.
-        made_us: when it was begun, in microseconds since 1970, UTC.
-        metadata: the client's own.
-        n_bytes: of its items.
-        n_items: that were ever added: of one that was removed its id is kept, so that no turn is added twice.
+        id: public id.
+        account: account of the owner.
+        made_us: creation time in microseconds since 1970.
+        metadata: metadata of the client.
+        n_bytes: total size of the items in bytes.
+        n_items: number of items that were ever added. Ids of removed items are kept, so that no turn is added
+            twice.
     """
 
     id: str
@@ -44,67 +45,76 @@ class Conversation:
 
     @property
     def is_full(self) -> bool:
-        """Whether it takes no more."""
+        """True if the conversation accepts no more items."""
         return self.n_bytes >= MOST_BYTES or self.n_items >= MOST_ITEMS
 
 
 class ConversationStore(Protocol):
-    """Keeps conversations. An item is an object with an `id`. All of it raises StoreUnavailable while the store is
-    away.
+    """Store of conversations. An item is an object with an `id`.
+
+    Every method raises `StoreUnavailable` if the store is unreachable.
     """
 
     async def create(self, conversation: Conversation) -> None:
-        """Keep a new one, without items."""
+        """Store a new conversation without items."""
         ...
 
     async def get(self, id: str) -> Conversation | None:
-        """The one of that id, if it is still kept."""
+        """Return a conversation, or None if it is not stored."""
         ...
 
     async def usage(self, account: Account) -> tuple[int, int]:
-        """How many the account's team has (without a team, the key), and how many bytes they hold."""
+        """Return the number and total bytes of the team's conversations, or of the key's if it has no team."""
         ...
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
-        """In place of what it has."""
+        """Replace the metadata of a conversation."""
         ...
 
     async def delete(self, id: str) -> None:
-        """Forget it and its items."""
+        """Delete a conversation and its items."""
         ...
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
-        """Add items to the end, all of them together; nothing where those of that turn were added before (also when
-        they have been removed since), and where there is no such conversation.
+        """Append items to a conversation atomically.
+
+        Do nothing if the conversation does not exist, or if items of `turn` were appended before, even if
+        they have been removed since.
         """
         ...
 
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
-        """Its items, the oldest first unless said otherwise; those after the one of the id `after`, in that order.
+        """Return items of a conversation, oldest first by default.
+
+        Args:
+            id: id of the conversation.
+            limit: maximum number of items, or None for all.
+            after: id of the item after which the list starts, in the chosen order.
+            newest_first: whether to reverse the order.
 
         Raises:
-            KeyError: there is no item `after`.
+            KeyError: the conversation has no item `after`.
         """
         ...
 
     async def item(self, id: str, item_id: str) -> Json | None:
-        """One of its items."""
+        """Return an item, or None if it does not exist."""
         ...
 
     async def remove_item(self, id: str, item_id: str) -> None:
-        """Forget one of its items."""
+        """Remove an item."""
         ...
 
 
 class MemoryConversations:
-    """A `ConversationStore` in the memory of one replica, gone with it."""
+    """`ConversationStore` in the memory of one replica. It is lost when the replica ends."""
 
     def __init__(self) -> None:
         self._kept = dict[str, Conversation]()
         self._items = dict[str, dict[str, Json | None]]()
-        """By conversation and id; None: removed."""
+        """Items by conversation id and item id. None marks a removed item."""
         self._turns = dict[str, set[str]]()
 
     async def create(self, conversation: Conversation) -> None:
@@ -114,8 +124,8 @@ class MemoryConversations:
 
     async def get(self, id: str) -> Conversation | None:
         """See `ConversationStore`."""
-        held = self._kept.get(id)
-        return replace(held, n_items=len(self._items[id])) if held else None
+        conversation = self._kept.get(id)
+        return replace(conversation, n_items=len(self._items[id])) if conversation else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""
@@ -139,8 +149,10 @@ class MemoryConversations:
         if turn:
             self._turns[id].add(turn)
         self._items[id] |= {item["id"]: item for item in items}
-        held = self._kept[id]
-        self._touch(replace(held, n_bytes=held.n_bytes + sum(map(len, map(orjson.dumps, items)))))
+        conversation = self._kept[id]
+        self._touch(
+            replace(conversation, n_bytes=conversation.n_bytes + sum(map(len, map(orjson.dumps, items))))
+        )
         while len(self._kept) > 1 and sum(each.n_bytes for each in self._kept.values()) > MOST_BYTES_IN_MEMORY:  # fmt: skip
             await self.delete(next(iter(self._kept)))
 
@@ -148,11 +160,11 @@ class MemoryConversations:
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
         """See `ConversationStore`."""
-        found = list(self._items.get(id, {}).items())
+        entries = list(self._items.get(id, {}).items())
         if newest_first:
-            found.reverse()
-        begin = 0 if after is None else _place([name for name, _ in found], after) + 1
-        return [item for _, item in found[begin:] if item is not None][:limit]
+            entries.reverse()
+        begin = 0 if after is None else _place([name for name, _ in entries], after) + 1
+        return [item for _, item in entries[begin:] if item is not None][:limit]
 
     async def item(self, id: str, item_id: str) -> Json | None:
         """See `ConversationStore`."""
@@ -163,17 +175,17 @@ class MemoryConversations:
         item = self._items.get(id, {}).get(item_id)
         if item is not None:
             self._items[id][item_id] = None
-            held = self._kept[id]
-            self._touch(replace(held, n_bytes=held.n_bytes - len(orjson.dumps(item))))
+            conversation = self._kept[id]
+            self._touch(replace(conversation, n_bytes=conversation.n_bytes - len(orjson.dumps(item))))
 
     def _touch(self, conversation: Conversation) -> None:
-        """Keep what has changed at the end."""
+        """Store a changed conversation as the most recent one."""
         self._kept.pop(conversation.id)
         self._kept[conversation.id] = conversation
 
 
 def new_conversation(id: str, account: Account, metadata: Mapping[str, str]) -> Conversation:
-    """One that begins now."""
+    """Return a new conversation that starts now."""
     return Conversation(id, account, now_us(), metadata)
 
 

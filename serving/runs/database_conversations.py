@@ -1,4 +1,4 @@
-"""Conversations in the store that all replicas share; see `ConversationStore`."""
+"""`ConversationStore` in the database that all replicas share."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -19,10 +19,11 @@ HELD, ITEM = conversation_table.c, conversation_item.c
 
 
 class DatabaseConversations:
-    """A `ConversationStore`. What is appended is appended one by one: the conversation's row is locked for it.
+    """`ConversationStore` in a database. Appends lock the row of the conversation, so that they run one after
+    another.
 
     Args:
-        store: of this replica.
+        store: store of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:
@@ -101,12 +102,12 @@ class DatabaseConversations:
         """See `ConversationStore`."""
         query = select(ITEM.body).where(ITEM.conversation_id == id, ITEM.body.is_not(None))
         if after is not None:
-            found = await self._store.read(
+            rows = await self._store.read(
                 select(ITEM.number).where(ITEM.conversation_id == id, ITEM.id == after)
             )
-            if not found:
+            if not rows:
                 raise KeyError(after)
-            number = found[0].number
+            number = rows[0].number
             query = query.where(ITEM.number < number if newest_first else ITEM.number > number)
         query = query.order_by(ITEM.number.desc() if newest_first else ITEM.number).limit(limit)
         return [orjson.loads(row.body) for row in await self._store.read(query)]

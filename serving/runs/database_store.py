@@ -1,8 +1,8 @@
-"""Records of runs in the store that all replicas share: readable on every one of them, also after the
-replica that ran them has ended.
+"""Run store in the database that all replicas share. Records can be read on every replica, and outlive the
+replica.
 
-Knows what this replica has not written yet, and looks after the runs of replicas that ended; what the tables have of a
-run is read in `stored_runs.py`.
+Combines the unwritten runs of this replica (`journal.py`) with the stored ones (`stored_runs.py`), and sweeps
+for the runs of replicas that have ended.
 """
 
 import asyncio
@@ -48,21 +48,22 @@ from serving.settings.sections import LimitSettings, StoreSettings
 logger = logging.getLogger("podium")
 
 WATCH_S = 0.5
-"""How often a replica with runs under way looks whether somebody asked for their end, or watches them."""
+"""Interval at which a replica polls for cancel and watch requests, while it has running runs."""
 REMOVE_S = 300.0
-"""How often what is not kept any more is removed."""
+"""Average interval of the removal of old data."""
 MOST_AT_ONCE = 50
-"""Runs of replicas that ended which are taken over in one go."""
+"""Maximum number of runs that one sweep takes over."""
 
 
 class DatabaseStore:
-    """A `RecordStore` over a database; see `aclose`.
+    """`RecordStore` in a database. Close it with `aclose`.
 
     Args:
-        store: of this replica.
-        limits: how many records, of how many bytes, may wait in memory while the store is away.
-        settings: what is kept, and for how long.
-        sweep_s: how often runs of replicas that ended are looked for.
+        store: store of this replica.
+        limits: returns the maximum number and bytes of records that may wait in memory while the store is
+            unreachable.
+        settings: retention settings.
+        sweep_s: interval of the sweep for runs of replicas that have ended.
         listener: the replica.
     """
 
@@ -84,7 +85,8 @@ class DatabaseStore:
         self._secrets_until_s = 0.0
         self._taking_over = asyncio.Lock()
         self._begun = set[str]()
-        """Runs that began here during a `take_over`. They may have ended since, and are no orphans."""
+        """Runs that started here during a `take_over`. They are not orphans, even if they have already ended.
+        """
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -92,7 +94,7 @@ class DatabaseStore:
         self._begin()
 
     def start(self) -> None:
-        """See `RecordStore.start`. Otherwise the first run begins it."""
+        """See `RecordStore.start`. If the store cannot contain runs yet, the first run starts the sweep."""
         if self._store.address.may_hold_something:
             self._begin()
 
@@ -141,7 +143,7 @@ class DatabaseStore:
         return await (await self._store.ledger()).writer.do(CLAIM, claim)
 
     async def release(self, claim: Claim) -> None:
-        """See `RecordStore.release`. It is done soon, not now."""
+        """See `RecordStore.release`. The release is queued and written later."""
         (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
 
     async def free(self, claim: Claim) -> bool:
@@ -157,15 +159,15 @@ class DatabaseStore:
         await (await self._store.ledger()).writer.do(KEEP_ANSWER, answer)
 
     async def put(self, records: RunRecords) -> None:
-        """See `RecordStore.put`. It is written soon, not now."""
+        """See `RecordStore.put`. The record is queued and written later."""
         self._journal.put(records)
 
     async def remove_texts(self, id: str) -> None:
-        """See `RecordStore.remove_texts`. What was not written yet is waited for."""
+        """See `RecordStore.remove_texts`. Waits briefly for a run that is not written yet."""
         if self._journal.find(id) is not None:
             await asyncio.sleep(4 * BATCH_S)
         if self._journal.find(id) is not None:
-            raise StoreUnavailable("The run was not written yet. Ask again.")
+            raise StoreUnavailable("The run is not stored yet. Retry.")
         await (await self._store.ledger()).writer.do(REMOVE_TEXTS, id)
 
     async def get(self, id: str) -> RunRecords | None:
@@ -175,11 +177,11 @@ class DatabaseStore:
         return await self._stored.get(id)
 
     async def _get_readable(self, id: str) -> RunRecords | None:
-        """As `get`; None too where the record is a newer version's, or damaged: the rest must go on all the same."""
+        """Return a run, or None if it is missing or unreadable, so that one bad record does not stop a sweep."""
         try:
             return await self.get(id)
         except UnreadableRecord as exc:
-            logger.error("the run %s cannot be gone on with here: %s", id, exc)
+            logger.error("Cannot read run %s: %s", id, exc)
             return None
 
     async def newest(
@@ -187,7 +189,7 @@ class DatabaseStore:
     ) -> RunPage:
         """See `RecordStore.newest`."""
         page = await self._stored.newest(limit, caller, before, run_filter)
-        found = {records.record.id: records for records in page.runs}
+        runs = {records.record.id: records for records in page.runs}
         for records in self._journal.waiting():
             record = records.record
             if (
@@ -195,8 +197,8 @@ class DatabaseStore:
                 and run_filter.matches(records)
                 and page.covers(place(record), before)
             ):
-                found[record.id] = without_content(records)
-        return page_of(found.values(), limit, page.end)
+                runs[record.id] = without_content(records)
+        return page_of(runs.values(), limit, page.end)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
@@ -228,7 +230,7 @@ class DatabaseStore:
         return await writer.do(CANCEL_RUN, id)
 
     async def _tell_end(self, id: str) -> None:
-        """Of a run that waited and was ended here."""
+        """Notify the listener that this replica has ended a run that waited."""
         if (records := await self._get_readable(id)) is not None:
             self._listener.on_wait_end(records)
 
@@ -273,24 +275,25 @@ class DatabaseStore:
         await self._journal.aclose()
 
     async def sweep(self) -> int:
-        """Mark the runs of replicas that ended as lost; gives how many.
+        """Expire runs that waited too long, and mark runs of ended replicas as lost. Return the number of
+        lost runs.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         writer = (await self._store.ledger()).writer
         for id in await writer.do(EXPIRE, self._settings.waiting_bytes_per_team):
             await self._tell_end(id)
         lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
         if lost:
-            logger.warning("%d runs were lost with the routers that ran them", lost)
+            logger.warning("Marked %d runs of stopped routers as lost", lost)
         return lost
 
     async def take_over(self) -> int:
-        """Continue the runs of replicas that ended which outlive them; gives how many.
+        """Take over kept runs of ended replicas and continue them here. Return their number.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         async with self._taking_over:
             self._begun.clear()
@@ -302,7 +305,9 @@ class DatabaseStore:
             if self._is_here(id):
                 continue
             records = await self._get_readable(id)
-            if records is None:  # after a few replicas it is given up
+            if (
+                records is None
+            ):  # another replica may be able to read it; after a few attempts it is marked as lost
                 await writer.do(LEAVE_RUN, id)
                 continue
             newest, paid_usd = await self._stored.newest_seq(id), await self._stored.paid_usd(id)
@@ -311,18 +316,20 @@ class DatabaseStore:
                 self.keep(id, newest)
                 self._listener.on_orphan(records, paid_usd)
         if taken:
-            logger.warning("%d runs of routers that ended go on here", taken)
+            logger.warning("Continuing %d runs of stopped routers", taken)
         return taken
 
     def _is_here(self, id: str) -> bool:
-        """Return whether a run of this replica is no orphan: it is under way, about to be, not all written, or has just ended."""
+        """Return whether a run of this replica is not an orphan: it is starting, running, partly unwritten or
+        just ended.
+        """
         return id in self._begun or self._journal.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
-        """Remove what the settings do not keep any more at a time, by default now; gives how many rows.
+        """Remove the data whose retention is over at `at_us`, by default now. Return the number of rows.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unreachable.
         """
         writer, removed = (await self._store.ledger()).writer, 0
         retention = Retention.of(self._settings, at_us, await self._stored.content_days())
@@ -338,7 +345,7 @@ class DatabaseStore:
 
     async def _sweep_on(self) -> None:
         while True:
-            with suppress(StoreUnavailable, StoreError):  # the writer has logged it
+            with suppress(StoreUnavailable, StoreError):  # logged by the writer
                 await self.sweep()
                 await self.take_over()
             await asyncio.sleep(self._sweep_s)

@@ -1,4 +1,4 @@
-"""A dict in which nobody's entries push out those of somebody who has fewer."""
+"""Dict whose entries have owners, so that an owner with many entries does not evict those of others."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, MutableMapping
@@ -9,24 +9,26 @@ V = TypeVar("V")
 
 
 class FairDict(MutableMapping[K, V], Generic[K, V]):
-    """Entries in the order they came, each of them somebody's for as long as it is here.
+    """Mapping in insertion order, with an owner for each entry.
 
     Args:
-        owner_of: whose an entry is.
+        owner_of: returns the owner of an entry. It must not change while the entry is in the mapping.
     """
 
     def __init__(self, owner_of: Callable[[K, V], str]) -> None:
         self._owner_of = owner_of
         self._entries = dict[K, V]()
         self._keys = dict[str, OrderedDict[K, None]]()
-        """By owner; each has one at least."""
+        """Keys by owner, in insertion order. Owners without entries are removed."""
 
     def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
-        """Which entry is to go where there is no more room: the oldest of the owner whose entries are most."""
+        """Return the key to evict next: the oldest entry of the owner with the most entries, or the largest
+        `size`.
+        """
         return next(iter(max(self._keys.values(), key=size)))
 
     def pop_down_to(self, most: int) -> None:
-        """Take out what is to go until there are no more than `most`."""
+        """Evict entries until at most `most` are left."""
         while len(self) > most:
             del self[self.oldest()]
 
@@ -34,7 +36,7 @@ class FairDict(MutableMapping[K, V], Generic[K, V]):
         return self._entries[key]
 
     def __setitem__(self, key: K, value: V) -> None:
-        """A key that is there keeps its place."""
+        """Set an entry. An existing key keeps its position."""
         self._entries[key] = value
         self._keys.setdefault(self._owner_of(key, value), OrderedDict())[key] = None
 

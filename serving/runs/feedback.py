@@ -1,6 +1,7 @@
-"""What people say of runs: was the answer good, and what had been the right one.
+"""Feedback on runs: whether the answer was good, and what the right answer would have been.
 
-One a run and a key; a later one takes its place. Its texts go with the texts of the run, the rest with the run.
+There is one entry per run and key, and a later one replaces it. Its texts are removed with the texts of the
+run, the rest with the run.
 """
 
 import json
@@ -17,16 +18,16 @@ from serving.database.writer import Operation, PostgresConnection
 
 @dataclass(frozen=True, slots=True)
 class Feedback:
-    """What somebody says of a run.
+    """Feedback on a run.
 
     Args:
-        run_id: of the run.
-        key_id: whose it is; empty where no key was asked for.
-        made_us: when it was given.
-        score: from 0, bad, to 1, good; None: none.
-        labels: words of the team's own.
-        comment: text; empty: none.
-        expected: what had been the right answer; empty: not said.
+        run_id: id of the run.
+        key_id: id of the key that sent it, or "" if keys are off.
+        made_us: time in microseconds since 1970.
+        score: from 0 (bad) to 1 (good), or None.
+        labels: labels that the team defines.
+        comment: comment, or "".
+        expected: the right answer, or "".
     """
 
     run_id: str
@@ -45,22 +46,30 @@ OF_RUN = select(run_feedback).order_by(run_feedback.c.made_us)
 
 
 def load_feedback(row: Row[Any]) -> Feedback:
-    """What a row of the table says."""
+    """Return the feedback of a row."""
     labels = tuple(json.loads(row.labels))
     return Feedback(row.run_id, row.key_id, row.made_us, row.score, labels, row.comment, row.expected)
 
 
-def _values(said: Feedback) -> tuple[object, ...]:
-    labels = json.dumps(said.labels)
-    return (said.run_id, said.key_id, said.made_us, said.score, labels, said.comment, said.expected)
+def _values(feedback: Feedback) -> tuple[object, ...]:
+    labels = json.dumps(feedback.labels)
+    return (
+        feedback.run_id,
+        feedback.key_id,
+        feedback.made_us,
+        feedback.score,
+        labels,
+        feedback.comment,
+        feedback.expected,
+    )
 
 
 async def _give(connection: PostgresConnection, items: Sequence[Feedback]) -> list[None]:
     marks = ", ".join(f"${n}" for n in range(1, len(COLUMNS) + 1))
     statement = PUT.format(", ".join(COLUMNS), marks, NEWER)
     async with connection.transaction():
-        for said in items:
-            await connection.execute(statement, *_values(said))
+        for feedback in items:
+            await connection.execute(statement, *_values(feedback))
     return [None] * len(items)
 
 
@@ -71,4 +80,4 @@ def _give_sqlite(connection: sqlite3.Connection, items: Sequence[Feedback]) -> l
 
 
 GIVE_FEEDBACK: Operation[Feedback, None] = Operation("feedback", _give, _give_sqlite)
-"""Keep what somebody says of a run, in place of what the same key said before."""
+"""Store feedback. Replaces earlier feedback of the same key on the run."""

@@ -1,8 +1,8 @@
-"""What happens in the runs of one replica, written to the store soon, off the way of the clients.
+"""Write-behind journal: writes the events of this replica's runs to the store, outside the path of requests.
 
-Everything of a run that comes together in `BATCH_S` is one row; all runs of the replica share a transaction.
-While the store is away it waits here: as many runs, of as many bytes, as `limits.records` and `limits.records_bytes`
-say. A run that waits keeps its place and its bytes (`places.py`).
+Events of a run within `BATCH_S` form one row, and all runs of the replica share a transaction. While the
+store is unreachable, ended runs wait in memory, up to `limits.records` and `limits.records_bytes`. A run
+keeps its slot and its share of the memory budget until it is written (`places.py`).
 """
 
 import asyncio
@@ -33,36 +33,39 @@ from serving.settings.sections import LimitSettings
 logger = logging.getLogger("podium")
 
 BATCH_S = 0.06
-"""Between something that happens and its being written."""
+"""Delay between an event and its write."""
 SLICE_S, LONGEST_SLICE_S = 0.001, 0.01
-"""How long runs are packed without a pause, on a loop that is idle and at most; one run more than that."""
+"""Time for packing runs before the event loop gets a pause: on an idle loop, and at most."""
 AT_ONCE = 256
-"""So many runs are packed before new ones are looked for: on a busy loop packing thousands takes seconds."""
+"""Maximum number of runs per batch. On a busy loop, packing thousands takes seconds, and new runs go first.
+"""
 AGAIN_S = 0.5
-"""Between two attempts to write to a store that is away."""
+"""Delay between attempts to write to an unreachable store."""
 WRITTEN_WITHIN_S = 10.0
-"""How long an answer waits for the beginning of its run to be written."""
+"""Maximum wait of a response for the start of its run to be written."""
 LATE_FOR_S, LOOK_S = 5.0, 0.01
-"""How long a client waits for a run that is late, and between two looks whether it still is: a router that is behind catches up sooner,
-and a store that hangs is no reason to show nothing.
+"""Maximum wait of a client for an overdue run, and the polling interval. A replica that is behind catches up
+sooner, and a store that hangs must not block answers.
 """
 LATE_S = 0.09
-"""A run of which nothing is written so long after it began is late. A little less than `limits.first_byte_s` by default, after which
-its client is told of it.
+"""Age at which a run without a write is overdue. A little below the default of `limits.first_byte_s`, after
+which the client learns of the run.
 """
 FLUSH_S = 5.0
-"""How long a journal that is closed tries to write what it still has."""
-NOT_WRITTEN = "The store cannot be reached, and a request in the background is written down before it is accepted. Try again."
+"""Maximum time for the last writes when the journal is closed."""
+NOT_WRITTEN = (
+    "The store is unreachable, and a background request must be stored before it is accepted. Retry later."
+)
 
 
 class RunJournal:
-    """See the module; see `aclose`.
+    """Journal of this replica's runs. Close it with `aclose`.
 
     Args:
-        store: where it is written.
-        limits: how many runs that have ended, of how many bytes, may wait for a store that is away.
-        listener: the replica. It gets the events of a run before they are written, and those of a run that outlives its
-            replica once they are.
+        store: store of this replica.
+        limits: returns the maximum number and bytes of ended runs that may wait for an unreachable store.
+        listener: the replica. It gets events before they are written. Events of a run that outlives its
+            replica it gets after they are written.
     """
 
     def __init__(
@@ -74,16 +77,16 @@ class RunJournal:
         self._store, self._limits, self._listener = store, limits, listener or StoreListener()
         self._runs = dict[str, Noted]()
         self._ended = FairDict[str, Noted](lambda _, run: run.key_id)
-        """Those of them that have ended."""
+        """Runs that have ended and are not written yet. A subset of `_runs`."""
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_away, self._is_behind, self._n_dropped = False, False, 0
         self._hangs = False
-        """Whether somebody waited in vain for a run that was late, and nothing was written since."""
+        """True if a wait for an overdue run timed out and nothing was written since."""
 
     @property
     def under_way(self) -> bool:
-        """Whether a run of this replica has not ended."""
+        """True if a run of this replica has not ended."""
         return any(run.final is None for run in self._runs.values())
 
     @property
@@ -104,31 +107,31 @@ class RunJournal:
         return self._is_away and any(run.is_waiting for run in self._runs.values())
 
     def waiting(self) -> Iterator[RunRecords]:
-        """Runs that have ended and are not written yet."""
+        """Return the runs that have ended and are not written yet."""
         return (run.final for run in self._ended.values() if run.final is not None)
 
     def find(self, id: str) -> RunRecords | None:
-        """One of `waiting`."""
+        """Return a run that has ended and is not written yet, or None."""
         run = self._runs.get(id)
         return run.final if run else None
 
     def has(self, id: str) -> bool:
-        """Whether the run is under way here, or not all written."""
+        """Return whether the run is running here or not completely written."""
         return id in self._runs
 
     def begin(self, id: str, seq: int = 0, *, is_kept: bool = False) -> None:
-        """Expect a run.
+        """Register a run that is about to start or continue.
 
         Args:
-            id: of the run.
-            seq: of its newest item that another replica wrote.
+            id: id of the run.
+            seq: number of the newest item that another replica wrote, or 0.
             is_kept: see `Noted.is_kept`.
         """
         self._remove(id)
         self._runs[id] = Noted(seq, is_kept=is_kept)
 
     def forget(self, id: str) -> None:
-        """A run that was expected has not begun."""
+        """Undo `begin`, because the run has not started."""
         self._drop(id)
 
     async def wait_until_written(self, id: str) -> None:
@@ -204,15 +207,15 @@ class RunJournal:
             self._drop_oldest()
 
     async def suspend(self, records: RunRecords, drop_us: int, body: bytes) -> None:
-        """Write a run down that is to wait, with all that has happened in it.
+        """Write a suspended run with its pending events.
 
         Args:
-            records: of the run, as they may be kept.
-            drop_us: until when it waits.
-            body: all of it, exactly as it is.
+            records: records of the run, redacted for storage.
+            drop_us: end of the wait, in microseconds since 1970.
+            body: packed records, unredacted.
 
         Raises:
-            StoreUnavailable: the store is away. Nothing of it is lost here.
+            StoreUnavailable: the store is unreachable. The journal keeps the run.
         """
         id = records.record.id
         run = self._runs.setdefault(id, Noted())
@@ -227,7 +230,7 @@ class RunJournal:
             self._take_result(id, written)
 
     async def aclose(self) -> None:
-        """Write what is waiting, for a few seconds at most."""
+        """Write pending runs for at most `FLUSH_S` seconds, and stop."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -236,7 +239,7 @@ class RunJournal:
                 await self._idle.wait()
         await end_task(task)
         if left := [id for id, run in self._runs.items() if run.is_waiting]:
-            logger.error("the store was away to the end: %d runs were not written", len(left))
+            logger.error("Store unreachable at shutdown; %d runs were not written", len(left))
 
     def _begin_writing(self) -> None:
         self._wake.set()
@@ -249,7 +252,7 @@ class RunJournal:
             await self._wake.wait()
             await asyncio.sleep(AGAIN_S if self._is_away else 0 if self._is_behind else BATCH_S)
             self._wake.clear()
-            most = 1 if self._is_away else AT_ONCE  # one is enough to learn whether the store is back
+            most = 1 if self._is_away else AT_ONCE  # one run is enough to learn whether the store is back
             waiting = self._take(most)
             n_packed = await self._write_all(waiting)
             if len(waiting) == most:  # there may be more
@@ -259,8 +262,10 @@ class RunJournal:
                 self._idle.set()
 
     def _take(self, most: int) -> list[tuple[str, Noted]]:
-        """Runs of which something waits: first new ones, since a client may have seen the id of a run, and after a kill only what is
-        written says what became of it; then those that were packed longest ago, for whom half of the places are.
+        """Return up to `most` runs with something to write.
+
+        New runs go first: their client may know the id already, and after a crash only the store knows the
+        run. At least half of the batch is for older runs, those packed longest ago first.
         """
         waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
         waiting.sort(key=lambda each: each[1].packed_s)
@@ -280,8 +285,10 @@ class RunJournal:
         return len(packed)
 
     async def _pack_all(self, waiting: list[tuple[str, Noted]]) -> AsyncGenerator[Packed]:
-        """Pack in slices, and leave the loop to requests for as long after each: packing waits for nobody, and
-        a batch of it would hold up every answer. A busy loop comes back late, so that the next slice is a quarter of that.
+        """Pack runs in slices, and yield the event loop for the same time after each, because packing blocks
+        it.
+
+        If a busy loop returns late, the next slice is a quarter of the delay.
         """
         loop = asyncio.get_running_loop()
         began_s, slice_s = loop.time(), SLICE_S
@@ -289,7 +296,7 @@ class RunJournal:
             run.packed_s = loop.time()
             try:
                 packed, items = pack(id, run)
-            except Exception as exc:  # noqa: BLE001 (of this run alone, and the others are not to suffer)
+            except Exception as exc:  # noqa: BLE001 (a fault of one run must not stop the others)
                 self._give_up(id, exc)
                 continue
             if items and not run.is_kept:
@@ -298,14 +305,14 @@ class RunJournal:
                 yield packed
             if (took_s := loop.time() - began_s) > slice_s:
                 back_s = loop.time() + took_s
-                await asyncio.sleep(0)  # a timer would cost a busy loop three turns
+                await asyncio.sleep(0)  # on a busy loop, a timer would take three iterations
                 if (left_s := back_s - loop.time()) > 0:
                     await asyncio.sleep(left_s)
                 began_s = loop.time()
                 slice_s = min(max(SLICE_S, (began_s - back_s) / 4), LONGEST_SLICE_S)
 
     def _give_up(self, id: str, error: BaseException) -> None:
-        logger.error("the run %s cannot be written", id, exc_info=error)
+        logger.error("Cannot write run %s", id, exc_info=error)
         self._drop(id)
 
     def _drop(self, id: str) -> None:
@@ -323,7 +330,7 @@ class RunJournal:
             written = await writer.do(WRITE, packed.write)
         except (StoreUnavailable, StoreError) as exc:
             if not self._is_away:
-                logger.error("runs are not written, and kept in memory: %s", getattr(exc, "detail", exc))
+                logger.error("Store unreachable; runs wait in memory: %s", getattr(exc, "detail", exc))
             self._is_away = True
             self._wake.set()
             run.tried.set()
@@ -331,12 +338,12 @@ class RunJournal:
         self._is_away = self._hangs = False
         run.is_begun = True
         run.tried.set()
-        if self._runs.get(packed.id) is not run:  # it was suspended meanwhile, and all of it is written
+        if self._runs.get(packed.id) is not run:  # suspended in the meantime, and completely written
             return
         del run.rows[: len(packed.write.events)]
-        told, run.untold = run.untold[: packed.untold], run.untold[packed.untold :]
-        if told:
-            self._listener.on_items(packed.id, told)
+        written_items, run.untold = run.untold[: packed.untold], run.untold[packed.untold :]
+        if written_items:
+            self._listener.on_items(packed.id, written_items)
         if packed.final is not None and run.final is packed.final:
             self._remove(packed.id)
             self._listener.on_items(packed.id, ())
@@ -351,7 +358,9 @@ class RunJournal:
             self._listener.on_taken_over(id)
 
     def _drop_oldest(self) -> None:
-        """Forget runs while the store is away, rather than fill the memory: the oldest of the key that has most."""
+        """Drop runs above the memory limits while the store is unreachable: the oldest of the key with the
+        most.
+        """
         limits = self._limits()
         n_bytes = self.unwritten_bytes().total()
         while len(self._ended) > 1 and (
@@ -363,8 +372,8 @@ class RunJournal:
             self._n_dropped += 1
             if self._n_dropped.bit_count() == 1:  # at each doubling
                 logger.error(
-                    "the store is away, and its runs are more than limits.records or limits.records_bytes: "
-                    "%d records of runs were dropped",
+                    "Store unreachable, and unwritten runs exceed limits.records or limits.records_bytes; "
+                    "%d run records were dropped",
                     self._n_dropped,
                 )
 

@@ -1,8 +1,7 @@
-"""A page of the list of runs, from the database: how far back one request looks for it.
+"""Paged list of stored runs, with bounded time per request.
 
-Runs are looked at from the newest back, window by window, until the page is full or enough time has gone: what only
-one old run among a million matches costs several short requests then, none of them long. Knows nothing of runs that
-are not written yet.
+Runs are searched from the newest back, in windows, until the page is full or the time is over. A filter that
+matches only one old run of a million then takes several short requests and no long one.
 """
 
 import time
@@ -18,14 +17,14 @@ from serving.runs.run_filter import RunFilter
 from serving.runs.store import Place
 
 FIRST_RUNS = 1_000
-"""Of the first window: what people look for is recent."""
+"""Size of the first window. Most searches are for recent runs."""
 MOST_RUNS = 50_000
-"""Of a window, each four times as large as the one before."""
+"""Maximum size of a window. Each is four times as large as the one before."""
 ENOUGH_S = 0.3
-"""No window is begun once so long was looked."""
+"""Time after which no further window is searched."""
 
 Ask = Callable[[Select[*tuple[Any, ...]]], Awaitable[Sequence[Row[Any]]]]
-"""Ask the database."""
+"""Function that executes a query."""
 
 
 async def list_rows(
@@ -36,8 +35,10 @@ async def list_rows(
     run_filter: RunFilter,
     enough_s: float = ENOUGH_S,
 ) -> tuple[list[Row[Any]], Place | None]:
-    """Up to `limit` runs that began before a place, as `status`, `numbers`, `made_us`, `id` and `billed`, the newest first; and where
-    the list goes on, with what is before it (None: nothing is).
+    """Return up to `limit` runs before a place, newest first, and the place at which the next page starts.
+
+    The columns are `status`, `numbers`, `made_us`, `id` and `billed`. The place is None at the end of the
+    list.
     """
     base = (visible(caller), *among(run_filter))
     filters = conditions(run_filter)
@@ -57,7 +58,7 @@ async def list_rows(
 async def _end_of_window(
     ask: Ask, base: tuple[ColumnElement[bool], ...], before: Place | None, n_runs: int
 ) -> Place | None:
-    """The last of so many runs; None: there are fewer."""
+    """Return the place of the last of `n_runs` runs, or None if there are fewer."""
     query = select(run.c.made_us, run.c.id).where(*base, *_between(None, before))
     query = query.order_by(run.c.made_us.desc(), run.c.id.desc()).offset(n_runs - 1).limit(1)
     row = next(iter(await ask(query)), None)
@@ -72,11 +73,11 @@ def _newest_first(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
 
 
 def _between(end: Place | None, before: Place | None) -> list[ColumnElement[bool]]:
-    """From `end` on, and before `before`."""
+    """Return the conditions for runs from `end` (inclusive) up to `before` (exclusive)."""
     position = tuple_(run.c.made_us, run.c.id)
-    found: list[ColumnElement[bool]] = []
+    bounds: list[ColumnElement[bool]] = []
     if end is not None:
-        found.append(position >= tuple_(literal(end[0]), literal(end[1])))
+        bounds.append(position >= tuple_(literal(end[0]), literal(end[1])))
     if before is not None:
-        found.append(position < tuple_(literal(before[0]), literal(before[1])))
-    return found
+        bounds.append(position < tuple_(literal(before[0]), literal(before[1])))
+    return bounds

@@ -1,4 +1,4 @@
-"""Records in the memory of one replica."""
+"""Run store in the memory of one replica."""
 
 import dataclasses
 import heapq
@@ -30,11 +30,13 @@ from serving.shares import in_slices
 
 
 class MemoryStore:
-    """The newest runs of this replica, in its memory; gone with it. Where there is no more room, the key that has most
-    loses its oldest: what one key asks pushes out nothing of a key that asks little.
+    """Run store in memory, with the newest runs of this replica. It is lost when the replica ends.
+
+    When the store is full, the oldest run of the key with the most runs is dropped. A busy key therefore
+    cannot evict the runs of a quiet one.
 
     Args:
-        limits: how many are kept, and how many bytes of them; asked at every `put`, because settings change.
+        limits: returns the limits of records and bytes. Called at every `put`, because settings change.
         listener: the replica.
     """
 
@@ -55,7 +57,7 @@ class MemoryStore:
         self._listener = listener or StoreListener()
 
     def start(self) -> None:
-        """See `RecordStore.start`. There is no other replica."""
+        """Do nothing, because there is no other replica."""
 
     def keep(self, id: str, seq: int = 0) -> None:
         """See `RecordStore.keep`."""
@@ -67,7 +69,7 @@ class MemoryStore:
         return 0
 
     def unwritten_bytes(self) -> Counter[str]:
-        """See `RecordStore.unwritten_bytes`. Nothing is written, and `limits.records_bytes` bounds what is kept."""
+        """Return no bytes: nothing is written, and `limits.records_bytes` bounds the memory."""
         return Counter()
 
     @property
@@ -80,16 +82,16 @@ class MemoryStore:
         self._kept.discard(id)
 
     async def wait_until_written(self, id: str) -> None:
-        """See `RecordStore.wait_until_written`. There is no other replica."""
+        """Do nothing, because there is no other replica."""
 
     async def wait_while_late(self, id: str) -> None:
-        """See `RecordStore.wait_while_late`. Nothing is written."""
+        """Do nothing, because nothing is written."""
 
     async def claim(self, claim: Claim) -> Claim:
-        """See `RecordStore.claim`. As many as there may be records are remembered."""
-        found = self._claims.setdefault((claim.account, claim.name), claim)
+        """See `RecordStore.claim`. At most `limits.records` claims are stored."""
+        current = self._claims.setdefault((claim.account, claim.name), claim)
         self._claims.pop_down_to(self._limits().records)
-        return found
+        return current
 
     async def release(self, claim: Claim) -> None:
         """See `RecordStore.release`."""
@@ -97,30 +99,30 @@ class MemoryStore:
             del self._claims[claim.account, claim.name]
 
     async def free(self, claim: Claim) -> bool:
-        """See `RecordStore.free`. Its replica is this one, and lives."""
+        """Return False, because the claim's replica is this one."""
         return False
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """See `RecordStore.find_answer`."""
-        found = self._answers.get((owner, asked))
-        return found.run_id if found and found.drop_us > now_us() else None
+        answer = self._answers.get((owner, asked))
+        return answer.run_id if answer and answer.drop_us > now_us() else None
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
-        """See `RecordStore.keep_answer`. As many as there may be records are remembered."""
+        """See `RecordStore.keep_answer`. At most `limits.records` answers are stored."""
         key = (answer.owner, answer.asked)
-        self._answers.pop(key, None)  # it is the newest now
+        self._answers.pop(key, None)  # moves the key to the end, as the newest
         self._answers[key] = answer
         self._answers.pop_down_to(self._limits().records)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`. Events are what the record is made of, so they weigh little beside it."""
+        """See `RecordStore.note`. Events share their texts with the record, so their size is not counted."""
         if record.parent is not None:
             return
         if isinstance(event, AnswerDelta) and record.id not in self._kept:
             self._said.setdefault(record.id, AnswerSoFar()).add(event)
             return
         if isinstance(event, StepRestarted):
-            self._said.pop(record.id, None)  # it is said again
+            self._said.pop(record.id, None)  # the restarted step sends its answer again
         items = self._items.setdefault(record.id, [])
         self._add(record.id, Item(len(items) + 1, record.id, event, None if items else record))
 
@@ -167,9 +169,9 @@ class MemoryStore:
             self._runs[id] = without_content(self._runs[id])
             self._bytes[id] = weight(self._runs[id])
             self._items.pop(id, None)
-            said = self._feedback.get(id, {})
+            entries = self._feedback.get(id, {})
             self._feedback[id] = {
-                key: dataclasses.replace(each, comment="", expected="") for key, each in said.items()
+                key: dataclasses.replace(each, comment="", expected="") for key, each in entries.items()
             }
 
     async def get(self, id: str) -> RunRecords | None:
@@ -184,7 +186,7 @@ class MemoryStore:
         return records
 
     def _drop_us(self, id: str) -> int:
-        """Until when a run waits; 0: it does not."""
+        """Return the time until which a run waits, in microseconds since 1970, or 0 if it does not wait."""
         return self._suspended[id][0] if id in self._suspended else 0
 
     async def newest(
@@ -205,12 +207,12 @@ class MemoryStore:
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`."""
         items = [item for item in self._items.get(id, []) if item.seq > after]
-        kept = self._runs.get(id)
-        waits = kept is not None and kept.record.status == "waiting" and self._drop_us(id) >= now_us()
-        return EventPage(items, is_over=kept is not None and not waits)
+        run = self._runs.get(id)
+        waits = run is not None and run.record.status == "waiting" and self._drop_us(id) >= now_us()
+        return EventPage(items, is_over=run is not None and not waits)
 
     async def give_feedback(self, feedback: Feedback) -> None:
-        """See `RecordStore.give_feedback`. It goes with the run."""
+        """See `RecordStore.give_feedback`. Feedback is dropped with its run."""
         self._feedback.setdefault(feedback.run_id, {})[feedback.key_id] = feedback
 
     async def feedback(self, id: str) -> list[Feedback]:
@@ -218,7 +220,7 @@ class MemoryStore:
         return sorted(self._feedback.get(id, {}).values(), key=lambda each: each.made_us)
 
     async def cancel(self, id: str) -> bool:
-        """See `RecordStore.cancel`: there is no other replica, but it may wait."""
+        """See `RecordStore.cancel`. Cancels only runs that wait, because there is no other replica."""
         _, records = self._suspended.pop(id, (0, None))
         if records is not None:
             await self._end_waiting(records, "cancelled")
@@ -230,7 +232,7 @@ class MemoryStore:
         self._listener.on_wait_end(ended)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
-        """See `RecordStore.suspend`. As many wait as there may be records; those that waited too long end here."""
+        """See `RecordStore.suspend`. Also ends expired runs. At most `limits.records` runs can wait."""
         at_us = now_us()
         for id in [id for id, (drop_us, _) in self._suspended.items() if drop_us <= at_us]:
             await self._end_waiting(self._suspended.pop(id)[1], "expired")
@@ -262,27 +264,31 @@ class MemoryStore:
 
 
 def place(record: Record) -> Place:
-    """Where a run stands in lists."""
+    """Return the position of a run in lists."""
     return made_us(record), record.id
 
 
-def page_of(found: Iterable[RunRecords], limit: int, end: Place | None = None) -> RunPage:
-    """The first `limit` of runs that were found, in any order, in a list that goes on at `end` at the latest."""
-    newest = sorted(found, key=lambda run: place(run.record), reverse=True)
+def page_of(runs: Iterable[RunRecords], limit: int, end: Place | None = None) -> RunPage:
+    """Return a page of the `limit` newest runs.
+
+    Args:
+        runs: runs in any order.
+        limit: maximum number of runs.
+        end: end of the page if there are no more than `limit` runs.
+    """
+    newest = sorted(runs, key=lambda run: place(run.record), reverse=True)
     shown = newest[:limit]
     return RunPage(shown, place(shown[-1].record) if len(newest) > limit else end)
 
 
 BYTES_BESIDE_TEXT = 4_000
-"""Of a record: numbers, names, objects."""
+"""Estimated size of a record without its texts."""
 BYTES_A_LOGPROB = 150
-"""Of a token and its probability."""
+"""Estimated size of a token with its probability."""
 
 
 def weight(records: RunRecords) -> int:
-    """About how many bytes of memory a run holds. A text that several steps were shown is one object, and
-    counts once.
-    """
+    """Estimate the memory of a run in bytes. A text that several steps share is one object and counts once."""
     texts = {id(text): sys.getsizeof(text) for record in records for text in _texts(record)}
     n_likely = sum(
         1 + len(token.top) for record in records for call in record.calls for token in call.logprobs
@@ -320,7 +326,7 @@ def _of(messages: tuple[Message, ...]) -> Iterator[str]:
                     yield url
                     yield text or ""
                 case ToolResult():
-                    pass  # its parts come by themselves
+                    pass  # `all_parts` lists its parts as well
 
 
 def _texts_in(value: Any) -> Iterator[str]:

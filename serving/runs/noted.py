@@ -1,4 +1,4 @@
-"""What of a run is not written to the store yet, and how it is packed for it."""
+"""Buffer of a run's unwritten events, and their row encoding."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -11,24 +11,25 @@ from serving.runs.statements import RunWrite, run_write
 
 @dataclass(slots=True, eq=False)
 class Noted:
-    """A run of this replica that is under way, or not all written.
+    """Run of this replica that is running or not completely written.
 
     Args:
-        seq: of its newest item.
-        items: not written yet.
-        rows: of items that could not be written; they stay as they are, because perhaps they were.
-        untold: items of a run that another replica may go on with: nobody is told of them before they are written, because it
-            goes on from what is written, and gives their numbers to others.
-        records: as they are now, its own and those of the runs inside it.
-        final: its records once it has ended.
-        final_bytes: about how many bytes of memory these hold.
-        is_kept: whether it outlives its client, so that pieces of the answer are written too.
-        is_watched: whether somebody watches it, so that they are from now on.
-        said: of its answer, what is not to be written unless somebody watches.
-        noted_s: when the first of it was noted here, by `time.monotonic`; 0: nothing was.
-        packed_s: when it was last packed, by the loop's clock; 0: never.
-        tried: set once something of it was written, or could not be.
-        is_begun: whether something of it was written.
+        seq: number of the newest item.
+        items: items that are not packed into rows yet.
+        rows: rows that are not confirmed as written. They are never repacked, because a failed write may have
+            succeeded.
+        untold: items of a kept run that the listener gets only after they are written. If another replica
+            takes over, it continues from the stored items and reuses the numbers of the others.
+        records: current records of the run and of the runs nested in it, by id.
+        final: records once the run has ended.
+        final_bytes: estimated memory of `final` in bytes.
+        is_kept: whether the run outlives its client, so that pieces of its answer are written, too.
+        is_watched: whether a client watches the run, so that pieces of its answer are written from now on.
+        said: pieces of the answer that are written only if a client starts to watch.
+        noted_s: time (`time.monotonic`) of the first note, or 0.
+        packed_s: time of the last packing, by the clock of the event loop, or 0.
+        tried: set after the first write, successful or not.
+        is_begun: whether a write of the run has succeeded.
     """
 
     seq: int = 0
@@ -48,30 +49,30 @@ class Noted:
 
     @property
     def key_id(self) -> str:
-        """The key that asked, once it has ended."""
+        """Id of the calling key once the run has ended, or ""."""
         return self.final.record.account.key_id if self.final else ""
 
     @property
     def n_bytes(self) -> int:
-        """About how many bytes of memory it holds, once it has ended."""
+        """Estimated memory of an ended run in bytes."""
         return self.final_bytes + sum(len(row.body) for row in self.rows)
 
     @property
     def is_waiting(self) -> bool:
-        """Whether something of it is to be written."""
+        """True if the run has something to write."""
         return bool(self.items or self.rows or self.final)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """A run as it was when it was packed.
+    """Snapshot of a run for one write.
 
     Args:
-        id: of the run.
-        run: whose `rows` begin with those of `write`.
-        untold: so many of its items wait to be told.
-        final: its records, where it had ended by then.
-        write: for the store.
+        id: id of the run.
+        run: the run, whose `rows` begin with the rows of `write`.
+        untold: number of `run.untold` items that this write covers.
+        final: records of the run if it had ended, or None.
+        write: the write for the store.
     """
 
     id: str
@@ -82,7 +83,9 @@ class Packed:
 
 
 def pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
-    """What is to be written of a run, None: nothing yet; and what of it is new."""
+    """Pack a run for a write. Return the write, or None if the run cannot be written yet, and the newly
+    packed items.
+    """
     records = run.final or current_records(id, run)
     if records is None:
         return None, []
@@ -96,7 +99,7 @@ def pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
 
 
 def pack_items(id: str, run: Noted) -> list[Item]:
-    """Make a row of the items that are not written yet; gives them."""
+    """Pack the pending items into a row, and return them."""
     items, run.items = run.items, []
     if items:
         run.rows.append(event_row(id, items))
@@ -104,8 +107,10 @@ def pack_items(id: str, run: Noted) -> list[Item]:
 
 
 def current_records(id: str, run: Noted) -> RunRecords | None:
-    """The records of a run under way. One that has just ended is written once it is put: what may be kept of its
-    texts is decided there (`content.py`). One that is to wait is written by `suspend` alone.
+    """Return the records of a running run, or None if another method writes the run.
+
+    An ended run is written by `put`, after `content.py` has removed what must not be stored. A run that waits
+    is written by `suspend`.
     """
     inner = {each: record for each, record in run.records.items() if each != id}
     record = run.records.get(id)

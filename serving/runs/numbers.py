@@ -1,6 +1,4 @@
-"""A run without what was said in it: its numbers and names, which lists show, and which stay when the texts
-are removed.
-"""
+"""Removal of a run's texts. The numbers and names remain, for lists and after the retention of texts."""
 
 from msgspec.structs import replace
 
@@ -35,7 +33,7 @@ from serving.redaction.failures import facts_without_words
 
 
 def without_content(records: RunRecords) -> RunRecords:
-    """`records` with `… [N characters]` in place of each text of the request, of a model or of an error."""
+    """Replace each text of the request, of a model or of an error in the records by `… [N characters]`."""
     if not records.has_content:
         return records
     inner = {id: record_numbers(record) for id, record in records.inner.items()}
@@ -43,7 +41,7 @@ def without_content(records: RunRecords) -> RunRecords:
 
 
 def event_numbers(event: Event) -> Event:
-    """Likewise what happens in a run; a piece of the answer is a text alone."""
+    """Remove the texts of an event. Pieces of an answer become empty."""
     match event:
         case PlanStarted() | StepPlanned() | PlanEnded():
             return _plan_event(event)
@@ -109,7 +107,7 @@ def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
 
 
 def record_numbers(record: Record) -> Record:
-    """Likewise one record."""
+    """Replace the texts of one record by `… [N characters]`."""
     task = record.task
     return replace(
         record,
@@ -121,7 +119,7 @@ def record_numbers(record: Record) -> Record:
             tools=NO_TOOLS,
             answer_format=None,
             echo={},
-            left_out=(),  # names of fields are the client's words
+            left_out=(),  # the client chose the names of unknown fields
         ),
         plans=tuple(_plan(plan) for plan in record.plans),
         answer=_length(record.answer),

@@ -1,4 +1,4 @@
-"""Which runs are meant, as conditions of the database."""
+"""SQL conditions that select runs."""
 
 from sqlalchemy import ColumnElement, false, select, true
 
@@ -9,7 +9,7 @@ from serving.runs.run_filter import RunFilter
 
 
 def visible(caller: Caller) -> ColumnElement[bool]:
-    """`Caller.sees`, for the database."""
+    """Return the SQL condition for `Caller.sees`."""
     account = caller.account
     if caller.sees_every_run:
         return true()
@@ -19,29 +19,29 @@ def visible(caller: Caller) -> ColumnElement[bool]:
 
 
 def among(run_filter: RunFilter) -> list[ColumnElement[bool]]:
-    """What of `RunFilter.matches` is an index's beginning, for the database."""
+    """Return the conditions of a filter that are the first columns of an index."""
     return [] if run_filter.team_id is None else [run.c.team_id == run_filter.team_id]
 
 
 def conditions(run_filter: RunFilter) -> list[ColumnElement[bool]]:
-    """The rest of `RunFilter.matches`, for the database."""
-    found: list[ColumnElement[bool]] = []
+    """Return the other conditions of a filter."""
+    selected: list[ColumnElement[bool]] = []
     if run_filter.worker is not None:
         called = select(run_worker.c.run_id).where(
             run_worker.c.run_id == run.c.id, run_worker.c.worker == run_filter.worker
         )
-        found.append(called.exists())
+        selected.append(called.exists())
     if run_filter.model is not None:
-        found.append(run.c.model == run_filter.model)
+        selected.append(run.c.model == run_filter.model)
     if run_filter.status is not None:
-        found.append(run.c.status == run_filter.status)
+        selected.append(run.c.status == run_filter.status)
     if run_filter.min_cost_usd is not None:
-        found.append(run.c.cost >= to_pico(run_filter.min_cost_usd))
+        selected.append(run.c.cost >= to_pico(run_filter.min_cost_usd))
     if run_filter.max_cost_usd is not None:
-        found.append(run.c.cost <= to_pico(run_filter.max_cost_usd))
+        selected.append(run.c.cost <= to_pico(run_filter.max_cost_usd))
     if run_filter.words is not None:
-        said = run_text.c.text.contains(run_filter.words.casefold(), autoescape=True)
-        found.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, said).exists())
+        has_words = run_text.c.text.contains(run_filter.words.casefold(), autoescape=True)
+        selected.append(select(run_text.c.run_id).where(run_text.c.run_id == run.c.id, has_words).exists())
     if run_filter.rated:
-        found.append(select(run_feedback.c.run_id).where(run_feedback.c.run_id == run.c.id).exists())
-    return found
+        selected.append(select(run_feedback.c.run_id).where(run_feedback.c.run_id == run.c.id).exists())
+    return selected

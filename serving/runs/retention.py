@@ -1,6 +1,6 @@
-"""What is removed from the store with time: first the texts of runs, later their numbers. Never the ledger.
+"""Retention: removes the texts of runs first and their numbers later. The ledger is never removed.
 
-One step removes a bounded number of rows, so that nobody waits for it long.
+Each step removes a bounded number of rows, so that other writers do not wait long.
 """
 
 import sqlite3
@@ -14,9 +14,9 @@ from serving.settings.sections import StoreSettings
 
 DAY_US = 86_400_000_000
 EVENTS_US = 3_600_000_000
-"""The events of a run whose record is complete are kept so long, for those who follow it."""
+"""Retention of the events of a run with a complete record: one hour, for clients that follow the run."""
 STEP = 500
-"""Runs, or rows of events, that one step removes."""
+"""Maximum number of runs or rows per step and statement."""
 OLD_CONTENT = """SELECT id FROM run WHERE body_bytes > 0 AND made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"""
 MUCH_CONTENT = """SELECT id FROM (SELECT id, sum(body_bytes) OVER (PARTITION BY team_id, CASE WHEN team_id IS NULL THEN key_id END
     ORDER BY made_us DESC, id DESC) AS room FROM run WHERE body_bytes > 0) AS kept WHERE room > {0} LIMIT {1}"""
@@ -35,19 +35,28 @@ REMOVE_RUN = (
 )
 ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{0}} AND ended_us IS NOT NULL
     AND (body_bytes > 0 OR EXISTS (SELECT 1 FROM run_event e WHERE e.run_id = run.id)) ORDER BY made_us LIMIT {{1}}"""
-"""Of one team, or one key."""
+"""Selects runs of one team or key whose texts are removed."""
 OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
 OLDEST = "DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE {of} {time} < {{0}} {but} ORDER BY {time} LIMIT {step})"
-"""The oldest rows of a table, by one of its columns."""
+"""Deletes the oldest rows of a table, by one of its columns."""
 
 
 def oldest(table: str, key: str, time: str, of: str = "", but: str = "", step: int = STEP) -> str:
-    """The statement that deletes up to `step` of them: `key` names its primary key, `of` and `but` say which."""
+    """Return the statement that deletes up to `step` of the oldest rows of a table.
+
+    Args:
+        table: name of the table.
+        key: columns of the primary key.
+        time: column with the time of a row.
+        of: condition before the one on `time`, with a trailing AND.
+        but: condition after it, with a leading AND.
+        step: maximum number of rows.
+    """
     return OLDEST.format(table=table, key=key, time=time, of=of, but=but, step=step)
 
 
 FILES_STEP = 10
-"""Files, which may be large, that one step removes."""
+"""Maximum number of files per step. It is low because files may be large."""
 UNDER_WAY = "AND status NOT IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
 DROPPED = (
     oldest("idempotency", "account, name", "drop_us"),
@@ -55,7 +64,7 @@ DROPPED = (
     oldest("stored_file", "id", "drop_us", step=FILES_STEP),
     oldest("batch", "id", "drop_us", but=UNDER_WAY),
 )
-"""Of tables whose rows say until when they are kept."""
+"""Deletions from tables whose rows have an expiry time."""
 OLD_ITEMS = """SELECT i.conversation_id, i.number, i.n_bytes FROM conversation_item i JOIN conversation c ON c.id = i.conversation_id
     WHERE {of} i.made_us < {{0}} ORDER BY i.made_us, i.conversation_id, i.number LIMIT {step}"""
 OF_CONVERSATIONS = (
@@ -66,22 +75,22 @@ OF_CONVERSATIONS = (
     """DELETE FROM conversation WHERE id IN (SELECT c.id FROM conversation c WHERE {of} c.changed_us < {{0}}
     AND NOT EXISTS (SELECT 1 FROM conversation_item i WHERE i.conversation_id = c.id) ORDER BY c.changed_us LIMIT {step})""",
 )
-"""Their items go one turn after another, and they with the last of them."""
+"""Removes old items of conversations, and conversations without items."""
 OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
     WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
-"""Of runs with a body after a while; where the events are all there is, as of a run that was lost, when
-content goes.
+"""Deletes old events. Runs with a body lose them after `EVENTS_US`. The events of runs without a body, such as lost
+ones, are their only content and are deleted with the texts.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ContentDays:
-    """How long the texts of a team or a key are kept.
+    """Retention of the texts of a team or a key.
 
     Args:
-        column: of `run`, that names it: `team_id` or `key_id`.
-        id: of our own making, so that it can stand in a statement.
-        days: at most.
+        column: column of `run` with its id: `team_id` or `key_id`.
+        id: id of the team or key. It is generated here and safe to insert into a statement.
+        days: retention in days.
     """
 
     column: str
@@ -94,14 +103,14 @@ class ContentDays:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """From when on, in microseconds since 1970, what is kept.
+    """Bounds of one removal. Rows with a time (microseconds since 1970) before a bound are removed.
 
     Args:
-        content_us: texts.
-        numbers_us: anything.
-        events_us: events of runs whose record is complete.
-        bytes_per_team: of texts.
-        of_accounts: texts of a team or a key: the column that names it, its id, and from when on.
+        content_us: bound of texts.
+        numbers_us: bound of runs with all their data.
+        events_us: bound of events of runs with a complete record.
+        bytes_per_team: maximum total bytes of texts per team, or None for no limit.
+        of_accounts: bounds of texts of teams and keys: column, id, and bound.
     """
 
     content_us: int
@@ -112,7 +121,7 @@ class Retention:
 
     @classmethod
     def of(cls, settings: StoreSettings, at_us: int | None = None, policies: Iterable[ContentDays] = ()) -> Self:  # fmt: skip
-        """What `settings` keep at a time, and policies of teams and keys less of."""
+        """Return the bounds at `at_us`, by default now. Policies of teams and keys may shorten the settings."""
         at_us = now_us() if at_us is None else at_us
 
         def since(days: float | None) -> int:
@@ -129,7 +138,7 @@ class Retention:
 
     @property
     def of_rows(self) -> list[tuple[str, int]]:
-        """Statements that remove whatever is no run, each with its bound."""
+        """Statements that remove data other than runs, each with its bound."""
         files = [
             (oldest("stored_file", "id", "made_us", of=f"{column} = '{id}' AND", step=FILES_STEP), bound)
             for column, id, bound in self.of_accounts
@@ -149,7 +158,7 @@ class Retention:
 
     @property
     def of_content(self) -> list[tuple[str, int]]:
-        """Which runs lose their texts: queries, each with its bound."""
+        """Queries for runs whose texts are removed, each with its bound."""
         by_size = [] if self.bytes_per_team is None else [(MUCH_CONTENT, self.bytes_per_team)]
         by_account = [
             (ACCOUNT_CONTENT.format(column=column, id=id), bound) for column, id, bound in self.of_accounts
@@ -198,7 +207,7 @@ def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -
 
 
 REMOVE: Operation[Retention, int] = Operation("removal of old runs", _remove, _remove_sqlite)
-"""Remove a step of what is not kept any more; gives how many rows it was."""
+"""Remove one step of expired data. Returns the number of rows."""
 
 
 async def _remove_texts(connection: PostgresConnection, items: Sequence[str]) -> list[None]:
@@ -215,4 +224,4 @@ def _remove_texts_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -
 
 
 REMOVE_TEXTS: Operation[str, None] = Operation("removal of texts", _remove_texts, _remove_texts_sqlite)
-"""Remove the texts of a run that has ended; its numbers stay."""
+"""Remove the texts of a run that has ended. Its numbers remain."""

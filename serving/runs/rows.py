@@ -1,7 +1,7 @@
-"""Runs and their events as rows of the store, and back. Knows no database.
+"""Conversion of runs and their events to rows of the store, and back. Independent of the database.
 
-A body is the JSON of `conductor/run/codec.py`, compressed. What happened in a run is a list of items, each
-with a number of its own, counted over the run and the runs inside it.
+A body is the compressed JSON of `conductor/run/codec.py`. The events of a run are a list of items. Items are
+numbered over the run and the runs nested in it.
 """
 
 import time
@@ -23,17 +23,17 @@ from serving.runs.numbers import without_content
 
 T = TypeVar("T")
 LEVEL = 1
-"""Of zlib: four fifths of a record go, in a third of a millisecond."""
+"""Level of zlib. It removes about 80 % of a record in a third of a millisecond."""
 SMALL_BYTES, SMALL_WINDOW, SMALL_MEMORY = 8192, 13, 6
-"""A text that is no longer has room in a small window of zlib's. Making the usual one takes three times as long as packing
-the text of a short run.
+"""Texts up to this size are compressed with a small zlib window and little memory. Allocating the default
+window takes three times as long as packing a short run.
 """
 ENDED = ("finished", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run as its table has it. Fields are columns."""
+    """Row of the table `run`. Fields are columns."""
 
     id: str
     key_id: str | None
@@ -55,7 +55,7 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """What happened in a run between two writes. Fields are columns."""
+    """Row of the table `run_event`: the events of a run between two writes. Fields are columns."""
 
     run_id: str
     first_seq: int
@@ -65,13 +65,13 @@ class EventRow:
 
 
 class Item(msgspec.Struct, frozen=True):
-    """Something that happened.
+    """Numbered event.
 
     Args:
-        seq: its number; also that of the pieces of the answer.
-        run_id: the run, or one inside it.
-        event: what happened. Pieces of the answer that came together are one.
-        record: as it was then, where the run is told of for the first time by this replica.
+        seq: number of the item. Pieces of the answer are numbered, too.
+        run_id: id of the run, or of a run nested in it.
+        event: the event. Adjacent pieces of the answer are joined.
+        record: record at that time, if this is the first item of the run from this replica. Otherwise None.
     """
 
     seq: int
@@ -81,7 +81,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class _ItemShape(msgspec.Struct, omit_defaults=True):
-    """The JSON of an item. `run` is empty for the run that the row is of."""
+    """JSON of an item. `run` is empty for the run of the row itself."""
 
     seq: int
     event: Event
@@ -90,7 +90,7 @@ class _ItemShape(msgspec.Struct, omit_defaults=True):
 
 
 def run_row(records: RunRecords, *, kept: bool) -> RunRow:
-    """The row of a run as it is now; with its body, where it has ended."""
+    """Return the row of a run in its current state. It includes the body if the run has ended."""
     record = records.record
     has_ended = record.status in ENDED
     body = _pack_records(records) if has_ended and records.has_content else None
@@ -116,7 +116,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
 
 
 def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
-    """What happened, at least one thing, as a row."""
+    """Pack one or more items into a row."""
     shapes = [
         _ItemShape(each.seq, each.event, each.run_id if each.run_id != run_id else "", each.record)
         for each in items
@@ -125,7 +125,7 @@ def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
 
 
 def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
-    """The items of rows, in order."""
+    """Unpack the items of rows, in order."""
     return [
         Item(shape.seq, shape.run or run_id, shape.event, shape.record)
         for body in bodies
@@ -134,18 +134,22 @@ def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
 
 
 def pack_records(records: RunRecords) -> bytes:
-    """A run and the runs inside it, whole."""
+    """Pack the complete records of a run and of the runs nested in it."""
     return _pack_records(records)
 
 
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
-    """What `run_row` packed."""
+    """Unpack the records of a run that `pack_records` or `run_row` packed.
+
+    Raises:
+        UnreadableRecord: the record is damaged or was written by a newer version.
+    """
     first, *inner = _unpack(list[Record], packed)
     return RunRecords(first, {record.id: record for record in inner}, has_content)
 
 
 def fold_items(run_id: str, items: Iterable[Item]) -> RunRecords | None:
-    """The records as the events made them; None where the first ones are not there any more."""
+    """Rebuild the records of a run from its events. Return None if its first event is missing."""
     records: dict[str, Record] = {}
     for item in items:
         if item.record is not None:
@@ -157,11 +161,11 @@ def fold_items(run_id: str, items: Iterable[Item]) -> RunRecords | None:
 
 
 def mark_lost(records: RunRecords, billed_usd: Decimal | None = None) -> RunRecords:
-    """Return a run whose replica ended and which is not continued. Its open calls are cut.
+    """Return the records of a run whose replica ended and which is not continued. Its open calls are aborted.
 
     Args:
-        records: as the events made them.
-        billed_usd: what the ledger charged for the run; None if nothing.
+        records: records as folded from the events.
+        billed_usd: sum of the ledger for the run, or None if the ledger has no entry.
     """
     inner = {id: _lose(record) for id, record in records.inner.items()}
     lost = replace(records, record=_lose(records.record), inner=inner)
@@ -177,17 +181,19 @@ def _lose(record: Record) -> Record:
 
 
 def top_run(run_id: str) -> str:
-    """The run of which `run_id` is a part: runs inside a run are named after it."""
+    """Return the id of the top-level run. Ids of nested runs start with it, followed by a dot."""
     return run_id.partition(".")[0]
 
 
 def join_pieces(one: AnswerDelta, other: AnswerDelta) -> AnswerDelta:
-    """Two pieces of an answer that follow one another."""
+    """Join two adjacent pieces of an answer."""
     return AnswerDelta(one.at_s, one.text + other.text, one.reasoning + other.reasoning)
 
 
 def join_work(items: list[Item], run_id: str, piece: WorkDelta) -> bool:
-    """Join a piece with the one of the same text among the newest of `items`; False: there is none."""
+    """Append a piece to the earlier piece of the same step at the end of `items`. Return False if there is
+    none.
+    """
     for n in range(len(items) - 1, -1, -1):
         event = items[n].event
         if not isinstance(event, WorkDelta) or items[n].run_id != run_id:
@@ -200,16 +206,18 @@ def join_work(items: list[Item], run_id: str, piece: WorkDelta) -> bool:
 
 
 def made_us(record: Record) -> int:
-    """When a run began, as the store has it."""
+    """Return the start of a run in microseconds since 1970."""
     return int(record.created * 1_000_000)
 
 
 CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""PostgreSQL's, in microseconds. SQLite's is the machine's, on which all its processes are."""
+"""Current time on the PostgreSQL server, in microseconds. With SQLite, all processes share the clock of one
+machine.
+"""
 
 
 def now_us() -> int:
-    """The time of day."""
+    """Return the current time in microseconds since 1970."""
     return time.time_ns() // 1000
 
 
@@ -217,7 +225,7 @@ def _cost(record: Record) -> int | None:
     cost_usd = record.cost_usd
     try:
         return None if cost_usd is None else to_pico(cost_usd)
-    except ValueError:  # no amount: whoever said so is not believed
+    except ValueError:  # the upstream reported an invalid amount
         return None
 
 
@@ -252,4 +260,4 @@ def _unpack(kind: type[T], packed: bytes) -> T:
     except codec.UnreadableRecord:
         raise
     except (zlib.error, ValueError) as exc:
-        raise codec.UnreadableRecord(f"What is stored of the run is damaged: {exc}.") from exc
+        raise codec.UnreadableRecord(f"The stored record of the run is damaged: {exc}.") from exc

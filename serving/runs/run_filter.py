@@ -1,6 +1,6 @@
 """Filters for runs: by status, requested model, called workers, cost and words.
 
-What a run is filtered by is written when it has ended. Knows no database.
+Workers and words are stored when a run ends.
 """
 
 from collections.abc import Iterator
@@ -64,14 +64,16 @@ def workers_of(records: RunRecords) -> list[str]:
 
 
 def text_of(records: RunRecords) -> str:
-    """Return the text that words are searched in: question and answer in lower case, or "" if the texts are not kept."""
+    """Return the text that words are searched in: question and answer in lower case, or "" if the texts are
+    not kept.
+    """
     if not records.has_content:
         return ""
     record = records.record
     question = "\n".join(_questions(record))
-    # PostgreSQL's text has no NUL, and neither half characters nor these are looked for
-    found = f"{question[-MOST_CHARS:]}\n{record.answer[:MOST_CHARS]}".casefold().replace("\0", " ")
-    return found.encode(errors="replace").decode()
+    # PostgreSQL text cannot contain NUL or lone surrogates
+    text = f"{question[-MOST_CHARS:]}\n{record.answer[:MOST_CHARS]}".casefold().replace("\0", " ")
+    return text.encode(errors="replace").decode()
 
 
 def _questions(record: Record) -> Iterator[str]:

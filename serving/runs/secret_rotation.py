@@ -1,4 +1,4 @@
-"""Replaces the secret that signs the ids of calls of tools, while routers go on. Knows its table, and no run."""
+"""Rotation of the secret that signs tool call ids, without a restart of the routers."""
 
 import secrets
 
@@ -14,13 +14,14 @@ from serving.runs.tool_ids import SECRET_BYTES
 
 
 async def rotate_secret(address: Address) -> None:
-    """Make a new secret. It signs after `ROTATE_S`, when every replica has read it; the ids that the one before
-    has signed go on being believed, until the next rotation.
+    """Create a new secret. It starts to sign after `ROTATE_S`, when every replica has read it.
+
+    Ids that the previous secret signed remain valid until the next rotation.
 
     Raises:
-        BadTask: the newest secret does not sign yet. Of the newest two that are read, neither would be believed everywhere.
+        BadTask: the newest secret does not sign yet. A further one would push out the secret that signs now.
         StoreError: the store cannot be used, or has the schema of another version.
-        StoreUnavailable: it is away.
+        StoreUnavailable: the store is unreachable.
     """
     at_us = now_us()
     made_us = at_us + int(ROTATE_S * 1_000_000)
@@ -29,7 +30,5 @@ async def rotate_secret(address: Address) -> None:
         newest_us = (await connection.execute(select(func.max(signing_secret.c.made_us)))).scalar() or 0
         if newest_us > at_us:
             wait_s = (newest_us - at_us) / 1_000_000
-            raise BadTask(
-                f"The secret was replaced a moment ago, and signs in {wait_s:.0f} s. Wait for that."
-            )
+            raise BadTask(f"The previous rotation takes effect in {wait_s:.0f} s. Retry after that.")
         await connection.execute(insert(signing_secret).values(row))

@@ -1,8 +1,8 @@
-"""Circuits that router replicas tell each other of, through the store that all of them share.
+"""Exchange of open circuits between replicas, through the shared store.
 
-Twice a second, beside the calls: what has opened or closed here is written down, and what others have open is read into
-the health of the workers, which decides what of it holds here. No call waits for it: while the store is away, nothing of
-others is known.
+Twice a second, each replica writes its open circuits and reads those of other replicas into the health of its
+workers, which decides on their effect. No call waits for this. While the store is unreachable, circuits of
+others are unknown.
 """
 
 import asyncio
@@ -28,49 +28,54 @@ from serving.health import MOST_ASKED_REST_S, Health, Identity, Opening
 logger = logging.getLogger("podium")
 
 LOOK_S = 0.5
-"""Between two looks, so that others know within a second."""
+"""Interval of the exchange, so that other replicas know within a second."""
 AWAY_S = 5.0
-"""Between two looks at a store that is away."""
+"""Interval while the store is unreachable."""
 PATIENCE_S = 3.0
-"""A store that takes longer for a look is away."""
+"""Timeout after which the store counts as unreachable."""
 STALE_S = 60.0
-"""So long after its owner wanted to try again a row is still believed: it was idle since, or is gone."""
+"""Time after the end of its skip period for which a row is valid. The owner may be idle since then, or have
+ended.
+"""
 SLACK_S = 2.0
-"""How far a row may lie outside what a replica writes: the clock of a new primary differs."""
+"""Tolerance for times in rows, because the clock of a new primary may differ."""
 MOST_ROWS = 1000
-"""So many rows, the newest, are read."""
+"""Maximum number of rows to read, newest first."""
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
-"""Also where somebody has removed the table: circuits are this replica's own then."""
+"""Errors after which this replica uses only its own circuits. `SQLAlchemyError` covers a missing table."""
 NOW: ColumnElement[int] = literal_column(NOW_US, BigInteger)
 IS_SOUND = circuit.c.since_us.between(0, NOW + int(SLACK_S * 1e6)) & circuit.c.until_us.between(
     NOW - int(STALE_S * 1e6), NOW + int((MOST_ASKED_REST_S + SLACK_S) * 1e6)
 )
-"""What is neither stale nor anything that a replica writes is not believed, and removed."""
+"""Condition of a valid row. Stale rows, and rows with times that no replica writes, are ignored and deleted.
+"""
 
 
 class SharedCircuits:
-    """One replica's part in telling; see `aclose`.
+    """Exchange of circuits for one replica. Close it with `aclose`.
 
     Args:
-        store: of this replica.
-        health: of its workers.
-        patience_s: see `PATIENCE_S`.
+        store: store of this replica.
+        health: health of its workers.
+        patience_s: timeout of one exchange. See `PATIENCE_S`.
     """
 
     def __init__(self, store: ReplicaStore, health: Health, patience_s: float = PATIENCE_S) -> None:
         self._store, self._health, self._patience_s = store, health, patience_s
         self._written = dict[Identity, Opening]()
         self._heard = set[Identity]()
-        """Workers that are left alone on another's word."""
+        """Workers that are skipped because of another replica."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Look from now on. A SQLite file is of one machine, which has one way to a worker and as a rule one router."""
+        """Start the exchange, if the store is PostgreSQL. A SQLite file belongs to one machine, usually with
+        one replica.
+        """
         if self._task is None and self._store.address.kind == "postgresql":
             self._task = asyncio.create_task(self._look_on(), name="circuits of others")
 
     async def aclose(self) -> None:
-        """Look no more, and take back what is open here."""
+        """Stop the exchange, and delete the rows of this replica."""
         task, self._task = self._task, None
         await end_task(task)
         if self._written:
@@ -87,17 +92,19 @@ class SharedCircuits:
             except OUTAGES as exc:
                 self._hear({})
                 if not is_away:
-                    logger.warning("circuits are not shared: %s", getattr(exc, "detail", exc))
+                    logger.warning(
+                        "Circuits are not shared with other routers: %s", getattr(exc, "detail", exc)
+                    )
                 is_away = True
             await asyncio.sleep((AWAY_S if is_away else LOOK_S) * random.uniform(0.8, 1.2))
 
     async def look(self) -> None:
-        """Write down what has changed here, and learn what others have open.
+        """Write the changes of this replica, and read the open circuits of others.
 
         Raises:
-            StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError: the store is away, or broken.
+            StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError: the store is unreachable or broken.
         """
-        await self._store.database()  # the first time its schema is made, which takes as long as it takes
+        await self._store.database()  # outside the timeout, because the first call creates the schema
         workers = self._health.workers()
         own = {worker: health.opening for worker, health in workers.items() if health.opening is not None}
         async with asyncio.timeout(self._patience_s):
@@ -107,7 +114,7 @@ class SharedCircuits:
         self._hear(elsewhere)
 
     async def _write(self, own: Mapping[Identity, Opening]) -> None:
-        """Make the rows of this replica those of `own`, and remove whatever nobody believes."""
+        """Set the rows of this replica to `own`, and delete invalid rows."""
         closed = [digest(worker) for worker in self._written if worker not in own]
         is_closed = (circuit.c.owner == self._store.owner) & circuit.c.identity.in_(closed)
         async with (await self._store.database()).writing() as connection:
@@ -118,16 +125,19 @@ class SharedCircuits:
         self._written = dict(own)
 
     async def _read(self, known: list[str]) -> dict[str, list[Opening]]:
-        """What others have open of these workers."""
+        """Return the open circuits of other replicas for the known workers, by `digest`."""
         since, until = (circuit.c.since_us - NOW).label("since"), (circuit.c.until_us - NOW).label("until")
         is_others = (circuit.c.owner != self._store.owner) & circuit.c.identity.in_(known)
         query = select(circuit.c.identity, since, until).where(is_others, IS_SOUND).order_by(until.desc())
         rows = await self._store.read(query.limit(MOST_ROWS))
-        now_s, found = time.monotonic(), dict[str, list[Opening]]()  # after a connection was waited for
+        now_s, openings = (
+            time.monotonic(),
+            dict[str, list[Opening]](),
+        )  # read the clock after the wait for a connection
         for row in rows:
             opening = Opening(now_s + row.since / 1e6, now_s + row.until / 1e6)
-            found.setdefault(row.identity, []).append(opening)
-        return found
+            openings.setdefault(row.identity, []).append(opening)
+        return openings
 
     def _hear(self, elsewhere: Mapping[str, Sequence[Opening]]) -> None:
         workers = self._health.workers()
@@ -137,17 +147,17 @@ class SharedCircuits:
             if health.is_open_elsewhere and worker not in self._heard:
                 self._heard.add(worker)
                 logger.warning(
-                    "%s fails at another router, and is left alone here for %.1f s",
+                    "%s fails at another router; skipping it here for %.1f s",
                     worker.name,
                     health.rest_s,
                 )
             elif not health.is_open_elsewhere and worker in self._heard:
                 self._heard.discard(worker)
-                logger.warning("%s is no more left alone on another router's word", worker.name)
+                logger.warning("%s is no longer skipped because of another router", worker.name)
 
 
 def _put(owner: str, worker: Identity, opening: Opening) -> Insert:
-    """The statement that writes a row, in the place of an earlier one."""
+    """Return the statement that inserts or replaces a row."""
     now_s = time.monotonic()
     times = {
         "since_us": NOW + int((opening.since_s - now_s) * 1e6),
@@ -158,5 +168,5 @@ def _put(owner: str, worker: Identity, opening: Opening) -> Insert:
 
 
 def digest(worker: Identity) -> str:
-    """What a worker is called in the store: one with another model or address is another one."""
+    """Return the key of a worker in the store. It depends on the worker's model and address."""
     return sha256("\0".join(worker).encode()).hexdigest()[:32]

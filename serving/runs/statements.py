@@ -1,6 +1,6 @@
-"""What the store's writer can do with runs, on both databases. Each can be done twice.
+"""Write operations on runs for PostgreSQL and SQLite. All are idempotent.
 
-A run belongs to its owner: once another replica has taken it over, what the earlier one writes is left out.
+A run belongs to its owner. After another replica has taken it over, writes of the earlier owner are ignored.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ NUMBERS = {
     "at_us",
 }
 FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
-"""Columns that a run has from its beginning."""
+"""Columns that do not change after the first write."""
 NEWER = ", ".join(f"{name} = excluded.{name}" for name in RUN_COLUMNS if name not in FIXED)
 UPSERT = f"""ON CONFLICT (id) DO UPDATE SET {NEWER} WHERE run.owner = excluded.owner AND (run.ended_us IS NULL OR run.status = 'lost')
     AND NOT (run.status = 'waiting' AND excluded.status = 'running')
@@ -54,12 +54,14 @@ PUT_EVENTS = {
     "sqlite": f"INSERT INTO run_event ({', '.join(EVENT_COLUMNS)}) VALUES ({_marks(EVENT_COLUMNS)}) ON CONFLICT DO NOTHING",
 }
 OPEN = "ended_us IS NULL AND status <> 'waiting' AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = run.owner AND a.lease_until_us >= {now})"
-"""Under way on a replica that does not live any more."""
+"""Condition: the run is running, and the lease of its replica has expired."""
 MOST_TAKES = 3
-"""A run that ended so many replicas is given up."""
+"""Maximum number of takeovers of a run. It may be the run that crashes its replicas, so it is then marked as
+lost.
+"""
 LOSE = f"""UPDATE run SET status = 'lost', ended_us = {{now}},
     cost = coalesce((SELECT sum(amount) FROM ledger WHERE ledger.run_id = run.id), cost) WHERE {OPEN} AND (kept = 0 OR takes >= {MOST_TAKES} OR made_us < {{oldest}})"""
-"""Its cost is the ledger's: its own last words may not have been written."""
+"""The cost comes from the ledger, because the last events of a lost run may not have been written."""
 ORPHANS = (
     f"SELECT id FROM run WHERE {OPEN} AND kept = 1 AND takes < {MOST_TAKES} ORDER BY made_us LIMIT {{limit}}"
 )
@@ -78,18 +80,18 @@ MARK = {
     "postgresql": f"UPDATE run SET {{0}} = coalesce({{0}}, {CLOCK}) WHERE id = ANY ($1::text[]) AND ended_us IS NULL RETURNING id",
     "sqlite": "UPDATE run SET {0} = coalesce({0}, ?) WHERE id = ? AND ended_us IS NULL RETURNING id",
 }
-"""Tell the owner of a run something: a time in one of its columns."""
+"""Sets a time in a column of a run, which its owner polls."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunWrite:
-    """A run as it is now, and what has happened in it since the last write.
+    """Current state of a run, and its events since the last write.
 
     Args:
-        row: of the run.
-        events: since the last write.
-        workers: what it is found by, once it has ended.
-        text: likewise; empty: nothing.
+        row: row of the run.
+        events: rows of events since the last write.
+        workers: called workers of an ended run, for filters.
+        text: searchable text of an ended run, for filters, or "".
     """
 
     row: RunRow
@@ -99,12 +101,12 @@ class RunWrite:
 
     @property
     def worker_rows(self) -> list[tuple[str, str, int]]:
-        """Of `run_worker`."""
+        """Rows of the table `run_worker`."""
         return [(self.row.id, worker, self.row.made_us) for worker in self.workers]
 
 
 def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) -> RunWrite:
-    """The write of a run as it is now."""
+    """Return the write of a run in its current state."""
     row = run_row(records, kept=kept)
     if row.ended_us is None:
         return RunWrite(row, events)
@@ -115,7 +117,7 @@ def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) 
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Who takes over, and how many runs at most."""
+    """Takeover of at most `limit` runs by the replica `owner`."""
 
     owner: str
     limit: int
@@ -123,12 +125,13 @@ class TakeOver:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of a `RunWrite`.
+    """Result of a `RunWrite`.
 
     Args:
-        is_owner: whether the run is this replica's still, and not ended before.
-        is_cancelled: whether somebody asked for its end.
-        is_watched: whether somebody follows it.
+        is_owner: whether the write was applied: the run still belongs to this replica and had not ended
+            before.
+        is_cancelled: whether a client has cancelled the run.
+        is_watched: whether a client watches the run.
     """
 
     is_owner: bool
@@ -137,35 +140,35 @@ class Written:
 
 
 async def write_runs(connection: PostgresConnection, items: Sequence[RunWrite]) -> list[Written]:
-    """Write runs and their events down."""
+    """Write runs and their events."""
     async with connection.transaction():
         rows = await connection.fetch(PUT_RUNS["postgresql"], *_columns(RUN_COLUMNS, [i.row for i in items]))
-        found = {
+        results = {
             row["id"]: Written(True, row["cancel_us"] is not None, row["watch_us"] is not None)
             for row in rows
         }
-        mine = [item for item in items if item.row.id in found]
+        mine = [item for item in items if item.row.id in results]
         if events := [row for item in mine for row in item.events]:
             await connection.execute(PUT_EVENTS["postgresql"], *_columns(EVENT_COLUMNS, events))
         if workers := [row for item in mine for row in item.worker_rows]:
             await connection.execute(PUT_WORKERS["postgresql"], *map(list, zip(*workers, strict=True)))
         if texts := [(item.row.id, item.text) for item in mine if item.text]:
             await connection.execute(PUT_TEXTS["postgresql"], *map(list, zip(*texts, strict=True)))
-    return [found.get(item.row.id, Written(is_owner=False)) for item in items]
+    return [results.get(item.row.id, Written(is_owner=False)) for item in items]
 
 
 def write_runs_sqlite(connection: sqlite3.Connection, items: Sequence[RunWrite]) -> list[Written]:
-    """As `write_runs`."""
+    """Do the same as `write_runs`, in SQLite."""
     results: list[Written] = []
     for item in items:
-        found = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
-        if found:
+        rows = connection.execute(PUT_RUNS["sqlite"], astuple(item.row)).fetchall()
+        if rows:
             connection.executemany(PUT_EVENTS["sqlite"], [astuple(row) for row in item.events])
             connection.executemany(PUT_WORKERS["sqlite"], item.worker_rows)
             if item.text:
                 connection.execute(PUT_TEXTS["sqlite"], (item.row.id, item.text))
-        _, cancel_us, watch_us = found[0] if found else (None, None, None)
-        results.append(Written(bool(found), cancel_us is not None, watch_us is not None))
+        _, cancel_us, watch_us = rows[0] if rows else (None, None, None)
+        results.append(Written(bool(rows), cancel_us is not None, watch_us is not None))
     return results
 
 
@@ -206,19 +209,19 @@ def _leave_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -> list[
 
 
 def _columns(names: Sequence[str], rows: Sequence[object]) -> list[list[Any]]:
-    """Rows as the columns that `unnest` takes."""
+    """Transpose rows to columns, as `unnest` takes them."""
     return [[getattr(row, name) for row in rows] for name in names]
 
 
 WRITE: Operation[RunWrite, Written] = Operation("run", write_runs, write_runs_sqlite)
-"""Write a run and its events down."""
+"""Write a run and its events."""
 
 
 def _mark(name: str, column: str) -> Operation[str, bool]:
     async def mark(connection: PostgresConnection, ids: Sequence[str]) -> list[bool]:
         rows = await connection.fetch(MARK["postgresql"].format(column), ids)
-        found = {row["id"] for row in rows}
-        return [id in found for id in ids]
+        marked = {row["id"] for row in rows}
+        return [id in marked for id in ids]
 
     def mark_sqlite(connection: sqlite3.Connection, ids: Sequence[str]) -> list[bool]:
         query = MARK["sqlite"].format(column)
@@ -228,16 +231,18 @@ def _mark(name: str, column: str) -> Operation[str, bool]:
 
 
 CANCEL_RUN = _mark("end of a run", "cancel_us")
-"""Ask the owner of a run to end it; False where it is not under way."""
+"""Ask the owner of a run to cancel it. Returns False if the run has ended or is not stored."""
 WATCH_RUN = _mark("watcher of a run", "watch_us")
-"""Ask the owner of a run to write pieces of its answer; False where it is not under way."""
+"""Ask the owner of a run to write pieces of its answer. Returns False if the run has ended or is not stored.
+"""
 LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose, _lose_sqlite)
-"""Mark the runs of dead replicas as lost, of those that outlive their replica the ones made before a time;
-gives how many.
+"""Mark runs of dead replicas as lost. Returns their number.
+
+A kept run is marked only if it started before the given time or has reached `MOST_TAKES`.
 """
 TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _take, _take_sqlite)
-"""Become the owner of runs of dead replicas that outlive them; gives all runs of that sort that are this
-replica's and under way.
+"""Take ownership of kept runs of dead replicas. Returns the ids of all kept runs that this replica owns and
+that run.
 """
 LEAVE_RUN: Operation[str, None] = Operation("leaving of a run", _leave, _leave_sqlite)
-"""Let another replica try a run that this one has taken over and cannot go on with."""
+"""Give up ownership of a run that this replica cannot continue, so that another replica can try."""

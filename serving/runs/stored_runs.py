@@ -1,7 +1,7 @@
-"""What the tables have of runs, read from them.
+"""Queries for stored runs.
 
-Knows neither what a replica has not written yet nor who runs what; writes nothing. Where nothing can have been stored,
-there is nothing: no database is opened for that.
+Read-only, and without the runs that a replica has not written yet. If the store cannot contain data yet,
+queries return nothing and open no database.
 """
 
 import asyncio
@@ -36,16 +36,18 @@ from serving.runs.store import EventPage, Place, RunPage
 from serving.shares import in_slices
 
 PAGE_ITEMS = 200
-"""Rows of events in one page."""
+"""Maximum number of event rows in a page."""
 MOST_FOLLOWING = 2
-"""Look-ups of events at once: however many follow runs, connections are left for everything else."""
+"""Maximum number of concurrent event queries, so that clients that follow runs leave connections for other
+work.
+"""
 
 
 class StoredRuns:
-    """Reads runs; each of its methods raises `StoreUnavailable` where the store is away.
+    """Reader of stored runs. Every method raises `StoreUnavailable` if the store is unreachable.
 
     Args:
-        store: of this replica.
+        store: store of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:
@@ -54,10 +56,10 @@ class StoredRuns:
         self._looking_up = dict[tuple[str, int], asyncio.Task[EventPage]]()
 
     async def get(self, id: str) -> RunRecords | None:
-        """A run, from its body or else from its events.
+        """Return a run from its body, or from its events if it has no body. Return None if it is not stored.
 
         Raises:
-            UnreadableRecord: it is a newer version's, or damaged.
+            UnreadableRecord: the record is damaged or was written by a newer version.
         """
         query = select(run.c.status, run.c.numbers, run.c.body).where(run.c.id == id)
         row = next(iter(await self._store.read(query)), None)
@@ -79,25 +81,23 @@ class StoredRuns:
     async def newest(
         self, limit: int, caller: Caller, before: Place | None, run_filter: RunFilter
     ) -> RunPage:
-        """A page of the list; see `RecordStore.newest`."""
+        """See `RecordStore.newest`. Contains stored runs only."""
         rows, end = await list_rows(self._store.read, limit, caller, before, run_filter)
-        found = [
+        runs = [
             _with_status(row.status, load_records(row.numbers, has_content=False), _usd(row.billed))
             async for row in in_slices(rows)
         ]
-        return RunPage(found, end)
+        return RunPage(runs, end)
 
     async def events(self, id: str, after: int) -> EventPage:
-        """See `RecordStore.events`. Who asks for what is being looked up gets that page: many who follow one run look as
-        often as one, and share what they are told.
-        """
-        asked = (id, after)
-        looking_up = self._looking_up.get(asked)
+        """See `RecordStore.events`. Concurrent calls for the same page share one query."""
+        key = (id, after)
+        looking_up = self._looking_up.get(key)
         if looking_up is None:
             looking_up = asyncio.create_task(self._look_up(id, after), name=f"events of {id} looked up")
-            self._looking_up[asked] = looking_up
-            looking_up.add_done_callback(lambda _: self._looking_up.pop(asked))
-        return await asyncio.shield(looking_up)  # who leaves takes it from nobody
+            self._looking_up[key] = looking_up
+            looking_up.add_done_callback(lambda _: self._looking_up.pop(key))
+        return await asyncio.shield(looking_up)  # a cancelled caller must not cancel the query of the others
 
     async def _look_up(self, id: str, after: int) -> EventPage:
         query = select(run_event.c.body).where(run_event.c.run_id == id, run_event.c.last_seq > after)
@@ -109,27 +109,27 @@ class StoredRuns:
         return EventPage(items, is_over)
 
     async def newest_seq(self, id: str) -> int:
-        """The number of a run's newest event that was written; 0: none was."""
+        """Return the number of a run's newest stored event, or 0 if none is stored."""
         rows = await self._store.read(select(func.max(run_event.c.last_seq)).where(run_event.c.run_id == id))
         return rows[0][0] or 0
 
     async def paid_usd(self, id: str) -> Decimal:
-        """What the ledger has for the calls of a run whose bill is known."""
+        """Return the sum of the ledger for the run's calls with an exact cost."""
         table = ledger.c
         is_known = (table.run_id == id) & (table.kind == "call") & (table.exact == 1)
         rows = await self._store.read(select(func.sum(table.amount)).where(is_known))
         return to_usd(int(rows[0][0] or 0) if rows else 0)
 
     async def _ledger_cost_usd(self, id: str) -> Decimal | None:
-        """Return what the ledger has for a run in all; None if it has nothing."""
+        """Return the sum of the ledger for a run, or None if the ledger has no entry."""
         rows = await self._store.read(select(func.sum(ledger.c.amount)).where(ledger.c.run_id == id))
         return _usd(rows[0][0]) if rows else None
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
         """See `RecordStore.find_answer`."""
         table = cached_answer.c
-        kept = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
-        row = next(iter(await self._store.read(select(table.run_id).where(kept))), None)
+        is_current = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
+        row = next(iter(await self._store.read(select(table.run_id).where(is_current))), None)
         return row.run_id if row else None
 
     async def find_waiting(self, id: str) -> RunRecords | None:
@@ -146,35 +146,39 @@ class StoredRuns:
         ]
 
     async def asked_of(self, owner: str) -> list[tuple[str, bool]]:
-        """The runs under way of a replica that somebody watches or has cancelled; with each, whether it is cancelled."""
-        asked = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
-        query = select(run.c.id, run.c.cancel_us).where(run.c.owner == owner, run.c.ended_us.is_(None), asked)
+        """Return the running runs of a replica that clients watch or have cancelled, each with whether it is
+        cancelled.
+        """
+        is_marked = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
+        query = select(run.c.id, run.c.cancel_us).where(
+            run.c.owner == owner, run.c.ended_us.is_(None), is_marked
+        )
         return [(row.id, row.cancel_us is not None) for row in await self._store.read(query)]
 
     async def content_days(self) -> list[ContentDays]:
-        """What policies of teams and keys say of how long texts are kept."""
-        found: list[ContentDays] = []
+        """Return the retention of texts from the policies of teams and keys."""
+        retention: list[ContentDays] = []
         for column, table in (("team_id", team), ("key_id", api_key)):
             query = select(table.c.id, table.c.policy).where(table.c.policy.contains("content_days"))
-            said = [
+            policies = [
                 (row.id, json.loads(row.policy).get("content_days")) for row in await self._store.read(query)
             ]
-            found += [ContentDays(column, id, float(days)) for id, days in said if days is not None]
-        return found
+            retention += [ContentDays(column, id, float(days)) for id, days in policies if days is not None]
+        return retention
 
 
 def _usd(pico: Decimal | int | None) -> Decimal | None:
-    """Return the sum of a column as dollars; PostgreSQL's is a decimal."""
+    """Return the sum of a column in dollars. PostgreSQL returns sums as `Decimal`."""
     return None if pico is None else to_usd(int(pico))
 
 
 def _with_status(status: str, records: RunRecords, billed_usd: Decimal | None) -> RunRecords:
-    """Return the run with the status that no event says: lost, or ended while it waited.
+    """Return the run with a status that no event reports: lost, or expired or cancelled during a wait.
 
     Args:
-        status: of the run's row.
-        records: as the events made them.
-        billed_usd: what the ledger charged for a lost run; None if nothing.
+        status: status in the run's row.
+        records: records as folded from the events.
+        billed_usd: sum of the ledger for a lost run, or None if the ledger has no entry.
     """
     if status == "lost":
         return mark_lost(records, billed_usd)

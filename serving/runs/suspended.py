@@ -1,8 +1,8 @@
-"""Runs that wait for results of tools, in the store: each exactly as it was, for whoever resumes it.
+"""Storage of runs that wait for tool results.
 
-They are written whole and taken once. A provider checks its own turns byte by byte when they come back, so a
-run that waits is the one thing that is kept without its secrets being taken out; it goes when it is resumed,
-cancelled, or has waited too long.
+A suspended run is stored completely and resumed once. It is the only data that is stored without redaction,
+because providers check their own turns byte by byte when they are sent back. The row is deleted when the run
+is resumed, cancelled or expires.
 """
 
 import secrets
@@ -16,27 +16,29 @@ from serving.runs.statements import RunWrite, Written, write_runs, write_runs_sq
 from serving.runs.tool_ids import SECRET_BYTES
 
 MOST_SECRETS = 2
-"""The one that signs and the one before it."""
+"""Number of valid secrets: the one that signs and the previous one."""
 SECRETS_S = 30.0
-"""How old what a replica knows of the secrets may be."""
+"""Maximum age of a replica's cached secrets."""
 ROTATE_S = 2 * SECRETS_S
-"""From when on a new secret signs: every replica believes it by then."""
+"""Delay before a new secret signs. By then, every replica accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendedRow:
-    """A run that waits. Fields are columns."""
+    """Row of the table `suspended_run`. Fields are columns."""
 
     run_id: str
     drop_us: int
     seq: int
-    """Of the newest item that has happened in it."""
+    """Number of the newest item of the run."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendWrite:
-    """A run that is to wait: its row and events as for every run, and all of it."""
+    """Write of a run that is suspended: its row and events as for every run, and its row with the complete
+    records.
+    """
 
     write: RunWrite
     row: SuspendedRow
@@ -44,7 +46,7 @@ class SuspendWrite:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Who resumes which run."""
+    """Request of the replica `owner` to resume a run."""
 
     run_id: str
     owner: str
@@ -52,7 +54,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A run that was taken: its newest item's number, and all of it."""
+    """Resumed run: the number of its newest item, and its packed records."""
 
     seq: int
     body: bytes
@@ -77,7 +79,7 @@ LATE = "DELETE FROM suspended_run WHERE drop_us < {now} RETURNING run_id"
 CROWDED = """DELETE FROM suspended_run WHERE run_id IN (SELECT run_id FROM (SELECT s.run_id, sum(length(s.body))
     OVER (PARTITION BY coalesce(r.team_id, r.key_id) ORDER BY s.drop_us DESC, s.run_id) AS used
     FROM suspended_run s JOIN run r ON r.id = s.run_id) AS waiting WHERE used > {most}) RETURNING run_id"""
-"""The oldest of a team that has more bytes of them than it may."""
+"""Deletes the oldest suspended runs of each team (or key without a team) that exceeds its limit of bytes."""
 DROP = {
     "postgresql": "DELETE FROM suspended_run WHERE run_id = ANY ($1::text[]) RETURNING run_id",
     "sqlite": "DELETE FROM suspended_run WHERE run_id = ? RETURNING run_id",
@@ -111,7 +113,7 @@ async def _take(connection: PostgresConnection, items: Sequence[Take]) -> list[T
     async with connection.transaction():
         for place in sorted(range(len(items)), key=lambda n: items[n].run_id):  # no deadlock
             rows = await connection.fetch(TAKE["postgresql"], items[place].run_id)
-            if rows:  # for the first of several that ask for one run
+            if rows:  # only the first of several requests for one run gets it
                 await connection.execute(OWN["postgresql"], items[place].run_id, items[place].owner)
                 taken[place] = Taken(rows[0]["seq"], bytes(rows[0]["body"]))
     return taken
@@ -129,8 +131,8 @@ def _take_sqlite(connection: sqlite3.Connection, items: Sequence[Take]) -> list[
 
 async def _expire(connection: PostgresConnection, items: Sequence[int | None]) -> list[list[str]]:
     async with connection.transaction():
-        found = [row for query in _ended(items[-1], CLOCK) for row in await connection.fetch(query)]
-        ids = [row["run_id"] for row in found]
+        rows = [row for query in _ended(items[-1], CLOCK) for row in await connection.fetch(query)]
+        ids = [row["run_id"] for row in rows]
         await connection.execute(
             END.format(status="expired", now=CLOCK, ids="SELECT unnest($1::text[])"), ids
         )
@@ -144,7 +146,7 @@ def _expire_sqlite(connection: sqlite3.Connection, items: Sequence[int | None]) 
 
 
 def _ended(most_bytes: int | None, now: object) -> list[str]:
-    """Who waits no longer."""
+    """Return the statements that delete expired runs and those above the limit of bytes."""
     crowded = [CROWDED.format(most=most_bytes)] if most_bytes is not None else []
     return [LATE.format(now=now), *crowded]
 
@@ -184,15 +186,19 @@ def _secrets_sqlite(connection: sqlite3.Connection, items: Sequence[None]) -> li
     return [[row[0] for row in rows]] * len(items)
 
 
-SUSPEND: Operation[SuspendWrite, Written] = Operation("run that waits", _suspend, _suspend_sqlite)
-"""Write a run down that is to wait for results of tools."""
-TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resuming of a run", _take, _take_sqlite)
-"""Take a run that waits, and become its owner; None where none of that id waits. One of several wins."""
-EXPIRE: Operation[int | None, list[str]] = Operation("end of waiting", _expire, _expire_sqlite)
-"""End the runs that have waited too long, and the oldest of each team whose runs that wait take more bytes than given
-(None: any); gives their ids, each to one caller.
+SUSPEND: Operation[SuspendWrite, Written] = Operation("suspended run", _suspend, _suspend_sqlite)
+"""Suspend a run until it gets tool results."""
+TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take, _take_sqlite)
+"""Resume a suspended run and become its owner. Returns None if it does not wait. One of several requests gets
+it.
 """
-DROP_SUSPENDED: Operation[str, bool] = Operation("end of a run that waits", _drop, _drop_sqlite)
-"""Cancel a run that waits; False where none of that id does."""
-READ_SECRETS: Operation[None, list[bytes]] = Operation("secret of ids", _secrets, _secrets_sqlite)
-"""The secrets of the ids of calls, the one that signs first; made where there is none."""
+EXPIRE: Operation[int | None, list[str]] = Operation("expiry of suspended runs", _expire, _expire_sqlite)
+"""End expired runs, and the oldest runs of each team above the limit of bytes (None: no limit). Returns their
+ids, each to one caller.
+"""
+DROP_SUSPENDED: Operation[str, bool] = Operation("cancellation of a suspended run", _drop, _drop_sqlite)
+"""Cancel a suspended run. Returns False if no run of that id waits."""
+READ_SECRETS: Operation[None, list[bytes]] = Operation("secrets of tool call ids", _secrets, _secrets_sqlite)
+"""Read the signing secrets of tool call ids, the one that signs first. Creates the first secret if there is
+none.
+"""

@@ -1,8 +1,9 @@
-"""The ids that clients get for calls of tools. Each says which call of which run it is, and cannot be made up.
+"""Signed ids of tool calls, which name a run and a call in it and cannot be forged.
 
-`call_` and 40 characters of base64url: the run (16 bytes), the call's number (2) and a signature (12): no bit is
-spare, so that no two texts are one id. That fits every provider's rules for ids (64 characters; letters, digits,
-`_`, `-`). Only ids are compared: no client sends a conversation back byte for byte.
+Format: `call_` and 40 characters of base64url with the run (16 bytes), the number of the call (2 bytes) and a
+signature (12 bytes). The encoding has no spare bits, so no two texts are the same id. It meets the id rules
+of every provider (64 characters; letters, digits, `_`, `-`). Only ids are compared, because clients do not
+return conversations byte for byte.
 """
 
 import base64
@@ -21,33 +22,37 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class CallName:
-    """Which call of which run."""
+    """Run and number of a tool call."""
 
     run_id: str
     number: int
 
 
 class CallIds:
-    """Makes and reads ids.
+    """Signer and reader of tool call ids.
 
     Args:
-        secrets: that all replicas share; the first one signs, the others are of before.
+        secrets: secrets that all replicas share. The first one signs. All are accepted.
     """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._secrets = tuple(secrets)
 
     def sign(self, name: CallName) -> str:
-        """The id of a call."""
+        """Return the id of a tool call."""
         named = _pack(name)
         return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
 
     def read(self, id: str, param: str = "messages") -> CallName | None:
-        """What `id` names; None where it is none of ours, such as a provider's in a conversation begun elsewhere.
-        `param`: the field that it came in.
+        """Return the tool call of an id, or None if the id has another format, such as an id from another
+        provider.
+
+        Args:
+            id: id to read.
+            param: request field of the id, for the error.
 
         Raises:
-            BadTask: it looks like ours, and was not made here.
+            BadTask: the id has this format, but its signature is invalid.
         """
         if not OURS.fullmatch(id):
             return None
@@ -55,7 +60,7 @@ class CallIds:
         named, signature = packed[:-SIGNATURE_BYTES], packed[-SIGNATURE_BYTES:]
         if not any(hmac.compare_digest(_signature(each, named), signature) for each in self._secrets):
             raise BadTask(
-                f"The tool call id {id} was not made here: its signature is wrong. Send ids back as they came.",
+                f"The tool call id {id} has an invalid signature. Return ids exactly as you received them.",
                 param=param,
             )
         run = named[:RUN_BYTES].hex()

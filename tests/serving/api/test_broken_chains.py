@@ -102,7 +102,7 @@ async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
         await api.ok({"model": "a"})
         (made,) = (await api.newest())["steps"]
     left = next(attempt for attempt in made["attempts"] if attempt["outcome"] == "left_alone")
-    assert left["message"] == "a was left alone because its answer to this call broke off."
+    assert left["message"] == "a was skipped because its answer to this call broke off."
 
 
 @pytest.mark.parametrize("kind", KINDS)

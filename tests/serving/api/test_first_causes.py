@@ -233,7 +233,9 @@ async def test_the_first_cause_comes_first_in_readiness_record_and_log(
     (degraded,) = [each.getMessage() for each in caplog.records if "has made no plan" in each.getMessage()]
     assert degraded.index("big refuses every call") < degraded.index(" Then ")
     assert [
-        each for each in caplog.records if each.getMessage().startswith("big fails; first with WorkerRefused")
+        each
+        for each in caplog.records
+        if each.getMessage().startswith("big is failing. First failure: WorkerRefused")
     ]
 
 

@@ -206,13 +206,13 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
     )
     assert (sent.sampling.max_output_tokens, sent.grammar) == (8192, None)
     assert notes == (
-        "effort xhigh became low: the nearest that m-1 accepts.",
-        "temperature was lowered to 1: m-1 accepts no more.",
-        "top_p was left out: m-1 does not accept it beside temperature.",
-        "1 of 2 stop sequences were not sent but applied here: m-1 does not accept them.",
-        "seed was left out: m-1 accepts none so large.",
-        "max_output_tokens was lowered to 8192: m-1 accepts no more.",
-        "The JSON schema was left out: m-1 does not accept one.",
+        "effort was changed from xhigh to low, the nearest level that m-1 accepts.",
+        "temperature was lowered to 1, the maximum of m-1.",
+        "top_p was omitted: m-1 does not accept it together with temperature.",
+        "1 of 2 stop sequences were applied by the gateway: m-1 does not accept them.",
+        "seed was omitted: m-1 accepts no seed this large.",
+        "max_output_tokens was lowered to 8192, the maximum of m-1.",
+        "The JSON schema was omitted: m-1 does not accept one.",
     )
 
 

@@ -220,7 +220,7 @@ async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
         ("a", "WorkerUnavailable"),
         ("b", "ContextOverflow"),
     ]
-    assert reply.attempts[0].message == "a was left alone because b would answer at once."
+    assert reply.attempts[0].message == "a was skipped because b can answer immediately."
 
 
 async def test_who_leaves_goes_to_the_one_that_is_free_not_to_the_next_in_line():

@@ -243,7 +243,7 @@ async def test_what_waits_for_a_worker_that_turns_out_to_be_dead_is_not_sent_to_
     assert len(left) >= AT_ONCE - SLOTS - FAILURES_BEFORE_REST
     assert {(each.worker, each.error) for each in left} == {("a", "WorkerUnavailable")}
     said = re.compile(
-        r"a was left alone for [0-9.]+ s more: its newest calls failed, first with WorkerUnavailable: a was scripted to fail \(unavailable\)\."
+        r"a was skipped for [0-9.]+ s more: its newest calls failed, first with WorkerUnavailable: a was scripted to fail \(unavailable\)\."
     )
     assert all(said.fullmatch(each.message) for each in left)
     assert any(each.took_s for each in left), "the wait is on record"
