@@ -159,8 +159,8 @@ def test_a_local_adapter_is_looked_at_before_anything_starts(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("model", "remedy"),
-    [("models/absent", "make setup"), ("/nowhere/model", "no folder here"), ("./absent", "no folder here"), ("~/absent", "no folder here"),
-     ("a/b/c", "no folder here")],
+    [("models/absent", "make setup"), ("/nowhere/model", "neither a local folder"), ("./absent", "neither a local folder"), ("~/absent", "neither a local folder"),
+     ("a/b/c", "neither a local folder")],
 )  # fmt: skip
 def test_a_model_that_is_not_there_is_named_with_the_remedy(model: str, remedy: str) -> None:
     from serving.app import _with_local_folder
