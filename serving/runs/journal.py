@@ -2,7 +2,7 @@
 
 Events of a run within `BATCH_S` form one row, and all runs of the replica share a transaction. While the
 store is unreachable, ended runs wait in memory, up to `limits.records` and `limits.records_bytes`. A run
-keeps its slot and its share of the memory budget until it is written (`places.py`).
+keeps its slot and its share of the memory budget until it is written (`serving/sessions/admission.py`).
 """
 
 import asyncio
