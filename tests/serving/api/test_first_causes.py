@@ -230,7 +230,7 @@ async def test_the_first_cause_comes_first_in_readiness_record_and_log(
     first = getattr(lines[0], FIELDS)["errors"]
     assert "big" in first[0]
     assert "Incorrect API key provided." in first[0]
-    (degraded,) = [each.getMessage() for each in caplog.records if "has made no plan" in each.getMessage()]
+    (degraded,) = [each.getMessage() for each in caplog.records if "has written no plan" in each.getMessage()]
     assert degraded.index("big refuses every call") < degraded.index(" Then ")
     assert [
         each

@@ -108,7 +108,7 @@ async def test_a_schema_that_is_not_strict_is_a_wish():
     async with served(pool("Blue.")) as api:
         answer = await api.ok({"response_format": lax}, trace=True)
     assert answer["choices"][0]["message"]["content"] == "Blue."
-    assert "was not strict" in answer["podium"]["steps"][1]["notes"][0]
+    assert "which is not strict" in answer["podium"]["steps"][1]["notes"][0]
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ async def test_an_answer_that_need_not_hold_streams_and_is_noted():
     lax = AnswerFormat(SCHEMA, strict=False)
     script, result, pieces = await ask("About one.", wanted=lax)
     assert (pieces, len(script.calls)) == (["About", " one."], 1)
-    assert "was not strict" in result.notes[0]
+    assert "which is not strict" in result.notes[0]
     assert (await ask(RIGHT, wanted=lax))[1].notes == ()
 
 

@@ -90,7 +90,7 @@ async def test_who_need_not_repeat_anything_says_no_more_than_is_left():
 async def test_one_that_repeats_so_much_that_no_room_is_left_has_broken_off():
     prefix = begin(LONG, 150)
     player = saying(f"{MARK} {LONG[len(begin(LONG, 95)) :]}")
-    with pytest.raises(WorkerUnavailable, match="repeated so much"):
+    with pytest.raises(WorkerUnavailable, match="repeated too much"):
         await ask(player, call_after(prefix, limit=180))
 
 

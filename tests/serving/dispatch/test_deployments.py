@@ -162,7 +162,7 @@ async def test_what_all_deployments_take_together_is_what_the_door_goes_by() -> 
         await until(lambda: limiter.open_calls == 2)
         assert (limiter.is_full, limiter.n_slots) == (True, 2)
         began_s = time.monotonic()
-        with pytest.raises(openai.RateLimitError, match="too many calls"):
+        with pytest.raises(openai.RateLimitError, match="queue of gpt is too long"):
             await ask(running, sdk)
         assert time.monotonic() - began_s < 1
         assert [len(wire.requests) for wire in wires.values()] == [1, 1]
