@@ -1,6 +1,6 @@
-"""Base classes of values: what is shared, never changed, and written as JSON.
+"""Base classes of immutable values that are written as JSON.
 
-msgspec makes, copies, compares, encodes and decodes them in C. `conductor/run/codec.py` says what their JSON looks like.
+msgspec creates, copies, compares, encodes and decodes them in C. `conductor/run/codec.py` describes their JSON.
 """
 
 from collections.abc import Callable
@@ -20,10 +20,10 @@ class Value(
 
 
 class DefaultingValue(Value, frozen=True):
-    """Value in which whatever equals a field's default is that default.
+    """Value that stores the default object in each field that equals its default.
 
-    msgspec leaves a field out of the JSON if its value is the default object itself. A class needs this base if one of its
-    defaults can have equals that are other objects (a test says so).
+    msgspec omits a field from the JSON only if its value is the default object itself. A class needs this base if an
+    equal of one of its defaults can be another object. A test finds the classes that need it.
     """
 
     def __post_init__(self) -> None:
@@ -34,16 +34,16 @@ class DefaultingValue(Value, frozen=True):
 
 
 class JsonValue(Value, frozen=True):
-    """Value with fields that hold JSON, which has no hash: `not_hashed`."""
+    """Value with fields of JSON, which cannot be hashed. `not_hashed` names them."""
 
     not_hashed: ClassVar[frozenset[str]] = frozenset()
 
     def __hash__(self) -> int:
-        return hash(_hashed(self.__class__)(self))
+        return hash(_hash_reader(self.__class__)(self))
 
 
 class MarkedValue(JsonValue, frozen=True):
-    """Value with fields that make no difference: values that differ only in `not_compared` are equal."""
+    """Value that ignores the fields in `not_compared` when it is compared or hashed."""
 
     not_compared: ClassVar[frozenset[str]] = frozenset()
 
@@ -51,19 +51,18 @@ class MarkedValue(JsonValue, frozen=True):
         kind = self.__class__
         if other.__class__ is not kind:
             return NotImplemented
-        read = _compared(kind)
+        read = _compared_reader(kind)
         return bool(read(self) == read(other))
 
-    def __hash__(self) -> int:
-        return hash(_hashed(self.__class__)(self))
+    __hash__ = JsonValue.__hash__  # a class with `__eq__` alone has none
 
 
 Reader = Callable[[Any], tuple[Any, ...]]
 
 
 def has_equals(field: FieldInfo) -> bool:
-    """Return whether other objects can equal the default of a field. Python makes one object alone of None, a boolean, a
-    small number, the empty text, the empty tuple and a member of an enumeration.
+    """Return whether another object can equal the default of a field. Python has a single object for None, each boolean,
+    each small integer, the empty string, the empty tuple and each member of an enumeration.
     """
     default = field.default
     if default is msgspec.NODEFAULT or default is None or isinstance(default, bool | Enum):
@@ -74,22 +73,22 @@ def has_equals(field: FieldInfo) -> bool:
 
 @cache
 def _object_defaults(kind: type[Value]) -> tuple[tuple[tuple[str, Any], ...], Reader]:
-    """Return the names and defaults of the fields that `has_equals` is true of, and what reads their values."""
+    """Return the name and default of each field for which `has_equals` is true, and a reader of their values."""
     known = tuple((field.name, field.default) for field in fields(kind) if has_equals(field))
     return known, _reader([name for name, _ in known])
 
 
 @cache
-def _compared(kind: type[MarkedValue]) -> Reader:
-    """Return what reads the fields that are compared."""
+def _compared_reader(kind: type[MarkedValue]) -> Reader:
+    """Return a reader of the fields that comparisons use."""
     return _reader([name for name in kind.__struct_fields__ if name not in kind.not_compared])
 
 
 @cache
-def _hashed(kind: type[JsonValue]) -> Reader:
-    """Return what reads the fields that are hashed."""
-    left_out = kind.not_hashed | (kind.not_compared if issubclass(kind, MarkedValue) else frozenset[str]())
-    return _reader([name for name in kind.__struct_fields__ if name not in left_out])
+def _hash_reader(kind: type[JsonValue]) -> Reader:
+    """Return a reader of the fields that the hash uses."""
+    ignored = kind.not_hashed | (kind.not_compared if issubclass(kind, MarkedValue) else frozenset[str]())
+    return _reader([name for name in kind.__struct_fields__ if name not in ignored])
 
 
 def _reader(names: list[str]) -> Reader:
