@@ -62,7 +62,7 @@ class StepRecord(Value, frozen=True):
     needs: str = ""
     """Needed capability, in the conductor's words. Empty if it named none."""
     tools: bool = True
-    """Whether it may call the client's tools."""
+    """True if the step may call the client's tools."""
     on_failure: OnFailure | None = None
     """Handling of its failure, or None for the task's default."""
     turns: tuple[StepTurn, ...] = ()
@@ -81,7 +81,7 @@ class StepRecord(Value, frozen=True):
 
     @property
     def is_between_turns(self) -> bool:
-        """Whether its worker has called tools and has not been called again since."""
+        """True if the worker has called tools and has not been called again since."""
         return bool(self.turns) and self.status in ("planned", "waiting")
 
     @property
@@ -114,7 +114,7 @@ class StepRecord(Value, frozen=True):
 
     @property
     def is_unmetered(self) -> bool:
-        """Whether the usage of its newest call was never reported."""
+        """True if the newest call's usage was never reported."""
         if self.started_s is None:
             return False
         return self.result.usage is None if self.result else self.status in ("cancelled", "not_needed")
@@ -134,15 +134,15 @@ class PlanRecord(Value, frozen=True):
     """The conductor's call, or None if no model wrote the plan."""
     ended_s: float | None = None
     accepted: bool = False
-    """Whether the text accepted the previous round's answer."""
+    """True if the text accepted the previous round's answer."""
     rejection: Failure | None = None
     failure: Failure | None = None
     why: str = ""
     """Reason of the rejection, or of the fallback."""
     stopped: bool = False
-    """Whether the run ended while the plan was being written."""
+    """True if the run ended while the plan was being written."""
     cut: bool = False
-    """Whether the process that wrote it ended."""
+    """True if the process that wrote the plan ended."""
     failed: tuple[Attempt, ...] = ()
     """As in `StepRecord`."""
 
@@ -153,12 +153,12 @@ class PlanRecord(Value, frozen=True):
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the run or its process ended while the plan was being written."""
+        """True if the run or its process ended while the plan was being written."""
         return self.stopped or self.cut
 
     @property
     def broke_off(self) -> bool:
-        """Whether the conductor's text was interrupted by a retryable error. False if a failing step ended the text."""
+        """True if the conductor's text was interrupted by a retryable error. False if a failing step ended the text."""
         begun = self.result is not None and bool(self.result.output)
         by_step = any(step.status == "failed" for step in self.steps)
         return begun and not by_step and self.failure is not None and self.failure.retryable
@@ -187,7 +187,7 @@ class PlanRecord(Value, frozen=True):
 
     @property
     def is_answered(self) -> bool:
-        """Whether it ran to its last step's output."""
+        """True if the plan ran to the output of its last step."""
         runs = bool(self.steps) and self.rejection is None and self.failure is None
         return runs and self.ended_s is not None and not self.stopped and self.steps[-1].status == "done"
 

@@ -59,7 +59,7 @@ class StepWords:
 
     @property
     def may_change(self) -> bool:
-        """Whether another answer may replace one that the client has partly seen. The client receives it with
+        """True if another answer may replace one that the client has partly seen. The client receives it with
         its next request.
         """
         return self._context.task.may_change and self._context.log.record.parent is None

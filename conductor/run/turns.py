@@ -27,9 +27,9 @@ class Given(JsonValue, frozen=True):
     """Client input to a waiting run.
 
     Args:
-        results: for some of the calls, in any order; their ids are ignored.
-        said: new user messages beside them.
-        tools: tools from now on; None for no change.
+        results: results of some of the calls, in any order. Their ids are ignored.
+        said: new user messages sent with the results.
+        tools: tools from now on, or None for no change.
         echo: request fields that responses repeat, as far as they differ from `Task.echo`.
     """
 
@@ -45,12 +45,12 @@ class StepTurn(Value, frozen=True):
     """One turn of a step's conversation: its worker's output, the tool calls and their results.
 
     Args:
-        result: of the worker's call.
-        calls: of tools.
-        results: of the calls, as far as they have arrived.
-        said: user messages beside the results.
-        called_s: time of the calls, in seconds since the run began; None if not recorded.
-        answered_s: time of the last result, likewise.
+        result: result of the worker's call.
+        calls: tool calls that the worker made.
+        results: tool results that have arrived.
+        said: user messages sent with the results.
+        called_s: time of the calls in seconds since the run began, or None if it was not recorded.
+        answered_s: time of the last result, as `called_s`.
     """
 
     result: CallResult
@@ -62,7 +62,7 @@ class StepTurn(Value, frozen=True):
 
     @property
     def is_answered(self) -> bool:
-        """Whether every call has its result."""
+        """True if every call has its result."""
         return len(self.results) == len(self.calls)
 
     @property
