@@ -50,18 +50,18 @@ class Port:
     pid: int
     process: str
     asks_for: str = UNKNOWN
-    """What a client without credentials is asked for."""
+    """What the port requires of a client, or `NOTHING` or `UNKNOWN`."""
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """True if only this machine can connect."""
         address = ip_address(self.address)
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return (mapped or address).is_loopback
 
     @property
     def is_guarded(self) -> bool:
-        """Whether other machines cannot connect, need a credential, or get only metrics."""
+        """True if other machines cannot connect, need a credential, or receive only metrics."""
         return self.is_on_loopback or self.asks_for not in (NOTHING, UNKNOWN)
 
 

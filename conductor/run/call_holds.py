@@ -36,7 +36,7 @@ class _HeldCall:
     """Attempts that are settled."""
     is_dropped: bool = False
     waits: bool = False
-    """Whether the call is still queued and has not been sent."""
+    """True if the call is still queued and has not been sent."""
     callee: Callee | None = None
     """Where it was last sent, or None if unknown."""
 
