@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rotate(address: Address) -> int:
-    from serving.runs.secret_rotation import rotate_secret
-    from serving.runs.suspended import ROTATE_S
+    from serving.store.secret_rotation import rotate_secret
+    from serving.store.suspended import ROTATE_S
 
     asyncio.run(rotate_secret(address))
     print(

@@ -1,7 +1,7 @@
 """Health of each worker: outcomes and latencies of its newest calls, and its circuit breaker.
 
 `serving/dispatch/target.py` counts each call when it is sent, without the time that it waits for a slot or a retry.
-`serving/sessions/service.py` reads the gauges. `serving/runs/shared_circuits.py` adds the circuits of other replicas.
+`serving/sessions/service.py` reads the gauges. `serving/store/shared_circuits.py` adds the circuits of other replicas.
 """
 
 import time

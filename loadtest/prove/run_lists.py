@@ -28,10 +28,10 @@ from program.process import machine, wide_console
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
-from serving.runs.database_store import DatabaseStore
-from serving.runs.rows import run_row
-from serving.runs.run_filter import ANY_RUN, RunFilter
 from serving.settings.sections import LimitSettings
+from serving.store.database_store import DatabaseStore
+from serving.store.rows import run_row
+from serving.store.run_filter import ANY_RUN, RunFilter
 
 PAGE = 50
 MADE_US = 1_700_000_000_000_000

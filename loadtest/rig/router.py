@@ -37,10 +37,10 @@ from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.garbage import trim_when_idle, tune_garbage_collection
 from serving.pool import build_pool
-from serving.runs.database_store import DatabaseStore
-from serving.runs.store import StoreListener
 from serving.sessions.service import Service
 from serving.settings.settings import parse
+from serving.store.database_store import DatabaseStore
+from serving.store.store import StoreListener
 
 WAITING = 4096
 """Listen backlog: connections that may wait to be accepted."""

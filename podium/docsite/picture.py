@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOMS = (
     "podium", "cluster", "training", "evaluation", "serving.app", "serving.deployments", "serving.api", "serving.batches",
-    "serving.runs", "serving.accounts", "serving.database", "serving.pool", "serving.dispatch", "serving.workers", "serving.settings",
+    "serving.store", "serving.accounts", "serving.database", "serving.pool", "serving.dispatch", "serving.workers", "serving.settings",
     "conductor.run", "conductor.plan", "conductor.model",
 )  # fmt: skip
 """Packages that get a box."""

@@ -6,9 +6,9 @@ from conductor.errors import NotAllowed, TooLarge, UnknownName, quote
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId
-from serving.runs.conversations import Conversation
-from serving.runs.tool_ids import CallName
 from serving.sessions.service import Service
+from serving.store.conversations import Conversation
+from serving.store.tool_ids import CallName
 
 
 class CallersRuns:

@@ -20,11 +20,11 @@ from conductor.run.waiting import end_task
 from serving.api import event_json
 from serving.api.encode import dumps
 from serving.edge.exchange import PIECE_BYTES
-from serving.runs.rows import Item
-from serving.runs.store import EventPage
 from serving.sessions.following import AnswerDiffers, RetoldAnswer
 from serving.sessions.service import Service
 from serving.shares import Room, Share
+from serving.store.rows import Item
+from serving.store.store import EventPage
 
 WINDOW_BYTES = 262_144
 """Bytes of events that a feed holds. Larger events are held whole and counted in `limits.max_unread_bytes`.

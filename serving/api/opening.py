@@ -16,12 +16,12 @@ from serving.accounts.rates import NO_RATES, RateReservation
 from serving.api.request import ApiRequest, Keeping
 from serving.api.resolve import ResolvedTask
 from serving.api.siblings import Siblings
-from serving.runs.claims import Claim
-from serving.runs.journal import NOT_WRITTEN
 from serving.sessions.deduplication import Match, Outcome
 from serving.sessions.following import follow, wait_until_begun
 from serving.sessions.service import Service
 from serving.sessions.session import RunSpec
+from serving.store.claims import Claim
+from serving.store.journal import NOT_WRITTEN
 
 
 class RunOpener:

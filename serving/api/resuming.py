@@ -24,10 +24,10 @@ from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
 from serving.redaction.personal import redactor_of
 from serving.redaction.texts import known_texts, map_texts
-from serving.runs.tool_ids import CallIds
 from serving.sessions.deduplication import Outcome, match_results
 from serving.sessions.following import follow_segment
 from serving.sessions.service import Service
+from serving.store.tool_ids import CallIds
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds between polls of a run that another request has just resumed."""

@@ -37,9 +37,9 @@ from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
 from serving.api.wire import Wire
 from serving.edge.exchange import notify_on_drop
-from serving.runs.tool_ids import CallIds, CallName
 from serving.sessions.following import follow_segment, retell
 from serving.sessions.service import Service
+from serving.store.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
 SHOWN = AnswerDelta | RunFinished | RunSuspended

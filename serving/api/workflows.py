@@ -20,9 +20,9 @@ from serving.api.feedback import feedback_json
 from serving.api.record_json import call_of_tool
 from serving.api.respond import success, success_list
 from serving.redaction.slices import READS, turn
-from serving.runs.run_filter import RunFilter
-from serving.runs.tool_ids import CallName
 from serving.sessions.service import Service
+from serving.store.run_filter import RunFilter
+from serving.store.tool_ids import CallName
 
 router = APIRouter()
 MOST_USD = 9_000_000

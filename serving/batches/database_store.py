@@ -16,7 +16,7 @@ from serving.batches.model import OPEN, Batch, File, LineResult
 from serving.batches.store import Change
 from serving.database.schema import batch as batch_table
 from serving.database.schema import batch_line, replica, stored_file
-from serving.runs.rows import now_us
+from serving.store.rows import now_us
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
 MOST_AT_ONCE = 20

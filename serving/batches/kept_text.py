@@ -1,6 +1,6 @@
 """Redaction of files before they are stored: secrets, and personal data if a policy requires it.
 
-The same applies to runs (`serving/runs/content.py`).
+The same applies to runs (`serving/store/content.py`).
 """
 
 from dataclasses import dataclass

@@ -29,11 +29,11 @@ from serving.batches.store import BatchStore
 from serving.dispatch.fair_queue import FairQueue
 from serving.errors import row
 from serving.redaction.slices import in_turns
-from serving.runs.rows import now_us
 from serving.sessions.admission import room_for_batch
 from serving.sessions.execution import PolicyFinder
 from serving.sessions.service import Service
 from serving.settings.sections import BatchSettings
+from serving.store.rows import now_us
 
 logger = logging.getLogger("podium")
 

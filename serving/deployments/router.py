@@ -29,15 +29,15 @@ from serving.deployments.store_reach import find_shared_address
 from serving.garbage import trim_when_idle, tune_garbage_collection
 from serving.health import Health
 from serving.pool import Pool, build_pool
-from serving.runs.database_conversations import DatabaseConversations
-from serving.runs.database_store import DatabaseStore
-from serving.runs.shared_circuits import SharedCircuits
-from serving.runs.store import StoreListener
 from serving.sessions.live_settings import LiveSettings
 from serving.sessions.service import Service
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, parse
 from serving.settings.source import SettingsSource
+from serving.store.database_conversations import DatabaseConversations
+from serving.store.database_store import DatabaseStore
+from serving.store.shared_circuits import SharedCircuits
+from serving.store.store import StoreListener
 from serving.telemetry import logs
 
 logger = logging.getLogger("podium")

@@ -19,10 +19,10 @@ from conductor.run.turns import Given
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateReservation, Rates
 from serving.pool import Pool
-from serving.runs.store import Records
 from serving.sessions.memory_budget import MemoryBudget, bytes_of_given, bytes_of_record, bytes_of_task
 from serving.sessions.session import RunSpec
 from serving.shares import KEPT, Room, share
+from serving.store.store import Records
 
 MOST_READERS = 16
 """Highest number of readers of one run at one router."""

@@ -25,11 +25,11 @@ from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from serving.database.address import StoreError
 from serving.redaction.personal import redactor_of
-from serving.runs.cached_answers import CachedAnswer
-from serving.runs.claims import Claim
-from serving.runs.rows import now_us
-from serving.runs.store import RecordStore
 from serving.settings.settings import Settings
+from serving.store.cached_answers import CachedAnswer
+from serving.store.claims import Claim
+from serving.store.rows import now_us
+from serving.store.store import RecordStore
 
 logger = logging.getLogger("podium")
 

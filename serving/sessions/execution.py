@@ -14,14 +14,14 @@ from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.pool import Pool
 from serving.redaction.personal import redactor_of
 from serving.redaction.texts import known_texts
-from serving.runs.content import ContentJournal
-from serving.runs.store import RecordStore
 from serving.sessions.admission import RunAdmission
 from serving.sessions.pools import Pools
 from serving.sessions.registry import SessionRegistry
 from serving.sessions.run_log import describe, log
 from serving.sessions.session import Execution, RunSpec, Session
 from serving.settings.sections import StoreSettings
+from serving.store.content import ContentJournal
+from serving.store.store import RecordStore
 from serving.telemetry import spans
 from serving.telemetry.measurement import Meter, of_run, report
 

@@ -26,9 +26,9 @@ from conductor.run.fold import after
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from conductor.run.waiting import end_task
-from serving.runs.claims import Claim
-from serving.runs.rows import Item
-from serving.runs.store import RecordStore
+from serving.store.claims import Claim
+from serving.store.rows import Item
+from serving.store.store import RecordStore
 
 POLL_S = 0.1
 LOOKS = 10

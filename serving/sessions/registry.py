@@ -9,9 +9,9 @@ from typing import TypeVar
 
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving.runs.rows import Item
-from serving.runs.store import StoreListener
 from serving.sessions.session import Session, Watcher
+from serving.store.rows import Item
+from serving.store.store import StoreListener
 
 logger = logging.getLogger("podium")
 

@@ -9,17 +9,17 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.accounts.rates import Rates
 from serving.pool import Pool
-from serving.runs.conversations import ConversationStore, MemoryConversations
-from serving.runs.memory_store import page_of, place
-from serving.runs.numbers import without_content
-from serving.runs.run_filter import ANY_RUN, RunFilter
-from serving.runs.store import RunPage, StoreFactory
 from serving.sessions.conductor_health import ConductorHealth
 from serving.sessions.execution import PolicyFinder
 from serving.sessions.pools import Pools
 from serving.sessions.readiness import Readiness
 from serving.sessions.sessions import Sessions
 from serving.shares import in_slices
+from serving.store.conversations import ConversationStore, MemoryConversations
+from serving.store.memory_store import page_of, place
+from serving.store.numbers import without_content
+from serving.store.run_filter import ANY_RUN, RunFilter
+from serving.store.store import RunPage, StoreFactory
 from serving.telemetry import metrics
 from serving.telemetry.measurement import Measurement, Meter
 

@@ -12,8 +12,8 @@ from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.rates import NO_RATES, RateReservation
 from serving.pool import Pool
-from serving.runs.content import ContentJournal
-from serving.runs.rows import Item
+from serving.store.content import ContentJournal
+from serving.store.rows import Item
 
 
 @dataclass(frozen=True, slots=True, eq=False)

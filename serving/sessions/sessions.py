@@ -26,10 +26,6 @@ from serving.accounts.caller import Caller
 from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.accounts.rates import NO_RATES, RateReservation, Rates
 from serving.pool import Pool
-from serving.runs.cached_answers import CachedAnswer
-from serving.runs.content import kept_part
-from serving.runs.memory_store import MemoryStore
-from serving.runs.store import RecordStore, StoreFactory
 from serving.sessions.admission import RunAdmission
 from serving.sessions.deduplication import RequestDeduplicator, cached_record
 from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
@@ -37,6 +33,10 @@ from serving.sessions.memory_budget import bytes_of_record
 from serving.sessions.pools import Pools
 from serving.sessions.registry import SessionRegistry, close_answer
 from serving.sessions.session import RunSpec, Session
+from serving.store.cached_answers import CachedAnswer
+from serving.store.content import kept_part
+from serving.store.memory_store import MemoryStore
+from serving.store.store import RecordStore, StoreFactory
 from serving.telemetry.measurement import Meter
 
 logger = logging.getLogger("podium")

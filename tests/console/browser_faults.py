@@ -9,7 +9,7 @@ from playwright.async_api import Page, expect
 from serving.database.address import sqlite_address
 from tests.console.chromium import ask, browsing, node, open_page, until_finished, violations
 from tests.serving.api.served import Json, plan, scripted, served, step, team
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
 LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda my"

@@ -56,7 +56,7 @@ def test_every_route_is_in_the_reference_and_its_links_lead_to_objects(pages: Pa
 
 def test_the_picture_has_an_arrow_for_what_the_design_says_and_none_back(pages: Path) -> None:
     edges = read_edges(ROOT)
-    assert "conductor.run" in edges["serving.runs"]
+    assert "conductor.run" in edges["serving.store"]
     assert not any(
         to.startswith(("serving", "cluster", "podium"))
         for room in edges

@@ -27,10 +27,10 @@ from serving.accounts.caller import Caller, Scope
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.pool import build_pool
-from serving.runs.memory_store import MemoryStore
 from serving.sessions.service import Service
 from serving.sessions.session import RunSpec
 from serving.settings.settings import parse
+from serving.store.memory_store import MemoryStore
 from serving.workers.scripted import ScriptedWorker
 
 Json = dict[str, Any]

@@ -20,8 +20,8 @@ from evaluation.results import ResultLog
 from evaluation.run import EvalConfig, Evaluation
 from evaluation.strategies import make
 from evaluation.strategies.base import solo_workers
-from serving.runs.memory_store import MemoryStore
 from serving.settings.settings import parse
+from serving.store.memory_store import MemoryStore
 from tests.evaluation.pools import sums, worker
 from tests.evaluation.test_run import Silent
 from tests.serving.api.served import Json, scripted, served, step, team

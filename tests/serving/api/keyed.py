@@ -14,8 +14,8 @@ from serving.accounts.directory import Directory
 from serving.accounts.keys import ApiKey
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
-from serving.runs.database_conversations import DatabaseConversations
 from serving.settings.settings import parse
+from serving.store.database_conversations import DatabaseConversations
 from serving.telemetry.measurement import Meter
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, served, team

@@ -33,15 +33,15 @@ from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.egress.client import tls_context
 from serving.pool import Engines, build_pool
-from serving.runs.conversations import ConversationStore
-from serving.runs.database_store import DatabaseStore
-from serving.runs.journal import RunJournal
-from serving.runs.rows import now_us
-from serving.runs.shared_circuits import SharedCircuits
-from serving.runs.store import StoreFactory
 from serving.sessions.live_settings import LiveSettings
 from serving.sessions.service import Service
 from serving.settings.settings import Settings, parse
+from serving.store.conversations import ConversationStore
+from serving.store.database_store import DatabaseStore
+from serving.store.journal import RunJournal
+from serving.store.rows import now_us
+from serving.store.shared_circuits import SharedCircuits
+from serving.store.store import StoreFactory
 from serving.telemetry.measurement import Meter
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS

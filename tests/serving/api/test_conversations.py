@@ -10,14 +10,14 @@ from openai.types.conversations import ConversationItem
 from pydantic import TypeAdapter
 
 from serving.database.address import Address
-from serving.runs.conversations import MOST_BYTES
-from serving.runs.retention import DAY_US, STEP
-from serving.runs.rows import now_us
+from serving.store.conversations import MOST_BYTES
+from serving.store.retention import DAY_US, STEP
+from serving.store.rows import now_us
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
 from tests.serving.api.test_responses_later import TOOLS, results
 from tests.serving.api.tool_caller import tool_caller
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 
 ITEM: TypeAdapter[Any] = TypeAdapter(ConversationItem)
 SAID: Json = {"type": "message", "role": "user", "content": "My name is Ann."}

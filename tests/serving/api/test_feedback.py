@@ -9,11 +9,11 @@ import pytest
 
 from podium.cli import main as podium
 from serving.database.address import Address
-from serving.runs.retention import DAY_US
-from serving.runs.rows import now_us
+from serving.store.retention import DAY_US
+from serving.store.rows import now_us
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Json, Served, served, team
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 from training.jsonl_questions import read_questions
 
 SAID: Json = {"score": 0.25, "labels": ["wrong", "too long", "wrong"], "comment": "Not so.", "expected": "42"}

@@ -15,7 +15,7 @@ from serving.database.address import sqlite_address
 from serving.edge import load_shedding
 from serving.edge.load_shedding import LONG_S
 from tests.serving.api.served import Served, scripted, served, team
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 from tests.states import until
 
 pytestmark = pytest.mark.real_time

@@ -13,8 +13,8 @@ from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from serving.accounts.caller import ANYBODY
-from serving.runs.memory_store import MemoryStore, weight
 from serving.settings.sections import LimitSettings
+from serving.store.memory_store import MemoryStore, weight
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
 

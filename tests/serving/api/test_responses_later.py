@@ -18,7 +18,7 @@ from serving.database.address import Address
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, scripted, served, team
 from tests.serving.api.tool_caller import tool_caller
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 
 ANSWER = "Blue light scatters most."
 PATH = "/v1/responses"

@@ -8,7 +8,7 @@ import pytest
 from serving.database.address import Address
 from tests.serving.api.served import Json, plan, scripted, served, step, team
 from tests.serving.api.test_watching import said, watch
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 from tests.states import until
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, serving

@@ -13,7 +13,7 @@ import pytest
 
 from serving.database.address import Address
 from tests.serving.api.served import Json, Served, plan, scripted, step, team
-from tests.serving.runs.stores import Replica, replicas
+from tests.serving.store.stores import Replica, replicas
 from tests.states import until
 
 WORDS = "one two three four five six seven eight"

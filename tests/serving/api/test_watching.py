@@ -15,7 +15,7 @@ from serving.accounts.caller import Scope
 from serving.database.address import Address
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 
 SECRET = "sk-ant-api03-" + "a1B2c3D4" * 10
 WORDS = f"one two {SECRET} four five six "

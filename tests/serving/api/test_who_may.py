@@ -21,9 +21,9 @@ from serving.api.authentication import authenticate, read_credential
 from serving.api.dialects.table import DIALECTS
 from serving.batches.model import Batch, File
 from serving.pool import build_pool
-from serving.runs.conversations import new_conversation
 from serving.sessions.service import Service
 from serving.settings.settings import parse
+from serving.store.conversations import new_conversation
 from tests.serving.api import access_table
 from tests.serving.api.keyed import KEYS, Keyed, keyed
 from tests.serving.api.served import ASK, Json, scripted, served, team

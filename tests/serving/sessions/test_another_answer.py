@@ -25,12 +25,12 @@ from conductor.run.record import Record
 from conductor.run.task import Task
 from serving.api.feed import shown_events
 from serving.database.address import Address
-from serving.runs.rows import Item
-from serving.runs.store import EventPage, RecordStore
 from serving.sessions.following import Pump, RetoldAnswer
+from serving.store.rows import Item
+from serving.store.store import EventPage, RecordStore
 from tests.serving.api.served import Json, parsed, said, scripted, team
-from tests.serving.runs.stores import replicas
-from tests.serving.runs.test_once import ask
+from tests.serving.store.stores import replicas
+from tests.serving.store.test_once import ask
 from tests.states import until
 
 WORDS = " ".join(f"word{n}" for n in range(40))

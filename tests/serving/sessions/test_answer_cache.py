@@ -16,7 +16,7 @@ from serving.database.address import Address
 from serving.sessions.session import RunSpec
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, parsed, said, scripted, served, team
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 from tests.states import until
 
 pytestmark = pytest.mark.postgresql

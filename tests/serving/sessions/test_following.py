@@ -12,9 +12,9 @@ import pytest
 
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address
-from serving.runs.store import EventPage
+from serving.store.store import EventPage
 from tests.serving.api.served import ASK, PRICE, Json, Served, parsed, said, scripted, served, team
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 from tests.states import until
 
 SLOW = team(

@@ -14,11 +14,11 @@ from conductor.run.record import Account, Record
 from conductor.run.run import Run
 from conductor.run.task import Task
 from serving.database.address import Address
-from serving.runs.stored_runs import StoredRuns
 from serving.sessions import admission as admission_module
+from serving.store.stored_runs import StoredRuns
 from tests.serving.api.served import ASK, Json, scripted, team
-from tests.serving.runs.stores import Replica, opened, replicas
-from tests.serving.runs.test_once import KEY
+from tests.serving.store.stores import Replica, opened, replicas
+from tests.serving.store.test_once import KEY
 from tests.states import until
 
 FLOOD, MODEST = Account("flood"), Account("modest")

@@ -20,13 +20,13 @@ from conductor.run.waiting import end_task
 from serving.api.app import build_api
 from serving.database import database, writer
 from serving.database.address import Address, sqlite_address
-from serving.runs import journal as journal_module
-from serving.runs.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal
 from serving.sessions.admission import RunSlots
 from serving.settings.sections import LimitSettings
+from serving.store import journal as journal_module
+from serving.store.journal import LATE_FOR_S, LATE_S, WRITTEN_WITHIN_S, RunJournal
 from tests.serving.api.served import ASK, Json, listening, scripted, team
-from tests.serving.runs.stores import Replica, replicas
-from tests.serving.runs.test_once import ask
+from tests.serving.store.stores import Replica, replicas
+from tests.serving.store.test_once import ask
 from tests.states import until
 
 WORDS = " ".join(f"word{n}" for n in range(40))

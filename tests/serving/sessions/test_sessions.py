@@ -8,10 +8,10 @@ from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.pool import build_pool
-from serving.runs.rows import Item
 from serving.sessions.service import Service
 from serving.sessions.session import RunSpec
 from serving.settings.settings import parse
+from serving.store.rows import Item
 from tests.states import until
 
 BODY = b'{"model": "a", "messages": [{"role": "user", "content": "hi"}]}'

@@ -10,9 +10,9 @@ from serving.api.dialects.responses.earlier import input_items, show_again
 from serving.api.dialects.responses.ids import response_id
 from serving.api.dialects.responses.segments import part_of
 from serving.api.encode import dumps
-from serving.runs.content import kept_part
-from serving.runs.tool_ids import CallName
 from serving.sessions.service import Service
+from serving.store.content import kept_part
+from serving.store.tool_ids import CallName
 
 ENDED_WELL = ("finished", "waiting")
 MOST_KNOWN = 100

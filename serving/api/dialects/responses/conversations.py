@@ -17,14 +17,14 @@ from serving.api.dialects.responses.schema import Ignoring, remedy
 from serving.api.earlier_runs import CallersRuns, check_room
 from serving.api.request import NameText
 from serving.api.respond import success
-from serving.runs.conversations import (
+from serving.sessions.service import Service
+from serving.store.conversations import (
     MOST_BYTES_OF_TEAM,
     MOST_OF_TEAM,
     Conversation,
     ConversationStore,
     new_conversation,
 )
-from serving.sessions.service import Service
 
 router = APIRouter(prefix="/v1/conversations")
 Json = dict[str, Any]

@@ -10,8 +10,8 @@ from typing import Any
 
 from conductor.run.record import RunRecords
 from serving.database.writer import Operation, PostgresConnection
-from serving.runs.rows import CLOCK, EventRow, RunRow, now_us, run_row
-from serving.runs.run_filter import text_of, workers_of
+from serving.store.rows import CLOCK, EventRow, RunRow, now_us, run_row
+from serving.store.run_filter import text_of, workers_of
 
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
 EVENT_COLUMNS = [field.name for field in fields(EventRow)]

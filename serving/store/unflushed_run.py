@@ -1,16 +1,39 @@
 """Buffer of a run's unwritten events, and their row encoding."""
 
 import asyncio
+import io
 from dataclasses import dataclass, field
 
+from conductor.run.events import AnswerDelta
 from conductor.run.record import Record, RunRecords
-from serving.runs.rows import ENDED, EventRow, Item, event_row
-from serving.runs.said import AnswerSoFar
-from serving.runs.statements import RunWrite, run_write
+from serving.store.rows import ENDED, EventRow, Item, event_row
+from serving.store.statements import RunWrite, run_write
+
+
+class AnswerBuffer:
+    """Buffer that joins the pieces of an answer, for clients that start to watch a run in the middle."""
+
+    def __init__(self) -> None:
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        self._began_s: float | None = None
+
+    def add(self, piece: AnswerDelta) -> None:
+        """Append a piece."""
+        if self._began_s is None:
+            self._began_s = piece.at_s
+        self._text.write(piece.text)
+        self._reasoning.write(piece.reasoning)
+
+    def take(self) -> AnswerDelta | None:
+        """Return all pieces as one and clear the buffer. Return None if it is empty."""
+        began_s, self._began_s = self._began_s, None
+        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        return None if began_s is None else piece
 
 
 @dataclass(slots=True, eq=False)
-class Noted:
+class UnflushedRun:
     """Run of this replica that is running or not completely written.
 
     Args:
@@ -18,15 +41,15 @@ class Noted:
         items: items that are not packed into rows yet.
         rows: rows that are not confirmed as written. They are never repacked, because a failed write may have
             succeeded.
-        untold: items of a kept run that the listener gets only after they are written. If another replica
+        undelivered: items of a kept run that the listener gets only after they are written. If another replica
             takes over, it continues from the stored items and reuses the numbers of the others.
         records: current records of the run and of the runs nested in it, by id.
         final: records once the run has ended.
         final_bytes: estimated memory of `final` in bytes.
         is_kept: whether the run outlives its client, so that pieces of its answer are written, too.
         is_watched: whether a client watches the run, so that pieces of its answer are written from now on.
-        said: pieces of the answer that are written only if a client starts to watch.
-        noted_s: time (`time.monotonic`) of the first note, or 0.
+        answer: pieces of the answer that are written only if a client starts to watch.
+        first_item_s: time (`time.monotonic`) of the first item, or 0.
         packed_s: time of the last packing, by the clock of the event loop, or 0.
         tried: set after the first write, successful or not.
         is_begun: whether a write of the run has succeeded.
@@ -35,14 +58,14 @@ class Noted:
     seq: int = 0
     items: list[Item] = field(default_factory=list[Item])
     rows: list[EventRow] = field(default_factory=list[EventRow])
-    untold: list[Item] = field(default_factory=list[Item])
+    undelivered: list[Item] = field(default_factory=list[Item])
     records: dict[str, Record] = field(default_factory=dict[str, Record])
     final: RunRecords | None = None
     final_bytes: int = 0
     is_kept: bool = False
     is_watched: bool = False
-    said: AnswerSoFar = field(default_factory=AnswerSoFar)
-    noted_s: float = 0.0
+    answer: AnswerBuffer = field(default_factory=AnswerBuffer)
+    first_item_s: float = 0.0
     packed_s: float = 0.0
     tried: asyncio.Event = field(default_factory=asyncio.Event)
     is_begun: bool = False
@@ -70,19 +93,19 @@ class Packed:
     Args:
         id: id of the run.
         run: the run, whose `rows` begin with the rows of `write`.
-        untold: number of `run.untold` items that this write covers.
+        undelivered: number of `run.undelivered` items that this write covers.
         final: records of the run if it had ended, or None.
         write: the write for the store.
     """
 
     id: str
-    run: Noted
-    untold: int
+    run: UnflushedRun
+    undelivered: int
     final: RunRecords | None
     write: RunWrite
 
 
-def pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
+def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
     """Pack a run for a write. Return the write, or None if the run cannot be written yet, and the newly
     packed items.
     """
@@ -91,14 +114,14 @@ def pack(id: str, run: Noted) -> tuple[Packed | None, list[Item]]:
         return None, []
     items = pack_items(id, run)
     if run.is_kept:
-        run.untold += items
+        run.undelivered += items
     packed = Packed(
-        id, run, len(run.untold), run.final, run_write(records, tuple(run.rows), kept=run.is_kept)
+        id, run, len(run.undelivered), run.final, run_write(records, tuple(run.rows), kept=run.is_kept)
     )
     return packed, items
 
 
-def pack_items(id: str, run: Noted) -> list[Item]:
+def pack_items(id: str, run: UnflushedRun) -> list[Item]:
     """Pack the pending items into a row, and return them."""
     items, run.items = run.items, []
     if items:
@@ -106,7 +129,7 @@ def pack_items(id: str, run: Noted) -> list[Item]:
     return items
 
 
-def current_records(id: str, run: Noted) -> RunRecords | None:
+def current_records(id: str, run: UnflushedRun) -> RunRecords | None:
     """Return the records of a running run, or None if another method writes the run.
 
     An ended run is written by `put`, after `content.py` has removed what must not be stored. A run that waits

@@ -19,7 +19,7 @@ from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
 from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
 from serving.accounts.money import to_pico
-from serving.runs.numbers import without_content
+from serving.store.numbers import without_content
 
 T = TypeVar("T")
 LEVEL = 1

@@ -27,13 +27,13 @@ from serving.database.schema import (
     team,
 )
 from serving.redaction.slices import READS, turn
-from serving.runs.feedback import OF_RUN, Feedback, load_feedback
-from serving.runs.listing import list_rows
-from serving.runs.retention import ContentDays
-from serving.runs.rows import fold_items, load_items, load_records, mark_lost, now_us
-from serving.runs.run_filter import RunFilter
-from serving.runs.store import EventPage, Place, RunPage
 from serving.shares import in_slices
+from serving.store.feedback import OF_RUN, Feedback, load_feedback
+from serving.store.listing import list_rows
+from serving.store.retention import ContentDays
+from serving.store.rows import fold_items, load_items, load_records, mark_lost, now_us
+from serving.store.run_filter import RunFilter
+from serving.store.store import EventPage, Place, RunPage
 
 PAGE_ITEMS = 200
 """Maximum number of event rows in a page."""

@@ -23,12 +23,12 @@ from serving.batches.kept_text import kept_lines
 from serving.database.address import Address
 from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.texts import map_texts
-from serving.runs.content import ContentJournal, kept_part
-from serving.runs.retention import DAY_US
+from serving.store.content import ContentJournal, kept_part
+from serving.store.retention import DAY_US
 from tests.serving.api.served import ASK, parsed, said, scripted, team
-from tests.serving.runs.stores import Replica, opened, replicas
-from tests.serving.runs.test_database_store import EVENTS, begun, tell
-from tests.serving.runs.test_retention import NOW_S, NOW_US, shown
+from tests.serving.store.stores import Replica, opened, replicas
+from tests.serving.store.test_database_store import EVENTS, begun, tell
+from tests.serving.store.test_retention import NOW_S, NOW_US, shown
 
 pytestmark = pytest.mark.postgresql
 
@@ -199,7 +199,7 @@ def test_no_text_is_redacted_twice(place: int | None, monkeypatch: pytest.Monkey
         journal.note(record, record.seq, event)
     records = RunRecords(record)
     expected = kept_part(records)
-    monkeypatch.setattr("serving.runs.content.map_texts", None)
+    monkeypatch.setattr("serving.store.content.map_texts", None)
     assert journal.kept(records) == expected
     assert (journal.kept(records) is records) == (SECRET not in repr(record)), (
         "a piece of an answer is no part of it"

@@ -24,7 +24,7 @@ from conductor.run.record import Record, RunRecords
 from serving.redaction.personal import redactor_of
 from serving.redaction.secrets import Redactor, StreamRedactor
 from serving.redaction.texts import KnownTexts, map_texts
-from serving.runs.numbers import event_numbers, record_numbers, without_content
+from serving.store.numbers import event_numbers, record_numbers, without_content
 
 T = TypeVar("T")
 

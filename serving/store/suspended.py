@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from serving.database.writer import Operation, PostgresConnection
-from serving.runs.rows import CLOCK, now_us
-from serving.runs.statements import RunWrite, Written, write_runs, write_runs_sqlite
-from serving.runs.tool_ids import SECRET_BYTES
+from serving.store.rows import CLOCK, now_us
+from serving.store.statements import RunWrite, Written, write_runs, write_runs_sqlite
+from serving.store.tool_ids import SECRET_BYTES
 
 MOST_SECRETS = 2
 """Number of valid secrets: the one that signs and the previous one."""

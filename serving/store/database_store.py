@@ -22,19 +22,20 @@ from serving.accounts.caller import Caller
 from serving.accounts.leases import RENEW_S
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.runs.cached_answers import KEEP_ANSWER, CachedAnswer
-from serving.runs.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
-from serving.runs.feedback import GIVE_FEEDBACK, Feedback
-from serving.runs.journal import BATCH_S, RunJournal
-from serving.runs.memory_store import page_of, place
-from serving.runs.numbers import without_content
-from serving.runs.retention import REMOVE, REMOVE_TEXTS, Retention
-from serving.runs.rows import load_records, now_us, pack_records
-from serving.runs.run_filter import ANY_RUN, RunFilter
-from serving.runs.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
-from serving.runs.store import EventPage, Place, RunPage, StoreListener
-from serving.runs.stored_runs import StoredRuns
-from serving.runs.suspended import (
+from serving.settings.sections import LimitSettings, StoreSettings
+from serving.store.cached_answers import KEEP_ANSWER, CachedAnswer
+from serving.store.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
+from serving.store.feedback import GIVE_FEEDBACK, Feedback
+from serving.store.journal import BATCH_S, RunJournal
+from serving.store.memory_store import page_of, place
+from serving.store.numbers import without_content
+from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
+from serving.store.rows import load_records, now_us, pack_records
+from serving.store.run_filter import ANY_RUN, RunFilter
+from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
+from serving.store.store import EventPage, Place, RunPage, StoreListener
+from serving.store.stored_runs import StoredRuns
+from serving.store.suspended import (
     DROP_SUSPENDED,
     EXPIRE,
     READ_SECRETS,
@@ -42,8 +43,7 @@ from serving.runs.suspended import (
     TAKE_SUSPENDED,
     Take,
 )
-from serving.runs.tool_ids import CallIds
-from serving.settings.sections import LimitSettings, StoreSettings
+from serving.store.tool_ids import CallIds
 
 logger = logging.getLogger("podium")
 

@@ -21,14 +21,14 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.waiting import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
-from serving.runs.fair_dict import FairDict
-from serving.runs.memory_store import weight
-from serving.runs.noted import Noted, Packed, current_records, pack, pack_items
-from serving.runs.rows import Item, join_pieces, join_work, top_run
-from serving.runs.statements import WRITE, Written, run_write
-from serving.runs.store import StoreListener
-from serving.runs.suspended import SUSPEND, SuspendedRow, SuspendWrite
 from serving.settings.sections import LimitSettings
+from serving.store.fair_dict import FairDict
+from serving.store.memory_store import weight
+from serving.store.rows import Item, join_pieces, join_work, top_run
+from serving.store.statements import WRITE, Written, run_write
+from serving.store.store import StoreListener
+from serving.store.suspended import SUSPEND, SuspendedRow, SuspendWrite
+from serving.store.unflushed_run import Packed, UnflushedRun, current_records, pack, pack_items
 
 logger = logging.getLogger("podium")
 
@@ -75,8 +75,8 @@ class RunJournal:
         listener: StoreListener | None = None,
     ) -> None:
         self._store, self._limits, self._listener = store, limits, listener or StoreListener()
-        self._runs = dict[str, Noted]()
-        self._ended = FairDict[str, Noted](lambda _, run: run.key_id)
+        self._runs = dict[str, UnflushedRun]()
+        self._ended = FairDict[str, UnflushedRun](lambda _, run: run.key_id)
         """Runs that have ended and are not written yet. A subset of `_runs`."""
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -125,10 +125,10 @@ class RunJournal:
         Args:
             id: id of the run.
             seq: number of the newest item that another replica wrote, or 0.
-            is_kept: see `Noted.is_kept`.
+            is_kept: see `UnflushedRun.is_kept`.
         """
         self._remove(id)
-        self._runs[id] = Noted(seq, is_kept=is_kept)
+        self._runs[id] = UnflushedRun(seq, is_kept=is_kept)
 
     def forget(self, id: str) -> None:
         """Undo `begin`, because the run has not started."""
@@ -155,30 +155,30 @@ class RunJournal:
 
     def _is_late(self, id: str) -> bool:
         run = self._runs.get(id)
-        if run is None or run.tried.is_set() or not 0 < run.noted_s < time.monotonic() - LATE_S:
+        if run is None or run.tried.is_set() or not 0 < run.first_item_s < time.monotonic() - LATE_S:
             return False
         return run.final is not None or current_records(id, run) is not None
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
         top = top_run(record.id)
-        run = self._runs.get(top) or self._runs.setdefault(top, Noted())
+        run = self._runs.get(top) or self._runs.setdefault(top, UnflushedRun())
         if isinstance(event, AnswerDelta):
             if record.id != top:
                 return
             if not (run.is_kept or run.is_watched):
-                run.said.add(event)
+                run.answer.add(event)
                 return
             last = run.items[-1] if run.items else None
             if last and last.run_id == top and isinstance(last.event, AnswerDelta):
                 run.items[-1] = replace(last, event=join_pieces(last.event, event))
                 return
         if isinstance(event, StepRestarted) and record.id == top:
-            run.said.take()
+            run.answer.take()
         if isinstance(event, WorkDelta) and join_work(run.items, record.id, event):
             return
         run.seq += 1
-        run.noted_s = run.noted_s or time.monotonic()
+        run.first_item_s = run.first_item_s or time.monotonic()
         is_new = record.id not in run.records
         run.records[record.id] = record
         run.items.append(Item(run.seq, record.id, event, record if is_new else None))
@@ -193,13 +193,13 @@ class RunJournal:
         if run.is_kept or run.is_watched:
             return
         run.is_watched = True
-        piece = run.said.take()
+        piece = run.answer.take()
         if piece is not None and id in run.records:
             self.note(run.records[id], 0, piece)
 
     def put(self, records: RunRecords) -> None:
         """See `RecordStore.put`."""
-        run = self._runs.setdefault(records.record.id, Noted())
+        run = self._runs.setdefault(records.record.id, UnflushedRun())
         run.final, run.final_bytes = records, weight(records)
         self._ended[records.record.id] = run
         self._begin_writing()
@@ -218,14 +218,14 @@ class RunJournal:
             StoreUnavailable: the store is unreachable. The journal keeps the run.
         """
         id = records.record.id
-        run = self._runs.setdefault(id, Noted())
+        run = self._runs.setdefault(id, UnflushedRun())
         items = pack_items(id, run)
         row = SuspendedRow(id, drop_us, run.seq, body)
         writer = (await self._store.ledger()).writer
         written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
         run.is_begun = True
         self._drop(id)
-        self._listener.on_items(id, [*run.untold, *items])
+        self._listener.on_items(id, [*run.undelivered, *items])
         if not written.is_owner:
             self._take_result(id, written)
 
@@ -261,7 +261,7 @@ class RunJournal:
             if not any(run.is_waiting for run in self._runs.values()):
                 self._idle.set()
 
-    def _take(self, most: int) -> list[tuple[str, Noted]]:
+    def _take(self, most: int) -> list[tuple[str, UnflushedRun]]:
         """Return up to `most` runs with something to write.
 
         New runs go first: their client may know the id already, and after a crash only the store knows the
@@ -273,7 +273,7 @@ class RunJournal:
         n_first = min(n_new, max(most // 2, most - (len(waiting) - n_new)))
         return [*waiting[:n_first], *waiting[n_new : n_new + most - n_first]]
 
-    async def _write_all(self, waiting: list[tuple[str, Noted]]) -> int:
+    async def _write_all(self, waiting: list[tuple[str, UnflushedRun]]) -> int:
         packed, writes = list[Packed](), list[asyncio.Task[None]]()
         async for each in self._pack_all(waiting):
             packed.append(each)
@@ -284,7 +284,7 @@ class RunJournal:
                 self._give_up(each.id, result)
         return len(packed)
 
-    async def _pack_all(self, waiting: list[tuple[str, Noted]]) -> AsyncGenerator[Packed]:
+    async def _pack_all(self, waiting: list[tuple[str, UnflushedRun]]) -> AsyncGenerator[Packed]:
         """Pack runs in slices, and yield the event loop for the same time after each, because packing blocks
         it.
 
@@ -319,7 +319,7 @@ class RunJournal:
         if (run := self._remove(id)) is not None:
             run.tried.set()
 
-    def _remove(self, id: str) -> Noted | None:
+    def _remove(self, id: str) -> UnflushedRun | None:
         self._ended.pop(id, None)
         return self._runs.pop(id, None)
 
@@ -341,7 +341,10 @@ class RunJournal:
         if self._runs.get(packed.id) is not run:  # suspended in the meantime, and completely written
             return
         del run.rows[: len(packed.write.events)]
-        written_items, run.untold = run.untold[: packed.untold], run.untold[packed.untold :]
+        written_items, run.undelivered = (
+            run.undelivered[: packed.undelivered],
+            run.undelivered[packed.undelivered :],
+        )
         if written_items:
             self._listener.on_items(packed.id, written_items)
         if packed.final is not None and run.final is packed.final:

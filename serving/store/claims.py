@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from serving.database.writer import Operation, PostgresConnection
-from serving.runs.rows import CLOCK, now_us
+from serving.store.rows import CLOCK, now_us
 
 KEPT_US = 86_400_000_000
 """Lifetime of a claim: one day."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from serving.database.writer import Operation, PostgresConnection
-from serving.runs.rows import now_us
 from serving.settings.sections import StoreSettings
+from serving.store.rows import now_us
 
 DAY_US = 86_400_000_000
 EVENTS_US = 3_600_000_000

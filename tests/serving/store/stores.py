@@ -12,10 +12,10 @@ from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.database_store import DatabaseBatchStore
 from serving.database.address import Address
-from serving.runs.database_conversations import DatabaseConversations
-from serving.runs.database_store import DatabaseStore
-from serving.runs.store import StoreListener
 from serving.settings.sections import LimitSettings
+from serving.store.database_conversations import DatabaseConversations
+from serving.store.database_store import DatabaseStore
+from serving.store.store import StoreListener
 from tests.serving.api.served import Json, Served, served, team
 
 

@@ -9,12 +9,12 @@ from typing import Protocol
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
-from serving.runs.cached_answers import CachedAnswer
-from serving.runs.claims import Claim
-from serving.runs.feedback import Feedback
-from serving.runs.rows import Item
-from serving.runs.run_filter import ANY_RUN, RunFilter
-from serving.runs.tool_ids import CallIds
+from serving.store.cached_answers import CachedAnswer
+from serving.store.claims import Claim
+from serving.store.feedback import Feedback
+from serving.store.rows import Item
+from serving.store.run_filter import ANY_RUN, RunFilter
+from serving.store.tool_ids import CallIds
 
 Place = tuple[int, str]
 """Position of a run in lists: its start in microseconds since 1970, and its id."""

@@ -4,7 +4,7 @@ import pytest
 
 from conductor.model.reply import FinishReason
 from conductor.run.events import RunFinished
-from serving.runs.rows import Item, event_row, load_items
+from serving.store.rows import Item, event_row, load_items
 
 ODD = ["half a character: \ud800", "nothing odd: é ☃"]
 

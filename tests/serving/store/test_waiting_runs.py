@@ -16,7 +16,7 @@ from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Json, Served, scripted, served, team
 from tests.serving.api.test_policies import limit
 from tests.serving.api.tool_caller import tool_caller
-from tests.serving.runs.stores import Replica, replicas
+from tests.serving.store.stores import Replica, replicas
 
 pytestmark = pytest.mark.postgresql
 
@@ -120,7 +120,7 @@ class SlowCaller(ToolCaller):
 
 
 def slow_team() -> Json:
-    factory = "tests.serving.runs.test_waiting_runs:SlowCaller"
+    factory = "tests.serving.store.test_waiting_runs:SlowCaller"
     return team(workers=[{"name": "a", "kind": "python", "factory": factory}], workflows={})
 
 

@@ -12,9 +12,9 @@ from sqlalchemy import ColumnElement, Row, Select, case, func, literal, select, 
 
 from serving.accounts.caller import Caller
 from serving.database.schema import ledger, run
-from serving.runs.queries import among, conditions, visible
-from serving.runs.run_filter import RunFilter
-from serving.runs.store import Place
+from serving.store.queries import among, conditions, visible
+from serving.store.run_filter import RunFilter
+from serving.store.store import Place
 
 FIRST_RUNS = 1_000
 """Size of the first window. Most searches are for recent runs."""

@@ -22,16 +22,16 @@ from conductor.run.task import Task
 from conductor.run.waiting import end_task
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
-from serving.runs import journal
-from serving.runs.database_store import DatabaseStore
-from serving.runs.journal import BATCH_S
-from serving.runs.numbers import without_content
-from serving.runs.rows import Item
-from serving.runs.run_filter import RunFilter
-from serving.runs.store import StoreListener
+from serving.store import journal
+from serving.store.database_store import DatabaseStore
+from serving.store.journal import BATCH_S
+from serving.store.numbers import without_content
+from serving.store.rows import Item
+from serving.store.run_filter import RunFilter
+from serving.store.store import StoreListener
 from tests.databases import Postgres
 from tests.serving.api.served import scripted, team
-from tests.serving.runs.stores import opened, replicas
+from tests.serving.store.stores import opened, replicas
 from tests.states import until
 
 pytestmark = pytest.mark.postgresql

@@ -5,7 +5,7 @@ from sqlalchemy import ColumnElement, false, select, true
 from serving.accounts.caller import Caller
 from serving.accounts.money import to_pico
 from serving.database.schema import run, run_feedback, run_text, run_worker
-from serving.runs.run_filter import RunFilter
+from serving.store.run_filter import RunFilter
 
 
 def visible(caller: Caller) -> ColumnElement[bool]:

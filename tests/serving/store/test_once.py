@@ -11,7 +11,7 @@ from serving.database.address import Address
 from tests.databases import make_file
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, PRICE, Served, parsed, said, scripted, served, team
-from tests.serving.runs.stores import Replica, replicas
+from tests.serving.store.stores import Replica, replicas
 from tests.states import until
 
 WORDS = " ".join(f"word{n}" for n in range(40))

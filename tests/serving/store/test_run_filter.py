@@ -10,13 +10,13 @@ from loadtest.prove.run_lists import fill
 from serving.accounts.caller import ANYBODY
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
-from serving.runs.listing import FIRST_RUNS, list_rows
-from serving.runs.retention import DAY_US
-from serving.runs.rows import now_us
-from serving.runs.run_filter import RunFilter
-from serving.runs.store import Place
+from serving.store.listing import FIRST_RUNS, list_rows
+from serving.store.retention import DAY_US
+from serving.store.rows import now_us
+from serving.store.run_filter import RunFilter
+from serving.store.store import Place
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, step, team
-from tests.serving.runs.stores import Replica, replicas
+from tests.serving.store.stores import Replica, replicas
 
 pytestmark = pytest.mark.postgresql
 

@@ -7,13 +7,13 @@ import pytest
 from conductor.errors import BadTask
 from serving.accounts.caller import ANYBODY
 from serving.database.address import Address
-from serving.runs.secret_rotation import rotate_secret
-from serving.runs.suspended import ROTATE_S
 from serving.settings.sections import StoreSettings
+from serving.store.secret_rotation import rotate_secret
+from serving.store.suspended import ROTATE_S
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.served import served
-from tests.serving.runs.stores import opened, replicas
-from tests.serving.runs.test_waiting_runs import PATH, suspend, suspended_rows, text_of
+from tests.serving.store.stores import opened, replicas
+from tests.serving.store.test_waiting_runs import PATH, suspend, suspended_rows, text_of
 
 pytestmark = pytest.mark.postgresql
 

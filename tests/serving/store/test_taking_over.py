@@ -14,12 +14,12 @@ import pytest
 
 from conductor.run.events import CallQueued
 from serving.database.address import Address
-from serving.runs.claims import Claim
 from serving.sessions.following import ASK_S
+from serving.store.claims import Claim
 from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
-from tests.serving.runs.stores import Replica, replicas
-from tests.serving.runs.test_once import ask, calls, until_ended
 from tests.serving.sessions.test_following import events_of
+from tests.serving.store.stores import Replica, replicas
+from tests.serving.store.test_once import ask, calls, until_ended
 from tests.states import until
 
 pytestmark = pytest.mark.postgresql
@@ -31,7 +31,7 @@ KEY = {"idempotency-key": "mine-1"}
 CHILD = """
 import asyncio, json, sys
 from serving.database.address import parse_address
-from tests.serving.runs.stores import replicas
+from tests.serving.store.stores import replicas
 async def main():
     said = json.loads(sys.stdin.readline())
     async with replicas(parse_address(said["address"]), said["settings"], n=1) as (one,):

@@ -8,9 +8,9 @@ from conductor.errors import BadTask
 from serving.database.address import Address
 from serving.database.migrate import open_database
 from serving.database.schema import signing_secret
-from serving.runs.rows import now_us
-from serving.runs.suspended import ROTATE_S
-from serving.runs.tool_ids import SECRET_BYTES
+from serving.store.rows import now_us
+from serving.store.suspended import ROTATE_S
+from serving.store.tool_ids import SECRET_BYTES
 
 
 async def rotate_secret(address: Address) -> None:

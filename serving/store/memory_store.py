@@ -14,19 +14,19 @@ from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolR
 from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
-from serving.runs.cached_answers import CachedAnswer
-from serving.runs.claims import Claim
-from serving.runs.content import kept_part
-from serving.runs.fair_dict import FairDict
-from serving.runs.feedback import Feedback
-from serving.runs.numbers import without_content
-from serving.runs.rows import Item, fold_items, made_us, now_us
-from serving.runs.run_filter import ANY_RUN, RunFilter
-from serving.runs.said import AnswerSoFar
-from serving.runs.store import EventPage, Place, RunPage, StoreListener
-from serving.runs.tool_ids import SECRET_BYTES, CallIds
 from serving.settings.sections import LimitSettings
 from serving.shares import in_slices
+from serving.store.cached_answers import CachedAnswer
+from serving.store.claims import Claim
+from serving.store.content import kept_part
+from serving.store.fair_dict import FairDict
+from serving.store.feedback import Feedback
+from serving.store.numbers import without_content
+from serving.store.rows import Item, fold_items, made_us, now_us
+from serving.store.run_filter import ANY_RUN, RunFilter
+from serving.store.store import EventPage, Place, RunPage, StoreListener
+from serving.store.tool_ids import SECRET_BYTES, CallIds
+from serving.store.unflushed_run import AnswerBuffer
 
 
 class MemoryStore:
@@ -48,7 +48,7 @@ class MemoryStore:
         self._bytes = dict[str, int]()
         self._items = dict[str, list[Item]]()
         self._kept = set[str]()
-        self._said = dict[str, AnswerSoFar]()
+        self._running_answers = dict[str, AnswerBuffer]()
         self._feedback = dict[str, dict[str, Feedback]]()
         self._claims = FairDict[tuple[str, str], Claim](lambda key, _: key[0])
         self._suspended = FairDict[str, tuple[int, RunRecords]](lambda _, it: it[1].record.account.key_id)
@@ -119,21 +119,21 @@ class MemoryStore:
         if record.parent is not None:
             return
         if isinstance(event, AnswerDelta) and record.id not in self._kept:
-            self._said.setdefault(record.id, AnswerSoFar()).add(event)
+            self._running_answers.setdefault(record.id, AnswerBuffer()).add(event)
             return
         if isinstance(event, StepRestarted):
-            self._said.pop(record.id, None)  # the restarted step sends its answer again
+            self._running_answers.pop(record.id, None)  # the restarted step sends its answer again
         items = self._items.setdefault(record.id, [])
         self._add(record.id, Item(len(items) + 1, record.id, event, None if items else record))
 
     async def watch(self, id: str) -> None:
         """See `RecordStore.watch`."""
-        items, said = self._items.get(id), self._said.pop(id, None)
+        items, answer = self._items.get(id), self._running_answers.pop(id, None)
         if items is None or id in self._runs:
             return
         self._listener.on_watch(id)
         self._kept.add(id)
-        if said is not None and (piece := said.take()) is not None:
+        if answer is not None and (piece := answer.take()) is not None:
             self._add(id, Item(len(items) + 1, id, piece))
 
     def _add(self, id: str, item: Item) -> None:
@@ -145,7 +145,7 @@ class MemoryStore:
         limits = self._limits()
         id = records.record.id
         self._kept.discard(id)
-        self._said.pop(id, None)
+        self._running_answers.pop(id, None)
         self._runs[id], self._bytes[id] = records, weight(records)
         while len(self._runs) > limits.records:
             self._drop(self._runs.oldest())

@@ -17,8 +17,8 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, parse_address, sqlite_address
 from serving.health import Health, Opening, WorkerHealth
 from serving.pool import Pool, build_pool
-from serving.runs.shared_circuits import SharedCircuits
 from serving.settings.settings import parse
+from serving.store.shared_circuits import SharedCircuits
 from serving.workers.scripted import ScriptedWorker
 from tests.databases import Postgres
 from tests.serving.api.served import served, team
