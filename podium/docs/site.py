@@ -1,4 +1,4 @@
-"""`python -m podium.docsite.build`: build docs/ and everything it links to as a static site in `build/site`.
+"""Static site of docs/ and everything it links to.
 
 Zensical renders the pages. Every link is checked, and no page loads anything from another host.
 """
@@ -10,15 +10,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from podium.docsite.api_page import write_page
-from podium.docsite.pages import Pages
-from podium.docsite.picture import draw_architecture
+from podium.docs.import_picture import draw_architecture
+from podium.docs.openapi_page import write_page
+from podium.docs.site_pages import Pages
+from serving.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build"
-SITE, WORK = BUILD / "site", BUILD / "site-source"
 FIRST = ("README.md", "docs/console.md", "docs/command-line.md", "docs/openai-api.md", "docs/settings.md", "docs/operations.md", "docs/architecture.md")  # fmt: skip
 CONFIG = """\
 [project]
@@ -52,21 +51,26 @@ LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https
 """Resource that a browser fetches from another host when it shows a page. Ordinary links do not match."""
 
 
-def build() -> int:
-    """Build the site. Return 0 if every link resolves and no page loads from another host."""
-    shutil.rmtree(WORK, ignore_errors=True)
-    write_sources(WORK)
+def build(site: Path) -> int:
+    """Build the site into the folder `site`. Return 0 if every link resolves and no page loads from another
+    host.
+    """
+    with TemporaryDirectory(prefix="podium-site-") as folder:
+        return _build(site, Path(folder))
+
+
+def _build(site: Path, work: Path) -> int:
+    write_sources(work)
     program = Path(sys.executable).with_name("zensical")
-    ended = subprocess.run([str(program), "build", "--strict", "--clean"], cwd=WORK, check=False)
+    ended = subprocess.run([str(program), "build", "--strict", "--clean"], cwd=work, check=False)
     if ended.returncode:
         return ended.returncode
-    if foreign := sorted(foreign_addresses(WORK / "site")):
+    if foreign := sorted(foreign_addresses(work / "site")):
         print(f"Pages load from other hosts: {', '.join(foreign)}. Remove these addresses.", file=sys.stderr)
         return 1
-    shutil.rmtree(SITE, ignore_errors=True)
-    shutil.move(WORK / "site", SITE)
-    shutil.rmtree(WORK)
-    print(f"The site is in {SITE.relative_to(ROOT)}: open index.html, or serve the folder.")
+    shutil.rmtree(site, ignore_errors=True)
+    shutil.move(work / "site", site)
+    print(f"The site is in {site}: open index.html, or serve the folder.")
     return 0
 
 
@@ -141,7 +145,3 @@ def api_document() -> dict[str, Any]:
 def foreign_addresses(site: Path) -> set[str]:
     """Return the addresses that pages load from other hosts."""
     return {address for page in site.rglob("*.html") for address in LOADED.findall(page.read_text())}
-
-
-if __name__ == "__main__":
-    sys.exit(build())

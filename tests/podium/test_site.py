@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from podium.docsite import build
-from podium.docsite.pages import LINK, rewrite
-from podium.docsite.picture import read_edges, reduce_edges
+from podium.docs import site
+from podium.docs.import_picture import read_edges, reduce_edges
+from podium.docs.site_pages import LINK, rewrite
 from tests.conftest import ROOT
 
 CODE = re.compile(r"^(`{3,}).*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
@@ -19,7 +19,7 @@ CODE = re.compile(r"^(`{3,}).*?^\1$|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     work = tmp_path_factory.mktemp("site")
-    build.write_sources(work)
+    site.write_sources(work)
     return work / "pages"
 
 
@@ -46,7 +46,7 @@ def test_every_page_of_the_docs_and_every_example_is_there(pages: Path) -> None:
 
 def test_every_route_is_in_the_reference_and_its_links_lead_to_objects(pages: Path) -> None:
     reference = (pages / "api.md").read_text()
-    for path, operations in build.api_document()["paths"].items():
+    for path, operations in site.api_document()["paths"].items():
         for method in operations:
             assert f"## `{method.upper()} {path}`\n" in reference
     objects = {name.lower() for name in re.findall(r"^### (\S+)$", reference, re.MULTILINE)}
@@ -78,4 +78,4 @@ def test_what_a_page_would_load_from_elsewhere_is_found(tmp_path: Path) -> None:
     (tmp_path / "a.html").write_text(
         '<a href="https://a.example">a</a><script src="https://cdn.example/x.js"></script><link rel=x href=https://fonts.example>'
     )
-    assert build.foreign_addresses(tmp_path) == {"https://cdn.example/x.js", "https://fonts.example"}
+    assert site.foreign_addresses(tmp_path) == {"https://cdn.example/x.js", "https://fonts.example"}
