@@ -15,6 +15,7 @@ from serving.paths import ROOT
 GENERATORS = {
     "docs/access.md": "tests.serving.api.access_table:table",
     "docs/conductor.md": "podium.docs.conductor_page:generate",
+    "docs/errors.md": "podium.docs.errors_page:generate",
     "docs/settings.md": "podium.docs.settings_page:generate",
 }
 """Page to its generator, by name, because only a checkout has the tests from which a table comes."""

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from podium.docs.errors_page import cause
 from podium.docs.generated import GENERATORS, check, updated, write
+from serving.errors import TABLE
 from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("without_collector")
@@ -36,3 +38,8 @@ def test_a_page_without_marks_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs/settings.md").write_text("# All settings\n")
     with pytest.raises(LookupError, match=r"settings\.md has no generated part"):
         updated("docs/settings.md", tmp_path)
+
+
+def test_every_error_code_has_a_cause_and_a_remedy_of_whole_sentences() -> None:
+    texts = {row.code: (cause(error_class), row.remedy) for error_class, row in TABLE.items()}
+    assert {code for code, pair in texts.items() if not all(text.endswith(".") for text in pair)} == set()
