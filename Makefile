@@ -146,7 +146,7 @@ train-conductor: setup-learning ## train a conductor on requests, 75 minutes on 
 docs: setup-dev ## write the parts of docs/ that are generated from the code
 	@$(BIN)/podium docs
 
-site: setup-site ## build the documentation as a static site, build/site, with search and the API reference; every link is checked
+site: setup-site ## build the documentation as a static site, build/site, with search, HTTP and Python reference; every link is checked
 	@$(BIN)/podium docs --site build/site
 
 doctor: setup-base ## what is wrong with this machine or with SETTINGS, and what to do

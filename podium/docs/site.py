@@ -1,10 +1,12 @@
 """Static site of docs/ and everything it links to.
 
-Zensical renders the pages. Every link is checked, and no page loads anything from another host.
+Zensical renders the pages, with mkdocstrings for the Python API. docs/README.md is the navigation. Every link is
+checked, and no page loads anything from another host.
 """
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -13,40 +15,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from podium.docs.import_picture import draw_architecture
+from podium import EXPORTS
 from podium.docs.openapi_page import write_page
 from podium.docs.site_pages import Pages
 from serving.paths import ROOT
 
-FIRST = ("README.md", "docs/console.md", "docs/command-line.md", "docs/openai-api.md", "docs/settings.md", "docs/operations.md", "docs/architecture.md")  # fmt: skip
-CONFIG = """\
-[project]
-site_name = "Podium"
-site_description = "Many language models answer as one"
-docs_dir = "pages"
-site_dir = "site"
-use_directory_urls = false
-extra_css = ["site.css"]
-nav = {nav}
-
-[project.theme]
-font = false
-features = ["navigation.top", "content.code.copy", "search.highlight"]
-
-[[project.theme.palette]]
-media = "(prefers-color-scheme: light)"
-scheme = "default"
-
-[[project.theme.palette]]
-media = "(prefers-color-scheme: dark)"
-scheme = "slate"
-
-[project.markdown_extensions.toc]
-permalink = true
-[project.markdown_extensions.tables]
-[project.markdown_extensions.pymdownx.superfences]
-[project.markdown_extensions.pymdownx.highlight]
-"""
+REFERENCE = "* Reference\n"
+GENERATED = f"{REFERENCE}    * [HTTP API](api.md)\n    * [Python API](python.md)\n"
+"""Entries of the navigation for pages that only the site has."""
 LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?://[^"'\s>]+)""")
 """Resource that a browser fetches from another host when it shows a page. Ordinary links do not match."""
 
@@ -62,7 +38,8 @@ def build(site: Path) -> int:
 def _build(site: Path, work: Path) -> int:
     write_sources(work)
     program = Path(sys.executable).with_name("zensical")
-    ended = subprocess.run([str(program), "build", "--strict", "--clean"], cwd=work, check=False)
+    sources = os.environ | {"PYTHONPATH": str(ROOT)}  # mkdocstrings reads docstrings of the checkout
+    ended = subprocess.run([str(program), "build", "--strict", "--clean"], cwd=work, env=sources, check=False)
     if ended.returncode:
         return ended.returncode
     if foreign := sorted(foreign_addresses(work / "site")):
@@ -78,56 +55,21 @@ def write_sources(work: Path) -> None:
     """Write the pages, pictures and configuration from which Zensical builds the site."""
     folder = work / "pages"
     pages = Pages(ROOT, folder)
-    for place in (
-        *FIRST,
-        *sorted(f"docs/{path.relative_to(ROOT / 'docs')}" for path in (ROOT / "docs").rglob("*.md")),
-    ):
-        if (ROOT / place).exists():
-            pages.add(place)
-    pages.add("examples")
-    (folder / "architecture-imports.svg").write_text(draw_architecture(ROOT))
-    architecture = folder / "architecture.md"
-    head, _, rest = architecture.read_text().partition("\n\n")
-    picture = "![Podium's packages, by their imports](architecture-imports.svg)\n\nDrawn from the code. An arrow is an import; imports that follow from others are not drawn."
-    architecture.write_text(f"{head}\n\n{picture}\n\n{rest}")
+    for path in sorted((ROOT / "docs").rglob("*.md")):
+        pages.add(str(path.relative_to(ROOT)))
+    index = folder / "index.md"
+    index.write_text(index.read_text().replace(REFERENCE, GENERATED))
     (folder / "api.md").write_text(write_page(api_document()))
-    (folder / "site.css").write_text(
-        ".md-typeset table:not([class]){font-size:.65rem}\n.md-grid{max-width:76rem}\n"
-    )
-    (work / "zensical.toml").write_text(CONFIG.format(nav=nav(folder)))
+    (folder / "python.md").write_text(python_page())
+    shutil.copy(Path(__file__).with_name("zensical.toml"), work)
+    shutil.copy(Path(__file__).with_name("site.css"), folder)
 
 
-def nav(folder: Path) -> str:
-    """Return the navigation as TOML: the main pages first, then the other pages by name."""
-    firsts = [
-        page
-        for page in (
-            "index.md",
-            "console.md",
-            "command-line.md",
-            "openai-api.md",
-            "settings.md",
-            "operations.md",
-            "architecture.md",
-            "api.md",
-        )
-        if (folder / page).exists()
-    ]
-    others = sorted(path.name for path in folder.glob("*.md") if path.name not in firsts)
-    groups = {
-        "Operations": _in(folder, "operations"),
-        "Guides": others,
-        "Clients": _in(folder, "clients"),
-        "Decisions": _in(folder, "decisions"),
-    }
-    items = [f'"{page}"' for page in firsts]
-    items += [f"{{{name} = {list(pages)}}}".replace("'", '"') for name, pages in groups.items() if pages]
-    items.append('{Examples = "source/examples/index.md"}')
-    return f"[{', '.join(items)}]"
-
-
-def _in(folder: Path, name: str) -> list[str]:
-    return sorted(str(path.relative_to(folder)) for path in (folder / name).glob("*.md"))
+def python_page() -> str:
+    """Return the page of the library's public names, for mkdocstrings to fill."""
+    places = {name: place.partition(":") for name, place in sorted(EXPORTS.items())}
+    names = [f"::: {module}.{own or name}" for name, (module, _, own) in places.items()]
+    return "\n\n".join(["# Python API", "Names that `import podium` provides.", *names, ""])
 
 
 def api_document() -> dict[str, Any]:
