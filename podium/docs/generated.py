@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from pkgutil import resolve_name
 
-from serving.paths import ROOT
+from serving import ROOT
 
 GENERATORS = {
     "docs/access.md": "tests.serving.api.access_table:table",

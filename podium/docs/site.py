@@ -18,7 +18,7 @@ from typing import Any
 from podium import EXPORTS
 from podium.docs.openapi_page import write_page
 from podium.docs.site_pages import Pages
-from serving.paths import ROOT
+from serving import ROOT
 
 REFERENCE = "* Reference\n"
 GENERATED = f"{REFERENCE}    * [HTTP API](api.md)\n    * [Python API](python.md)\n"
