@@ -1,4 +1,6 @@
-"""Every relative link in the repository's pages leads to a file, and every anchor to a title."""
+"""Every relative link in the repository's pages leads to a file, and every anchor to a title. Each page of docs/
+says first what its reader will know.
+"""
 
 import re
 import subprocess
@@ -64,7 +66,15 @@ def test_every_link_of_a_page_leads_to_a_file_and_a_title() -> None:
 
 
 def test_every_page_of_the_docs_that_code_names_exists() -> None:
-    lines = git("grep", "-hIE", r"docs/.*\.md", "--", ":!*.md", ":!tests/test_links.py")
+    lines = git("grep", "-hIE", r"docs/.*\.md", "--", ":!*.md", ":!tests/test_pages.py")
     mentions = {each[0] for line in lines for each in MENTION.finditer(line)}
     assert mentions
     assert not [each for each in sorted(mentions) if is_broken(ROOT, each, ROOT / "README.md")]
+
+
+def test_every_page_of_the_docs_says_first_what_its_reader_will_know() -> None:
+    pages = [each for each in (ROOT / "docs").rglob("*.md") if not each.match("decisions/0*.md")]
+    firsts = {str(page.relative_to(ROOT)): page.read_text("utf-8").split("\n", 2)[2] for page in pages}
+    assert [
+        page for page, text in firsts.items() if not text.startswith(("After this page ", "This page "))
+    ] == []
