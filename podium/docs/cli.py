@@ -25,7 +25,3 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from podium.docs.generated import check, write
 
     return check() if options.check else write()
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -7,6 +7,7 @@ its marks.
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from pkgutil import resolve_name
 
@@ -32,7 +33,7 @@ def updated(page: str, root: Path = ROOT) -> str:
     _, end, after = rest.partition(END)
     if not end:
         raise LookupError(f"{page} has no generated part. Mark it with {BEGIN.strip()} and {END.strip()}.")
-    return f"{before}{begin}\n{resolve_name(GENERATORS[page])().strip()}\n{end}{after}"
+    return f"{before}{begin}\n{_generated(page)}\n{end}{after}"
 
 
 def outdated(root: Path = ROOT) -> dict[str, str]:
@@ -55,3 +56,8 @@ def write(root: Path = ROOT) -> int:
         (root / page).write_text(text, "utf-8")
         print(page)
     return 0
+
+
+@cache
+def _generated(page: str) -> str:
+    return resolve_name(GENERATORS[page])().strip()
