@@ -94,9 +94,9 @@ def test_a_deep_tree_of_many_sorts_takes_no_time(word: str):
     schema = {"type": "object", "properties": {"e": {"$ref": "#/$defs/term"}}, "required": ["e"]}
     wanted = read_schema(schema | {"$defs": {"term": term}}, "it", True, "text.format")
     right, wrong = ('{"left":' * 60 + bottom + ', "op": "h"}' * 60 for bottom in ("1", '"x"'))
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     assert find_fault(f'{{"e": {right}}}', wanted) is None
-    assert "deep inside" in str(find_fault(f'{{"e": {wrong}}}', wanted))
+    assert "nested too deeply" in str(find_fault(f'{{"e": {wrong}}}', wanted))
     assert "At" in str(find_fault('{"e": {"op": "a"}}', wanted))
     assert "required" in str(find_fault("{}", wanted))
-    assert time.monotonic() - began_s < 1
+    assert time.thread_time() - began_s < 1
