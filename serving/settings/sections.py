@@ -80,8 +80,8 @@ class ModelSettings(Frozen):
     ends. With `skip`, the run continues, and the steps that read the output are informed that it is missing.
     The step that writes the answer is never skipped."""
     max_cost_usd: Decimal | None = Field(default=None, gt=0)
-    """Maximum cost of a request in US dollars. Podium reserves the cost of each call before it sends the
-    call. If null, there is no limit."""
+    """Maximum cost of a request in US dollars. Podium reserves the maximum cost of each call before it sends
+    the call. If null, there is no limit."""
     max_tokens: int | None = Field(default=None, gt=0)
     """Maximum number of tokens of a request, over all its calls. Podium reserves the tokens of each call
     before it sends the call. If null, there is no limit."""
@@ -142,9 +142,9 @@ class LimitSettings(Frozen):
     is a quarter of this one."""
     max_unread_bytes: int = Field(default=256_000_000, ge=1_000_000)
     """Maximum total size, in bytes, of answers to reads that clients have not yet received. A file download
-    counts as 1 MB and an event stream as 0.4 MB. A record or a list that is larger counts with its full size.
-    One key may use a quarter of the limit, and one team half of it. Further reads get 429 with `Retry-After`.
-    """
+    counts as 1 MB and an event stream as 0.4 MB. A record or a list of more than 64 kB counts with its full
+    size. One key may use a quarter of the limit, and one team half of it. Further reads get 429 with
+    `Retry-After`."""
     default_deadline_s: float = Field(default=600.0, gt=0)
     """Time limit of a request in seconds, if neither the request nor its model sets one."""
     heartbeat_s: float = Field(default=10.0, gt=0)
@@ -266,7 +266,7 @@ class StoreSettings(Frozen):
     """Store the records and events of runs in the database. If false, the newest runs stay in the memory of
     the replica that ran them. They are lost when that replica ends."""
     when_away: Literal["refuse", "serve"] = "refuse"
-    """Action for calls that have a price while the database is unavailable or its disk is full. With
+    """Action for calls to workers with a price, while the database is unavailable or its disk is full. With
     `refuse`, they are rejected with 503. With `serve`, they continue without a check of their budgets. Each
     of these calls is logged. It is entered in the ledger when the database is back, unless its router ends
     first. With `serve`, keys that a router has verified within the last hour also remain valid."""
@@ -276,8 +276,8 @@ class StoreSettings(Frozen):
     asked_again_s: float = Field(default=60.0, ge=0)
     """Seconds for which a retried request joins the original run instead of starting a new one. It applies if
     the answer failed or was cut off after a model was called, so that the client does not pay twice. The
-    original run continues without its client for the same time. Only Responses, Messages and requests that
-    offer tools are joined. At 0, no request is."""
+    original run continues without its client for the same time. This applies to Responses, to Messages and to
+    requests that offer tools. At 0, a retried request always starts a new run."""
     tools_wait_s: float = Field(default=86_400.0, gt=0)
     """Maximum time, in seconds, for which a run waits for the results of its client's tools. During this
     time, the texts of the run are stored unchanged, because providers check that their own turns come back
@@ -288,11 +288,11 @@ class StoreSettings(Frozen):
     of these runs end with `expired`. A key without a team counts as its own team. If null, there is no limit.
     """
     content_days: float | None = Field(default=30.0, gt=0)
-    """Days until the texts of a run are deleted. These are its prompts, outputs and events. The numbers of
+    """Days until the texts of a run are deleted, which are its prompts, outputs and events. The numbers of
     the run remain. If null, the texts are kept as long as the numbers."""
     numbers_days: float | None = Field(default=400.0, gt=0)
-    """Days until the record of a run is deleted with its numbers. These are its tokens, cost, times and
-    workers. The entries in the ledger remain. If null, records are never deleted."""
+    """Days until the record of a run is deleted with its numbers. The numbers are its tokens, cost, times and
+    workers. Entries in the ledger remain. If null, records are never deleted."""
     content_bytes_per_team: int | None = Field(default=5_000_000_000, ge=0)
     """Maximum total stored size, in bytes, of the texts of a team's runs. Above the limit, the oldest texts
     are deleted. A key without a team counts as its own team. If null, there is no limit."""
@@ -343,8 +343,8 @@ class TelemetrySettings(Frozen):
     """Contents of traces. The standard `OTEL_EXPORTER_OTLP_*` variables decide where spans are sent."""
 
     content: bool = False
-    """Include prompts and outputs in spans. Error messages of providers are then included too, because they
-    may quote the prompt."""
+    """Include prompts and outputs in spans. This also includes error messages of providers, which may quote a
+    prompt."""
     service_prefix: str = "podium"
     """Prefix of service names in traces. The default gives `podium-router`, and `podium-<worker>` for each
     worker."""
