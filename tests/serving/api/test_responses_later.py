@@ -12,7 +12,7 @@ import pytest
 from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
 from serving.accounts.caller import Scope
-from serving.api.attachments import kept_file, to_file
+from serving.api.attachments import file_by_id, to_file
 from serving.api.dialects.responses.compaction import MARK, pack, unpack
 from serving.database.address import Address
 from tests.serving.api.keyed import keyed
@@ -260,7 +260,7 @@ def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() ->
             File("a.txt", "data:application/pdf;base64,JVBERi0=", text="x"),
         )
     ]
-    own = Message("user", (to_file("a.pdf", "JVBERi0="), to_file("ä.txt", "eA=="), kept_file("file-1")))
+    own = Message("user", (to_file("a.pdf", "JVBERi0="), to_file("ä.txt", "eA=="), file_by_id("file-1")))
     assert unpack(pack((own,)), "input[0]") == (own,)
     for message in (*pictures, *files):
         with pytest.raises(BadTask, match="encrypted_content"):

@@ -23,7 +23,7 @@ from conductor.run.events import (
 from conductor.run.fold import after
 from conductor.run.record import Record
 from conductor.run.task import Task
-from serving.api.feed import shown_events
+from serving.api.feed import show_event
 from serving.database.address import Address
 from serving.sessions.following import Pump, RetoldAnswer
 from serving.store.rows import Item
@@ -94,7 +94,7 @@ def test_a_watcher_of_more_than_the_answer_is_told_the_whole_of_it():
     answer, told = RetoldAnswer(), list[Json]()
     end = RunFinished(0.5, "Yes", FinishReason.STOP)
     for event in (AnswerDelta(0.1, "Yes, but"), *AGAIN, AnswerDelta(0.3, "Yes"), end):
-        told += shown_events(event, answer)
+        told += show_event(event, answer)
     assert [each["type"] for each in told[-2:]] == ["answer_restarted", "finished"]
     assert told[-2]["text"] == "Yes"
 
