@@ -303,7 +303,7 @@ def show_event(event: Event, answer: RetoldAnswer) -> list[Json]:
             try:
                 piece = answer.add(event)
             except AnswerDiffers as exc:
-                return [_restart_json(exc.said)]
+                return [_restart_json(exc.answer)]
             return _event_json(piece) if piece else []
         case RunFinished():
             before = answer.correct(event)

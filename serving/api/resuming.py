@@ -23,7 +23,7 @@ from serving.accounts.rates import RateReservation
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
 from serving.redaction.personal import redactor_of
-from serving.redaction.texts import known_texts, map_texts
+from serving.redaction.texts import map_texts, redact_ahead
 from serving.sessions.deduplication import Outcome, match_results
 from serving.sessions.following import follow_segment
 from serving.sessions.service import Service
@@ -148,7 +148,7 @@ async def _settle(
             assert resume_input is not None, "the segment ended with results"
             redact, payer = redactor_of(record.task.permit), caller.account.key_id
             texts = (*answer.results.values(), *(each.result for each in resume_input.results))
-            async with known_texts(redact, payer, *texts, answer.messages, resume_input.said):
+            async with redact_ahead(redact, payer, *texts, answer.messages, resume_input.said):
                 messages, earlier = answer.messages, resume_input.said
                 if messages and not _is_on_record(record, messages, earlier):  # a new message
                     return None

@@ -139,7 +139,7 @@ def test_a_table_that_cannot_be_read_leaves_prices_unknown_and_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(price_table, "CHILD", tmp_path / "nothing.py")
-    monkeypatch.setattr(price_table, "_known", {})
+    monkeypatch.setattr(price_table, "_prices", {})
     assert look_up([PriceQuery("openai", None, "gpt-5")]) == [None]
     assert "cannot read the price table" in caplog.text
 
@@ -151,7 +151,7 @@ def test_the_process_that_reads_the_table_is_given_no_keys(monkeypatch: pytest.M
     )
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     monkeypatch.setattr(price_table, "CHILD", child)
-    monkeypatch.setattr(price_table, "_known", {})
+    monkeypatch.setattr(price_table, "_prices", {})
     assert look_up([PriceQuery("openai", None, "gpt-5")]) == [None]
     assert "sk-planted" in repr(dict(os.environ))
     assert "sk-planted" not in (tmp_path / "seen").read_text()

@@ -29,7 +29,7 @@ from serving.redaction.secrets import (
     secrets_in_steps,
 )
 from serving.redaction.slices import Steps, finish, in_turns, turn
-from serving.redaction.texts import json_in_steps, known_texts, map_texts
+from serving.redaction.texts import json_in_steps, map_texts, redact_ahead
 from serving.telemetry.logs import FIELDS, JsonLines
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"
@@ -372,8 +372,8 @@ async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() 
             return super().__call__(text)
 
     async with (
-        known_texts(PersonalDataRedactor(), "a", task, None),
-        known_texts(PersonalDataRedactor(), "a", task),
+        redact_ahead(PersonalDataRedactor(), "a", task, None),
+        redact_ahead(PersonalDataRedactor(), "a", task),
     ):
         for each in (record, task, task.conversation, Step("b", text[1:])):
             assert SECRETS[1] not in repr(map_texts(each, Counting()))
@@ -403,7 +403,7 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
         f"{second}\n{first}",
         "other " * 10_000,
     ]
-    async with known_texts(redact, "a", task) as known:
+    async with redact_ahead(redact, "a", task) as known:
         for prompt in prompts:
             known.learn(Message.of("user", prompt))
             assert map_texts(prompt, redact) == redact(prompt)

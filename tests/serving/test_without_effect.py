@@ -21,7 +21,7 @@ def scripted(name: str, **more: Any) -> Json:
 
 
 def told(*workers: Json, **more: Any) -> list[str]:
-    return [f"{each.said} {each.remedy}" for each in without_effect(parse({"workers": workers} | more))]
+    return [f"{each.message} {each.remedy}" for each in without_effect(parse({"workers": workers} | more))]
 
 
 def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():

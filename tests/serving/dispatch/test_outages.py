@@ -19,7 +19,7 @@ from conductor.model.reply import Reply
 from conductor.model.terms import Terms
 from conductor.model.worker import Worker
 from serving.dispatch import limits
-from serving.dispatch.build import lost_at_once
+from serving.dispatch.build import retry_reserve
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.limits import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.dispatch.resume_point import MARK
@@ -558,7 +558,7 @@ def test_all_calls_of_a_lost_replica_may_be_made_again_at_another(replicas: int,
     shares = {"name": "same", "kind": "vllm", "deployment": "e"}
     settings = Settings.model_validate({"workers": [engine, shares]})
     for worker in settings.workers:
-        budget = RetryBudget(0.2, reserve=lost_at_once(worker, settings))
+        budget = RetryBudget(0.2, reserve=retry_reserve(worker, settings))
         assert sum(budget.spend() for _ in range(100)) == reserve
 
 
