@@ -159,8 +159,7 @@ def names(pool: Pool) -> dict[str, str]:
 def find_allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
     """Return the names that the caller may use, with their kinds."""
     permit = permit_of(policies, pool.settings)
-    known = names(pool).items()
-    return {name: kind for name, kind in known if _may_ask(name, pool, policies, permit)}
+    return {name: kind for name, kind in names(pool).items() if _may_ask(name, pool, policies, permit)}
 
 
 def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> None:
