@@ -36,8 +36,8 @@ def test_an_executor_that_the_settings_name_stays(model: Path, monkeypatch: pyte
 
 def test_the_models_class_is_imported_here_so_that_no_process_is_started_to_look_at_it(model: Path) -> None:
     cpu_start.register(model)
-    known = ModelRegistry.models["LlamaForCausalLM"]
-    assert known.load_model_cls() is known.model_cls
+    model_class = ModelRegistry.models["LlamaForCausalLM"]
+    assert model_class.load_model_cls() is model_class.model_cls
 
 
 @pytest.mark.parametrize("folder", ["Qwen/Qwen2.5-1.5B-Instruct", "/dev/null"])

@@ -24,8 +24,8 @@ LIMIT = 4_194_304
 @contextmanager
 def collector(protocol: str, monkeypatch: pytest.MonkeyPatch, most_bytes: int = LIMIT) -> Iterator[Receiver]:
     with ExitStack() as stack:
-        made = receiving(most_bytes) if protocol == "grpc" else receiving_http(most_bytes)
-        receiver = stack.enter_context(made)
+        server = receiving(most_bytes) if protocol == "grpc" else receiving_http(most_bytes)
+        receiver = stack.enter_context(server)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{receiver.port}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         yield receiver
@@ -40,13 +40,13 @@ def export(ended: list[ReadableSpan]) -> None:
 
 
 def made(**attributes: Any) -> ReadableSpan:
-    found: list[ReadableSpan] = []
+    all_spans: list[ReadableSpan] = []
     tracer = TracerProvider().get_tracer("podium")
     with tracer.start_as_current_span("chat m", attributes={spans.INPUT_TOKENS: 7, spans.WORKFLOW_ID: "wf_1", **attributes}) as span:  # fmt: skip
         pass
     assert isinstance(span, ReadableSpan)
-    found.append(span)
-    return found[0]
+    all_spans.append(span)
+    return all_spans[0]
 
 
 def messages(*contents: str) -> str:

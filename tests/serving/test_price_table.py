@@ -162,7 +162,7 @@ def test_a_worker_is_asked_about_once_a_day(monkeypatch: pytest.MonkeyPatch, tmp
     assert isinstance(worker, ApiSettings)
     question = question_of(worker, {})
     assert question
-    known = look_up([question, question])
+    prices = look_up([question, question])
     monkeypatch.setattr(price_table, "CHILD", tmp_path / "nothing.py")
-    assert look_up([question, question]) == known
-    assert known[0]
+    assert look_up([question, question]) == prices
+    assert prices[0]

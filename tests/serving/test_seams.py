@@ -48,8 +48,8 @@ def feed(seam: Seam, text: str, size: int) -> str:
 def test_the_last_words_again_and_then_the_rest_is_the_rest(prefix: str, rest: str, size: int):
     whole = prefix + rest
     seam = Seam(prefix)
-    told = seam.beginning + whole[len(prefix.rstrip()) :]
-    new = feed(seam, told, size)
+    text = seam.beginning + whole[len(prefix.rstrip()) :]
+    new = feed(seam, text, size)
     assert prefix + new == whole or not rest.strip()  # of an end that is blank the blanks may go
 
 
@@ -185,8 +185,8 @@ def test_blanks_that_were_not_sent_are_not_shown_twice(blanks: str, said: str, n
 
 
 async def test_what_clients_see_of_answers_that_break_off_is_the_answer_or_its_beginning():
-    found = await asyncio.gather(*(play(way, 8, seed=3) for way in WAYS.values()))
-    for seams in found:
+    results = await asyncio.gather(*(play(way, 8, seed=3) for way in WAYS.values()))
+    for seams in results:
         assert (seams.is_right, seams.wrong, seams.told["obeyed"]) == (True, [], 0)
         assert (seams.doubled, seams.missing, seams.contradicting) == (0, 0, 0)
         assert seams.continued > 0

@@ -204,8 +204,10 @@ def test_what_is_not_here_is_found_by_the_doctor(
 ) -> None:
     place.write_text(text)
     assert doctor(["--settings", str(place), "--json", *SKIPPED]) == 1
-    found = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
-    (wrong,) = [each for each in found if each["check"] in ("keys", "workers") and each["level"] == "wrong"]
+    findings = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    (wrong,) = [
+        each for each in findings if each["check"] in ("keys", "workers") and each["level"] == "wrong"
+    ]
     words = f"{wrong['said']} {wrong['remedy']}"
     assert all(each in words for each in said), words
     assert f"line {line}: " in words

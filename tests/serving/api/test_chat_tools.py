@@ -177,8 +177,8 @@ def test_the_sdk_reads_every_run(events: list[Event], with_usage: bool, progress
     for chunk in chunks:
         state.handle_chunk(ChatCompletionChunk.model_validate(chunk, strict=True))
     whole = state.current_completion_snapshot
-    said = "".join(event.text for event in events if isinstance(event, AnswerDelta))
-    assert (whole.choices[0].message.content or "") == said
+    text = "".join(event.text for event in events if isinstance(event, AnswerDelta))
+    assert (whole.choices[0].message.content or "") == text
     match last:
         case RunFinished(finish=finish):
             assert whole.choices[0].finish_reason == finish.value

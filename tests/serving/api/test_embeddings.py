@@ -32,9 +32,9 @@ async def test_the_sdk_gets_a_vector_for_each_text_in_their_order() -> None:
 
 async def test_numbers_and_base64_are_the_same_vector_as_long_as_it_was_asked_for() -> None:
     async with served(pool()) as api:
-        asked: Json = {"model": "vectors", "input": "one", "dimensions": 3}
+        body: Json = {"model": "vectors", "input": "one", "dimensions": 3}
         answers = [
-            (await api.http.post("/v1/embeddings", json=asked | {"encoding_format": form})).json()
+            (await api.http.post("/v1/embeddings", json=body | {"encoding_format": form})).json()
             for form in ("float", "base64")
         ]
     numbers, text = [answer["data"][0]["embedding"] for answer in answers]

@@ -71,9 +71,9 @@ async def test_tokens_go_through_the_wire_as_they_are_one_prompt_or_several(stre
             for chunk in [each async for each in answer] if stream else [answer]:
                 for choice in chunk.choices:
                     texts[choice.index + (prompt[0] != 1)] += choice.text
-        asked = behind.worker("text").calls
+        calls = behind.worker("text").calls
     assert texts == ["then [1,22,333]", "then [4,5]", "then [6]"]
-    assert all(call.sampling.options.token_prompt for call in asked)
+    assert all(call.sampling.options.token_prompt for call in calls)
 
 
 async def test_tokens_are_refused_by_name_where_the_worker_takes_none_and_nobody_else_is_asked() -> None:

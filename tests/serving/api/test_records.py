@@ -138,7 +138,7 @@ async def test_a_plan_alone_a_runs_age_and_a_failed_steps_tries_are_told(tmp_pat
         asking = asyncio.create_task(run_of("mine", "slow"))
         await asyncio.sleep(0.3)
         [id] = it.api.service.sessions.running
-        shown = (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()
-        assert 0.2 < shown["now_s"] < 3
+        workflow = (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()
+        assert 0.2 < workflow["now_s"] < 3
         await asking
         assert "now_s" not in (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()

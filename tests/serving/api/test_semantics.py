@@ -39,14 +39,14 @@ Encode = Callable[[bytes], bytes]
 
 
 def raw_deflate(body: bytes) -> bytes:
-    made = zlib.compressobj(wbits=-15)
-    return made.compress(body) + made.flush()
+    compressor = zlib.compressobj(wbits=-15)
+    return compressor.compress(body) + compressor.flush()
 
 
 def zstd_stream(body: bytes) -> bytes:
     """As Codex: a frame without its size."""
-    made = zstandard.ZstdCompressor(level=3).compressobj()
-    return made.compress(body) + made.flush()
+    compressor = zstandard.ZstdCompressor(level=3).compressobj()
+    return compressor.compress(body) + compressor.flush()
 
 
 def two(encode: Encode) -> Encode:
@@ -127,10 +127,10 @@ async def test_a_damaged_body_is_a_400_that_names_the_header(encoding: str, body
 
 def bomb(encode: str, size_bytes: int) -> bytes:
     piece, out = bytes(STEP_BYTES), io.BytesIO()
-    made: Any = zstandard.ZstdCompressor().compressobj() if encode == "zstd" else zlib.compressobj(wbits=31 if encode == "gzip" else 15)  # fmt: skip
+    compressor: Any = zstandard.ZstdCompressor().compressobj() if encode == "zstd" else zlib.compressobj(wbits=31 if encode == "gzip" else 15)  # fmt: skip
     for _ in range(size_bytes // STEP_BYTES):
-        out.write(made.compress(piece))
-    return out.getvalue() + made.flush()
+        out.write(compressor.compress(piece))
+    return out.getvalue() + compressor.flush()
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
@@ -194,8 +194,8 @@ async def test_an_encoded_upload_is_decoded() -> None:
     async with served(team()) as api:
         answer = await api.http.post("/v1/files", content=gzip.compress(form.encode()), headers=headers)
         assert answer.status_code == 200
-        kept = await api.http.get(f"/v1/files/{answer.json()['id']}/content")
-        assert json.loads(kept.text) == line
+        download = await api.http.get(f"/v1/files/{answer.json()['id']}/content")
+        assert json.loads(download.text) == line
 
 
 GETS = ["/healthz", "/readyz", "/v1/models", "/v1/models/mini", "/v1/workflows", "/v1/openapi.json", "/v1/replicas", "/v1/files", "/v1/batches"]  # fmt: skip
@@ -243,11 +243,11 @@ async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, 
 
     if edge == "proxy":
         async with listening() as (port, _):
-            said = await answer(port)
+            response = await answer(port)
     else:
         async with served(team()) as api:
-            said = await answer(int(api.url.rpartition(":")[2]))
-    head, _, body = said.partition(b"\r\n\r\n")
+            response = await answer(int(api.url.rpartition(":")[2]))
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 426 ")
     assert b"upgrade: HTTP/1.1" in head
     assert "POST" in json.loads(body)["error"]["message"]

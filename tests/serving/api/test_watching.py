@@ -133,23 +133,23 @@ async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked(tmp_path:
         path = f"/v1/workflows/{next(iter(it.api.service.sessions.running))}/events"
 
         async def watch_as(who: str, on_line: Callable[[], None] = lambda: None) -> str:
-            told = ""
+            text = ""
             async with it.api.http.stream("GET", path, headers=it.headers(who)) as answer:
                 async for line in answer.aiter_lines():
-                    told += line
+                    text += line
                     on_line()
-            return told
+            return text
 
         key, _ = await it.directory.create_key("second", None, {Scope.ADMIN})
-        it.secrets["second"], seen = key.reveal(), asyncio.Event()
-        watching = asyncio.create_task(watch_as("second", seen.set))
+        it.secrets["second"], start = key.reveal(), asyncio.Event()
+        watching = asyncio.create_task(watch_as("second", start.set))
         other = asyncio.create_task(watch_as("admin"))
-        await seen.wait()
+        await start.wait()
         revoked = await it.ask("admin", "DELETE", "/v1/admin/keys/second")
         assert revoked.status_code == 200
-        told = await watching
+        text = await watching
         assert not asking.done()
-        assert "event: end" not in told
+        assert "event: end" not in text
         assert (await it.ask("second", "GET", path)).status_code == 401
         assert (await asking).status_code == 200
         assert "event: end" in await other

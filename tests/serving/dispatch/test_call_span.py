@@ -154,11 +154,11 @@ async def test_a_failure_in_mid_stream_is_named_beside_what_came():
 
 async def test_no_content_unless_the_settings_ask_for_it():
     worker = ScriptedWorker("w", ["the answer"])
-    without, asked = await ask(worker), await ask(worker, content=True)
+    without, with_content = await ask(worker), await ask(worker, content=True)
     assert not any(
         "hi there" in str(value) or "Be brief" in str(value) for value in without.attributes.values()
     )
-    assert json.loads(asked.attributes[spans.INPUT_MESSAGES]) == [
+    assert json.loads(with_content.attributes[spans.INPUT_MESSAGES]) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi there"},
     ]  # fmt: skip
 

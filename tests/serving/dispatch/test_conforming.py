@@ -73,9 +73,9 @@ async def test_the_model_is_told_the_schema_after_its_own_system_prompt():
 async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
     ledger = BudgetLedger()
     script, result, _ = await ask("About one.", RIGHT, ledger=ledger)
-    said = [message.text for message in script.calls[1].messages[-2:]]
-    assert said[0] == "About one."
-    assert said[1].startswith("The answer is not JSON")
+    texts = [message.text for message in script.calls[1].messages[-2:]]
+    assert texts[0] == "About one."
+    assert texts[1].startswith("The answer is not JSON")
     assert result.output == RIGHT
     assert [(each.worker, each.error) for each in result.attempts] == [("w", "AnswerInvalid")]
     assert script.calls[1].site.attempt == 2

@@ -32,8 +32,10 @@ def begin(text: str, words: int) -> str:
 
 def call_after(prefix: str, limit: int = LIMIT) -> Call:
     """For the rest of an answer of which so much is there."""
-    shown = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
-    return shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit)))
+    partial_answer = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
+    return partial_answer.continue_call(
+        Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit))
+    )
 
 
 def saying(text: str) -> Player:
@@ -74,11 +76,13 @@ async def test_a_longer_answer_ends_no_further_beyond_its_limit_than_the_repetit
 
 
 async def test_who_has_broken_off_in_thoughts_alone_is_asked_for_no_more_than_is_left():
-    shown = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
-    call = shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT)))
+    partial_answer = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
+    call = partial_answer.continue_call(
+        Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT))
+    )
     player = saying(LONG)
     await ask(player, call)
-    assert [made.sampling.max_output_tokens for made in player.calls] == [LIMIT - 3]
+    assert [each.sampling.max_output_tokens for each in player.calls] == [LIMIT - 3]
 
 
 async def test_who_need_not_repeat_anything_says_no_more_than_is_left():
@@ -119,8 +123,8 @@ async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
     call = call_after(prefix, limit=500)
     call = replace(call, sampling=replace(call.sampling, stop=("END", "\n\n")))
     blanks = prefix[len(prefix.rstrip()) :]  # which a model says once more
-    said = ("" if prefills else Seam(prefix).beginning) + blanks + rest
-    pieces = [*said[:-5], said[-5:]] if len(said) > 5 else [*said]
+    output = ("" if prefills else Seam(prefix).beginning) + blanks + rest
+    pieces = [*output[:-5], output[-5:]] if len(output) > 5 else [*output]
     player = Player("a", [*pieces, Usage(7, 5)])
     async with continuing(player, prefills=prefills).open(call) as reply:
         text = "".join([delta.text async for delta in reply])

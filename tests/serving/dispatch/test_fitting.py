@@ -112,12 +112,12 @@ async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[st
     call = Call((USER,), Sampling(max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
-    sent = {
+    parameters = {
         name: server.body[name]
         for name in ("temperature", "top_p", "stop", "stop_sequences", "seed")
         if name in server.body
     }
-    assert sent == kept
+    assert parameters == kept
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
     )
     old = Accepts(max_temperature=1, temperature_with_top_p=False, blank_stop_sequences=False, seed="int32",
                   efforts=("none", "low"), json_schema=False, max_output_tokens=8192)  # fmt: skip
-    sent, notes = fit(call, old, "m-1")
+    request, notes = fit(call, old, "m-1")
     assert (
-        sent.sampling.temperature,
-        sent.sampling.top_p,
-        sent.sampling.stop,
-        sent.sampling.seed,
-        sent.sampling.effort,
+        request.sampling.temperature,
+        request.sampling.top_p,
+        request.sampling.stop,
+        request.sampling.seed,
+        request.sampling.effort,
     ) == (
         1,
         None,
@@ -204,7 +204,7 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
         None,
         "low",
     )
-    assert (sent.sampling.max_output_tokens, sent.grammar) == (8192, None)
+    assert (request.sampling.max_output_tokens, request.grammar) == (8192, None)
     assert notes == (
         "effort was changed from xhigh to low, the nearest level that m-1 accepts.",
         "temperature was lowered to 1, the maximum of m-1.",
@@ -278,8 +278,8 @@ async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
     cut = min(ends)[1] if ends else None  # the one that is complete first
     deltas = [delta async for delta in cut_at(stops, pieces(texts))]
     assert "".join(delta.text for delta in deltas) == whole[:cut]
-    told = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
-    assert [whole.find(stop) for stop in told] == ([] if cut is None else [cut])
+    matches = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
+    assert [whole.find(stop) for stop in matches] == ([] if cut is None else [cut])
     assert [delta.finish for delta in deltas if delta.finish] == [
         FinishReason.LENGTH if cut is None else FinishReason.STOP
     ]
@@ -287,8 +287,8 @@ async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
 
 
 async def test_words_are_shown_as_they_come_and_only_a_possible_stop_is_held_back():
-    shown = [delta.text async for delta in cut_at(["END"], pieces(["one ", "two E", "N", "G", "LISH"]))]
-    assert shown == ["one ", "two ", "", "ENG", "LISH", ""]
+    texts = [delta.text async for delta in cut_at(["END"], pieces(["one ", "two E", "N", "G", "LISH"]))]
+    assert texts == ["one ", "two ", "", "ENG", "LISH", ""]
 
 
 @pytest.mark.parametrize("error", [WorkerUnavailable, WorkerBusy])
@@ -332,8 +332,8 @@ async def test_without_a_deadline_the_rest_is_read_for_seconds_only(monkeypatch:
 async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
     began_s = time.process_time()
     stops = ["E" * 1_000_000] * 4
-    shown = [delta.text async for delta in cut_at(stops, pieces(["one", "two", "three"] * 10))]
-    assert "".join(shown) == "onetwothree" * 10
+    texts = [delta.text async for delta in cut_at(stops, pieces(["one", "two", "three"] * 10))]
+    assert "".join(texts) == "onetwothree" * 10
     assert time.process_time() - began_s < 1
 
 

@@ -351,11 +351,11 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
 
 
 async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loop_to_itself() -> None:
-    n_turns, seen = 0, list[int]()
+    n_turns, samples = 0, list[int]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        seen.append(n_turns)
+        samples.append(n_turns)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b'"data:a' + b"A" * 300_000 + b'"'}
@@ -380,4 +380,4 @@ async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loo
         )
     )
     counting.cancel()
-    assert len(set(seen)) == 5
+    assert len(set(samples)) == 5

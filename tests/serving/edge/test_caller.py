@@ -96,8 +96,8 @@ async def test_a_page_of_a_foreign_origin_may_not_ask_and_its_preflight_allows_n
             CHAT, headers={"origin": origin, "access-control-request-method": "POST"}
         )
         assert preflight.status_code == 403
-        for said in (answer, preflight):
-            assert not [name for name in said.headers if name.startswith("access-control-")]
+        for response in (answer, preflight):
+            assert not [name for name in response.headers if name.startswith("access-control-")]
         assert not api.worker("conductor").calls
 
 
@@ -146,8 +146,8 @@ async def test_a_preflight_is_given_the_headers_that_it_asks_for_and_never_cooki
         }
         preflight = await api.http.options("/v1/responses", headers=headers)
         answer = await asked(api, origin=page)
-    given = preflight.headers["access-control-allow-headers"]
-    assert given == asked_for if is_given else "authorization" in given
+    allowed = preflight.headers["access-control-allow-headers"]
+    assert allowed == asked_for if is_given else "authorization" in allowed
     for each in (preflight, answer):
         assert "access-control-allow-credentials" not in each.headers
 

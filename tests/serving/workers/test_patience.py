@@ -128,10 +128,10 @@ class Queued:
 
 
 async def test_the_time_does_not_count_while_a_replica_is_being_started_and_does_after_that():
-    told = Queued()
-    call = replace(CALL, terms=Terms(observer=told))
+    notice = Queued()
+    call = replace(CALL, terms=Terms(observer=notice))
     assert (await ask(pool(PacedEngine(starts=12), first_token_timeout_s=SHORT_S), call))[0] == "Done."
-    assert told.reasons == ["it is being started"], "once"
+    assert notice.reasons == ["it is being started"], "once"
     with pytest.raises(WorkerUnavailable):
         await ask(pool(PacedEngine(60, starts=2), first_token_timeout_s=SHORT_S), call)
 

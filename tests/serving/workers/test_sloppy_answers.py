@@ -89,9 +89,9 @@ def calls_chunk(*pieces: object) -> bytes:
 
 
 def piece(index: object = 0, id: object = None, name: object = None, arguments: object = None) -> Json:
-    given = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
-    function = {key: value for key, value in given["function"].items() if value is not None}
-    whole = {key: value for key, value in given.items() if value is not None and key != "function"}
+    fields = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
+    function = {key: value for key, value in fields["function"].items() if value is not None}
+    whole = {key: value for key, value in fields.items() if value is not None and key != "function"}
     return whole | ({"function": function} if function else {})
 
 
@@ -396,10 +396,13 @@ def parts(*each: Json, reason: object = None, **more: object) -> bytes:
 
 
 def candidate(*each: Json, reason: object = None) -> Json:
-    said: Json = {"index": 0, "content": {"role": "model", "parts": list(each)}}
+    candidate_json: Json = {"index": 0, "content": {"role": "model", "parts": list(each)}}
     if reason is not None:
-        said["finishReason"] = reason
-    return {"candidates": [said], "usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 4}}
+        candidate_json["finishReason"] = reason
+    return {
+        "candidates": [candidate_json],
+        "usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 4},
+    }
 
 
 def function(name: str, args: object) -> Json:
@@ -528,19 +531,19 @@ async def test_a_malformed_event_is_a_cut_after_the_words_before_it(
     if name == "anthropic":
         broken = b"event: content_block_delta\n" + broken
     events = (first + broken, last) if together else (first, broken, last)
-    dialect, heard = DIALECTS[name], list[str]()
+    dialect, texts = DIALECTS[name], list[str]()
     async with serving(dialect.wire, Answer(instead=events)) as server:
         worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
 
         async def listen() -> None:
             async with asyncio.timeout(SOON_S), worker.open(BARE) as reply:
                 async for each in reply:
-                    heard.append(each.text)
+                    texts.append(each.text)
 
         with pytest.raises(WorkerUnavailable) as caught:
             await listen()
         await worker.aclose()
-    assert "".join(heard) == "It is "
+    assert "".join(texts) == "It is "
     assert caught.value.retryable
 
 
