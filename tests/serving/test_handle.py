@@ -101,7 +101,7 @@ async def test_a_call_to_an_engine_is_not_ended_with_the_request_that_it_came_fr
 
 @pytest.mark.parametrize("finish", ["stop", None])
 async def test_a_replica_that_is_lost_after_its_last_word_has_answered(finish: str | None) -> None:
-    async def lost(_: Response) -> Chunk:
+    async def lose(_: Response) -> Chunk:
         if engine.pieces:
             return engine.pieces.pop()
         raise ActorUnavailableError("gone", None)
@@ -109,7 +109,7 @@ async def test_a_replica_that_is_lost_after_its_last_word_has_answered(finish: s
     engine = Deployment("HEALTHY", RUNNING=1)
     engine.pieces = [WORD._replace(finish=finish)]
     with pytest.MonkeyPatch.context() as patch, nullcontext() if finish else pytest.raises(WorkerUnavailable):
-        patch.setattr(Response, "__anext__", lost)
+        patch.setattr(Response, "__anext__", lose)
         assert await answer(engine.handle()) == [WORD]
 
 

@@ -189,12 +189,12 @@ CANNOT: dict[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "name", "told"), CANNOT.values(), ids=CANNOT.keys())
+@pytest.mark.parametrize(("changes", "name", "message"), CANNOT.values(), ids=CANNOT.keys())
 def test_who_cannot_lead_is_refused_with_the_reason_and_those_who_can(
-    changes: dict[str, Any], name: str, told: str
+    changes: dict[str, Any], name: str, message: str
 ) -> None:
     full = settings(**{"workers": [*FULL["workers"], VOTER]} | changes)
-    with pytest.raises(SettingsError, match=told) as refused:
+    with pytest.raises(SettingsError, match=message) as refused:
         with_conductor(full, name)
     if "models" not in changes:
         assert "These workers can: a, b, gpt (key: OPENAI_API_KEY), v, v2." in refused.value.message

@@ -416,7 +416,7 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "expected"),
     [
         ("postgres://user:pa@ss4word@db.example.com/x", "postgres://user:[secret removed]@db.example.com/x"),
         ("postgres://user:p@@@w4@db/x", "postgres://user:[secret removed]@db/x"),
@@ -424,8 +424,8 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
         ("https://u:p4ssword@host, ann@b.c", "https://u:[secret removed]@host, ann@b.c"),
     ],
 )
-def test_a_password_ends_with_the_last_at_before_its_host(text: str, kept: str) -> None:
-    assert redact_secrets(text) == kept
+def test_a_password_ends_with_the_last_at_before_its_host(text: str, expected: str) -> None:
+    assert redact_secrets(text) == expected
 
 
 @pytest.mark.parametrize("before", ["https://x.example/?key%3D", "a%20", "%22", '{"a": "b\\n'])

@@ -35,7 +35,7 @@ async def test_replicas_are_counted_by_their_state():
 
 
 @pytest.mark.parametrize(
-    ("told", "asleep"),
+    ("status", "asleep"),
     [
         (account(), True),
         (account(RUNNING=0), True),
@@ -46,9 +46,9 @@ async def test_replicas_are_counted_by_their_state():
         (account(status="DEPLOY_FAILED"), False),
     ],
 )
-async def test_asleep_is_what_is_well_and_has_no_replica(told: ServeStatus, asleep: bool):
-    assert await of(told).is_asleep("engine") is asleep
-    assert await of(told).is_asleep("no such engine") is False
+async def test_asleep_is_what_is_well_and_has_no_replica(status: ServeStatus, asleep: bool):
+    assert await of(status).is_asleep("engine") is asleep
+    assert await of(status).is_asleep("no such engine") is False
 
 
 async def test_many_who_ask_at_once_are_one_question_and_later_it_is_asked_anew(

@@ -75,12 +75,12 @@ def test_a_witness_is_a_key_and_a_prompt():
 
 
 def test_two_keys_of_a_team_are_one_witness_and_keys_without_a_team_each_one():
-    def told(*keys: tuple[str, str]) -> list[bool]:
+    def outcomes_of(*keys: tuple[str, str]) -> list[bool]:
         calls = [Call((Message.of("user", "x"),), terms=Terms(payer=key, team=team)) for key, team in keys]
         witnesses = called_by(*(each.terms.tenant for each in calls), "another")
         return [witnesses.tell("failed", witness_of(each)) for each in calls]
 
-    assert told(("a", "t"), ("a2", "t"), ("a3", "t")) == [False, False, False]
-    assert told(("a", "t"), ("b", "u")) == [False, True]
-    assert told(("a", "t"), ("b", "")) == [False, True]
-    assert told(("a", ""), ("b", "")) == [False, True]
+    assert outcomes_of(("a", "t"), ("a2", "t"), ("a3", "t")) == [False, False, False]
+    assert outcomes_of(("a", "t"), ("b", "u")) == [False, True]
+    assert outcomes_of(("a", "t"), ("b", "")) == [False, True]
+    assert outcomes_of(("a", ""), ("b", "")) == [False, True]

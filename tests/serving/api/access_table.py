@@ -50,10 +50,10 @@ def _callers() -> list[str]:
 
 def _statuses(route: "Asked") -> tuple[str, ...]:
     assert route.statuses[NO_KEY] == route.statuses[NO_KEY + 1], "one column shows both"
-    return tuple(map(_shown, route.statuses[NO_KEY + 1 :]))
+    return tuple(map(_in_words, route.statuses[NO_KEY + 1 :]))
 
 
-def _shown(status: int) -> str:
+def _in_words(status: int) -> str:
     """Return "yes" for a request that passes. In the tests some of these are 400 for other reasons."""
     return "yes" if status <= 400 else str(status)
 

@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 
 from tests.serving.api.fault_servers import WIRE, open_places, play
-from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask, shown
+from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask, in_words
 from tests.serving.api.provider_faults import FIRST_WORD, INSTEAD, MIDDLE, OTHER_TEXT, Case
 from tests.serving.api.served import ASK, Json, scripted, step
 from tests.wires.faults import COMMENTS, EVENT_STREAM, Fault
@@ -171,7 +171,7 @@ def table(looks: dict[str, Look]) -> str:
     rows = ["| fault | client sees | first word | silence after it |", "| --- | --- | --: | --: |"]
     for name, look in looks.items():
         times = " | ".join(map(_ms, (look.first_word_s, look.silence_s)))
-        rows.append(f"| {name} | {shown(look.outcome)} | {times} |")
+        rows.append(f"| {name} | {in_words(look.outcome)} | {times} |")
     return "\n".join(rows)
 
 

@@ -107,13 +107,13 @@ LIMITS = {"first_byte_s": 2 * PATIENCE_S}
 async def see_no_call_left(pool: Pool, within_s: float = 10.0) -> None:
     """Fail where a call of one of its workers, the conductor's included, stays open or in line."""
 
-    def left() -> list[str]:
+    def busy_workers() -> list[str]:
         return [name for name, each in pool.limiters.items() if each.open_calls or each.queued]
 
     try:
-        await until(lambda: not left(), within_s=within_s)
+        await until(lambda: not busy_workers(), within_s=within_s)
     except AssertionError:
-        raise AssertionError(f"calls are left open: {left()}") from None
+        raise AssertionError(f"calls are left open: {busy_workers()}") from None
 
 
 @asynccontextmanager
@@ -307,7 +307,7 @@ SHOWN = {
 """Texts of the scripted answers, and what the page calls them; the longest first."""
 
 
-def shown(outcome: str) -> str:
+def in_words(outcome: str) -> str:
     """Return an outcome in the words of the page."""
     for text, words in SHOWN.items():
         outcome = outcome.replace(text, words)
@@ -337,7 +337,7 @@ def table(results: list[Seen]) -> str:
 
 
 def _cell(whole: Seen, stream: Seen) -> str:
-    return " / ".join(dict.fromkeys(shown(each.outcome) for each in (whole, stream)))
+    return " / ".join(dict.fromkeys(in_words(each.outcome) for each in (whole, stream)))
 
 
 def finish(rows: list[Seen], out: Path | None, at_once: int) -> int:

@@ -66,7 +66,7 @@ def encode(dialect: Dialect, request: ApiRequest, *events: Event) -> bytes:
 
 def suspension(*calls: ToolCall) -> list[Event]:
     """A run whose one step calls these tools."""
-    return [*_planned(1), *_begun(0), *_waits(0, "", Usage(10, 2), calls)]
+    return [*_planned(1), *_start(0), *_waits(0, "", Usage(10, 2), calls)]
 
 
 def _planned(n_steps: int) -> list[Event]:
@@ -77,11 +77,11 @@ def _planned(n_steps: int) -> list[Event]:
     return [PlanStarted(0.0, 0, 0, "conductor", "conductor", QUESTION), *steps, PlanEnded(0.2, 0)]
 
 
-def _begun(step: int) -> list[Event]:
+def _start(step: int) -> list[Event]:
     return [StepStarted(0.3, 0, step, QUESTION), StepFirstToken(0.4, 0, step, "a")]
 
 
-def _done(step: int, text: str, usage: Usage, finish: FinishReason) -> Event:
+def _finish(step: int, text: str, usage: Usage, finish: FinishReason) -> Event:
     return StepFinished(0.8, 0, step, CallResult(text, "a", "a-1", usage, None, finish))
 
 
@@ -123,18 +123,18 @@ def runs(draw: st.DrawFn) -> list[Event]:
     n_steps = draw(st.integers(1, 3))
     events = _planned(n_steps)
     for step in range(n_steps - 1):
-        events += [*_begun(step), _done(step, "Said.", draw(usages), FinishReason.STOP)]
+        events += [*_start(step), _finish(step, "Said.", draw(usages), FinishReason.STOP)]
     if draw(st.booleans()):
         events.append(CallQueued(0.3, 0, n_steps - 1, "a", "a cold start"))
     deltas = draw(st.lists(pieces, max_size=6))
-    events += [*_begun(n_steps - 1), *deltas]
+    events += [*_start(n_steps - 1), *deltas]
     text = "".join(delta.text for delta in deltas)
     match draw(st.sampled_from(["finished", "suspended", "failed", "cancelled"])):
         case "finished":
             finish = draw(
                 st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
             )
-            events += [_done(n_steps - 1, text, draw(usages), finish), RunFinished(1.0, text, finish)]
+            events += [_finish(n_steps - 1, text, draw(usages), finish), RunFinished(1.0, text, finish)]
         case "suspended":
             calls = draw(st.lists(tool_calls, min_size=1, max_size=5))
             events += _waits(n_steps - 1, text, draw(usages), calls)

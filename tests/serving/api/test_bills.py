@@ -290,16 +290,16 @@ async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another
 
 
 @pytest.mark.parametrize(
-    "lost",
+    "first_answer",
     [Answer(text="", output_tokens=3), Answer(text="", finish="tired", output_tokens=3)],
     ids=["without a word", "for a reason that nobody knows"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_is_asked_for_again_is_paid_once_and_so_is_the_one_before(
-    provider: Provider, store_address: Address, lost: Answer, stream: bool
+    provider: Provider, store_address: Address, first_answer: Answer, stream: bool
 ):
     async with (
-        serving(provider.wire, lost) as upstream,
+        serving(provider.wire, first_answer) as upstream,
         keyed(store_address, only(priced(provider, upstream.url, retry={"first_wait_s": 0.01}))) as it,
     ):
         await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal(5)})

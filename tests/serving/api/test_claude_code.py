@@ -56,9 +56,9 @@ async def ask(api: Served, messages: list[Json], *, shows: bool = False) -> tupl
             case "thinking":
                 content.append({"type": "thinking", "thinking": blocks, "signature": deltas[-1]["signature"]})
             case _:
-                id, name, given = blocks
+                id, name, arguments = blocks
                 content.append(
-                    {"type": "tool_use", "id": id, "name": name, "input": given | {"replace_all": False}}
+                    {"type": "tool_use", "id": id, "name": name, "input": arguments | {"replace_all": False}}
                 )
     return ended, [block for block in content if block["type"] == "tool_use"], content
 

@@ -27,7 +27,7 @@ def one_worker(*says: Any) -> Json:
     return team(workers=[scripted("a", *says)], workflows={})
 
 
-async def told(sdk: openai.AsyncOpenAI, id: str) -> list[str]:
+async def list_turns(sdk: openai.AsyncOpenAI, id: str) -> list[str]:
     """What a conversation holds, in short."""
     page = await sdk.conversations.items.list(id, order="asc", limit=100)
     for item in page.data:
@@ -55,13 +55,16 @@ async def test_a_conversation_is_made_read_changed_and_deleted(store_address: Ad
         more = await sdk.conversations.items.create(conversation.id, items=EVERY_SORT)
         assert len({item.id for item in more.data}) == len(EVERY_SORT)
         assert (more.first_id, more.last_id, more.has_more) == (more.data[0].id, more.data[-1].id, False)
-        assert (await told(there, conversation.id))[:2] == ["user: My name is Ann.", "developer: Be short."]
+        assert (await list_turns(there, conversation.id))[:2] == [
+            "user: My name is Ann.",
+            "developer: Be short.",
+        ]
         one_item = await there.conversations.items.retrieve(
             more.data[1].id or "", conversation_id=conversation.id
         )
         assert one_item.to_dict() == more.data[1].to_dict()
         assert (await sdk.conversations.items.delete(more.data[0].id or "", conversation_id=conversation.id)).id == conversation.id  # fmt: skip
-        assert len(await told(there, conversation.id)) == len(EVERY_SORT)
+        assert len(await list_turns(there, conversation.id)) == len(EVERY_SORT)
         deletion = await there.conversations.delete(conversation.id)
         assert (deletion.object, deletion.deleted) == ("conversation.deleted", True)
         for read in (
@@ -107,13 +110,13 @@ async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(stor
         first = await sdk.responses.create(model="a", input="Hello.", conversation=conversation.id)
         assert first.conversation is not None
         assert first.conversation.id == conversation.id
-        assert await told(there, conversation.id) == (BEFORE := ["user: My name is Ann.", "user: Hello.", "assistant: Hello Ann."])  # fmt: skip
+        assert await list_turns(there, conversation.id) == (BEFORE := ["user: My name is Ann.", "user: Hello.", "assistant: Hello Ann."])  # fmt: skip
         stream = await there.responses.create(
             model="a", input="Who am I?", conversation={"id": conversation.id}, stream=True, store=False
         )
         async for event in stream:
             if event.type == "response.completed":  # it is there before its client is told
-                assert await told(sdk, conversation.id) == [
+                assert await list_turns(sdk, conversation.id) == [
                     *BEFORE,
                     "user: Who am I?",
                     "assistant: Hello Ann.",
@@ -124,7 +127,7 @@ async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(stor
             model="a", input="And?", conversation=conversation.id, background=True
         )
         async with asyncio.timeout(10):
-            while "user: And?" not in await told(there, conversation.id):
+            while "user: And?" not in await list_turns(there, conversation.id):
                 await asyncio.sleep(0.05)
         assert (await there.responses.retrieve(later.id)).conversation == first.conversation
         items = await sdk.responses.input_items.list(later.id)
@@ -138,14 +141,14 @@ async def test_a_request_that_is_sent_again_adds_its_turn_once(store_address: Ad
         conversation = await sdk.conversations.create()
         again: Json = {"model": "a", "input": "Hi.", "conversation": conversation.id, "extra_headers": {"Idempotency-Key": "k"}}  # fmt: skip
         await asyncio.gather(*(each.responses.create(**again) for each in (sdk, there, sdk)))
-        assert await told(sdk, conversation.id) == (turn := ["user: Hi.", "assistant: One."])
+        assert await list_turns(sdk, conversation.id) == (turn := ["user: Hi.", "assistant: One."])
         both = (sdk.responses.create(model="a", input="Hi.", conversation=conversation.id) for _ in range(3))
         await asyncio.gather(*both)
-        assert await told(sdk, conversation.id) == turn * 4, "whole turns, one after another"
+        assert await list_turns(sdk, conversation.id) == turn * 4, "whole turns, one after another"
         for item in (await sdk.conversations.items.list(conversation.id)).data:
             await sdk.conversations.items.delete(item.id or "", conversation_id=conversation.id)
         await there.responses.create(**again)
-        assert await told(sdk, conversation.id) == [], "what was deleted does not come back"
+        assert await list_turns(sdk, conversation.id) == [], "what was deleted does not come back"
 
 
 async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address) -> None:
@@ -155,17 +158,17 @@ async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address
         body: Json = {"model": "a", "tools": TOOLS[:1], "conversation": conversation.id}
         first = await sdk.responses.create(input="Hi.", **body)
         turns = ["user: Hi.", "assistant: I look.", "function_call: look"]
-        assert await told(sdk, conversation.id) == turns
+        assert await list_turns(sdk, conversation.id) == turns
         other_one = await sdk.conversations.create()
         elsewhere: Json = body | {"conversation": other_one.id}
         with pytest.raises(openai.BadRequestError, match=conversation.id) as wrong:
             await there.responses.create(input=results(first, "seen"), **elsewhere)
         assert wrong.value.param == "conversation"
-        assert await told(sdk, other_one.id) == []
+        assert await list_turns(sdk, other_one.id) == []
         for each in (there, sdk, there):  # the same results again get the same answer
             response = await each.responses.create(input=results(first, "seen"), **body)
             assert response.output_text == "Done: seen."
-        assert await told(sdk, conversation.id) == [
+        assert await list_turns(sdk, conversation.id) == [
             *turns,
             "function_call_output: seen",
             "assistant: Done: seen.",
@@ -181,7 +184,7 @@ async def test_what_fails_or_is_not_there_adds_nothing() -> None:
         conversation = await sdk.conversations.create()
         answer = await api.http.post("/v1/responses", json={"model": "a", "input": "x", "conversation": conversation.id})  # fmt: skip
         assert answer.status_code >= 400
-        assert await told(sdk, conversation.id) == []
+        assert await list_turns(sdk, conversation.id) == []
         with pytest.raises(openai.NotFoundError, match="conv_x"):
             await sdk.responses.create(model="a", input="x", conversation="conv_x")
         for body, param in REFUSED:
@@ -199,7 +202,7 @@ async def test_old_turns_go_and_a_conversation_goes_with_its_last(store_address:
         await one.change("UPDATE conversation SET made_us = :at, changed_us = :at", **old)
         await sdk.responses.create(model="a", input="Hi.", conversation=conversation.id)
         await one.records.remove_old(now_us())
-        assert await told(sdk, conversation.id) == ["user: Hi.", "assistant: One."]
+        assert await list_turns(sdk, conversation.id) == ["user: Hi.", "assistant: One."]
         with pytest.raises(openai.NotFoundError):
             await sdk.conversations.retrieve(other.id)
         await one.change("UPDATE conversation SET n_bytes = n_bytes + :much", much=MOST_BYTES)
@@ -239,7 +242,7 @@ async def test_secrets_are_not_kept() -> None:
     async with served(one_worker("One.")) as api, api.sdk as sdk:
         conversation = await sdk.conversations.create(items=[{"role": "user", "content": f"It is {secret}."}])
         await sdk.responses.create(model="a", input=f"Again: {secret}", conversation=conversation.id)
-        assert secret not in str(await told(sdk, conversation.id))
+        assert secret not in str(await list_turns(sdk, conversation.id))
         for changed in (
             await sdk.conversations.create(metadata={"key": secret}),
             await sdk.conversations.update(conversation.id, metadata={"key": secret}),
@@ -252,7 +255,7 @@ async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run()
         conversation = await sdk.conversations.create()
         answer = await sdk.responses.create(model="a", input="Say it.", conversation=conversation.id)
         assert answer.output_text == "Half \ufffd of it."
-        assert await told(sdk, conversation.id) == ["user: Say it.", "assistant: Half \ufffd of it."]
+        assert await list_turns(sdk, conversation.id) == ["user: Say it.", "assistant: Half \ufffd of it."]
         listed = (await api.http.get("/v1/workflows")).json()["data"]
         assert [run["status"] for run in listed] == ["finished"]
 

@@ -145,12 +145,12 @@ async def test_no_providers_fault_shows_words_address_or_variable_to_a_caller(
                     bodies = await all_said(api, ways)
                     upstream.answers.clear()
                     place = upstream.url.removeprefix("http://")
-                    seen = [
+                    outcomes = [
                         word
                         for word in (place, KEY_ENV, KEY, WORDS, "base_url", "api_key_env")
                         if word in bodies
                     ]
-                    assert not seen, (name, seen, bodies)
+                    assert not outcomes, (name, outcomes, bodies)
                     logged = "".join(JsonLines().format(record) for record in caplog.records)
                     details = await records(api, read)
                     assert KEY not in logged + details, name

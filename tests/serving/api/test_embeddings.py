@@ -52,7 +52,7 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "param", "said"),
+    ("body", "status", "param", "message"),
     [
         ({"model": "mini"}, 400, "model", "Use 'vectors'"),
         ({"model": "a"}, 400, "model", "does not serve /v1/embeddings"),
@@ -65,13 +65,13 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
     ],
 )
 async def test_what_cannot_be_served_is_told_by_its_field(
-    body: Json, status: int, param: str, said: str
+    body: Json, status: int, param: str, message: str
 ) -> None:
     async with served(pool()) as api:
         answer = await api.http.post("/v1/embeddings", json={"model": "vectors", "input": "one"} | body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param)
-    assert said in error["message"]
+    assert message in error["message"]
 
 
 async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:

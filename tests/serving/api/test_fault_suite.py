@@ -71,7 +71,7 @@ async def test_a_call_that_is_left_open_is_no_good_end():
 def test_the_page_is_written_only_where_all_is_as_expected(tmp_path: Path):
     page = tmp_path / "faults.md"
     outcomes = [
-        Seen(name, position, stream, (said := case.outcome(position, stream=stream)), said, None)
+        Seen(name, position, stream, (outcome := case.outcome(position, stream=stream)), outcome, None)
         for name, case in CASES.items()
         for position in POSITIONS
         for stream in (False, True)

@@ -73,7 +73,7 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
 
 
 @pytest.mark.parametrize(
-    ("said", "param"),
+    ("body", "param"),
     [
         ({}, "score"),
         ({"score": 1.5}, "score"),
@@ -86,9 +86,9 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
         ({"stars": 5}, "stars"),
     ],
 )
-async def test_feedback_is_bounded_and_a_bad_one_names_its_field(said: Json, param: str) -> None:
+async def test_feedback_is_bounded_and_a_bad_one_names_its_field(body: Json, param: str) -> None:
     async with served(team()) as api:
-        answer = await give(api, await ask(api), said)
+        answer = await give(api, await ask(api), body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
         assert (await give(api, "wf_none", {"score": 1})).status_code == 404
 

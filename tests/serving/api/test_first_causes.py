@@ -187,23 +187,23 @@ async def test_the_doctor_says_which_worker_why_and_since_when(tmp_path: Path) -
     async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up, keyed(tmp_path, led_pool(up)) as it:
         await it.ask("mine", "POST", CHAT, ASK)
 
-        async def found(who: str) -> Any:
+        async def check_as(who: str) -> Any:
             return (await asyncio.to_thread(check_server, it.api.url, it.secrets[who]))["ready"]
 
-        one = await found("admin")
+        one = await check_as("admin")
         assert one.level == "warning"
         for words in ("big (the conductor) fails since 20", "WorkerRefused", "Incorrect API key provided."):
             assert words in one.said, one.said
-        plain = await found("mine")
+        plain = await check_as("mine")
         assert "Incorrect" not in plain.said
         assert "scope `admin`" in plain.remedy
         for _ in range(3):
             await it.ask("mine", "POST", CHAT, ASK | {"model": "small"})
-        several = await found("admin")
+        several = await check_as("admin")
         assert (several.level, "small fails since" in several.said) == ("warning", True), "not for every key"
         for _ in range(3):
             await it.ask("mine", "POST", CHAT, ASK | {"model": "small"})
-        both = await found("admin")
+        both = await check_as("admin")
     assert both.level == "wrong"
     assert "small fails since 20" in both.said
     assert "planted-500" in both.said
@@ -247,7 +247,7 @@ async def test_a_run_that_ends_well_is_no_warning(caplog: pytest.LogCaptureFixtu
     assert line.levelno == logging.INFO
 
 
-def shown(record: Json) -> str:
+def show(record: Json) -> str:
     with terminal().capture() as captured:
         pass
     out = terminal()
@@ -266,7 +266,7 @@ async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path:
             records = {
                 who: (await it.ask(who, "GET", f"/v1/workflows/{id}")).json() for who in ("mine", "admin")
             }
-    text = shown(records["admin"])
+    text = show(records["admin"])
     assert (
         text.index("big refuses every call")
         < text.index("Incorrect API key provided.")
@@ -275,7 +275,7 @@ async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path:
     assert text.index("small failed") < text.index("planted-500")
     failed = failure_text(records["admin"])
     assert failed.index("small failed") < failed.index("Then: tiny failed") < failed.index("planted-500")
-    for words in (shown(records["mine"]), failure_text(records["mine"])):
+    for words in (show(records["mine"]), failure_text(records["mine"])):
         assert "planted" not in words
         assert "Incorrect" not in words
 

@@ -296,7 +296,7 @@ DECLARED = [
 ]  # fmt: skip
 
 
-def shown(provider: Provider, body: Json) -> tuple[str, str]:
+def picture_of(provider: Provider, body: Json) -> tuple[str, str]:
     """Media type and content of the one picture in a body."""
     if provider is ANTHROPIC:
         source = body["messages"][0]["content"][1]["source"]
@@ -334,5 +334,5 @@ async def test_a_picture_says_what_it_is(provider: Provider, path: str, scheme: 
                     body = {"messages": [{"role": "user", "content": content}]}
             answer = await api.http.post(path, json={"model": "a", **body})
             assert answer.status_code == 200, answer.text
-            media_type, encoded = shown(provider, upstream.body)
+            media_type, encoded = picture_of(provider, upstream.body)
             assert (media_type, encoded.replace("-", "+").replace("_", "/")) == (real, data)

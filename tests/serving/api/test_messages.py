@@ -45,18 +45,23 @@ async def test_the_sdk_gets_an_answer() -> None:
     assert answer.model_extra["podium"]["workflow_id"] == "wf_" + answer.id.removeprefix("msg_")
 
 
-@pytest.mark.parametrize(("asked", "told"), [(["X", "END"], "END"), (["X"], None), (["END", " END"], " END")])
+@pytest.mark.parametrize(
+    ("stops", "stop_sequence"), [(["X", "END"], "END"), (["X"], None), (["END", " END"], " END")]
+)
 async def test_the_sdk_is_told_which_stop_sequence_ended_the_answer(
-    asked: list[str], told: str | None
+    stops: list[str], stop_sequence: str | None
 ) -> None:
     settings = team(workers=[scripted("a", "One END two.")], workflows={})
     async with served(settings) as api, sdk(api) as client:
-        fields: Json = QUESTION | {"model": "a", "stop_sequences": asked}
+        fields: Json = QUESTION | {"model": "a", "stop_sequences": stops}
         whole = await client.messages.create(**fields)
         async with client.messages.stream(**fields) as stream:
             final = await stream.get_final_message()
     for each in (whole, final):
-        assert (each.stop_reason, each.stop_sequence) == ("stop_sequence" if told else "end_turn", told)
+        assert (each.stop_reason, each.stop_sequence) == (
+            "stop_sequence" if stop_sequence else "end_turn",
+            stop_sequence,
+        )
 
 
 async def test_the_sdks_stream_helper_gets_the_same_piece_by_piece() -> None:

@@ -52,7 +52,7 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("policy", "body", "param", "said"),
+    ("policy", "body", "param", "message"),
     [
         ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "limits steps to 1, but the plan has 2"),
         ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "limits rounds to 1"),
@@ -64,14 +64,14 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
     ],
 )  # fmt: skip
 async def test_what_is_refused_names_the_field_and_who_may_change_it(
-    it: Keyed, policy: Any, body: Any, param: str, said: str
+    it: Keyed, policy: Any, body: Any, param: str, message: str
 ) -> None:
     for whose, name in (("keys", "mine"), ("teams", "search")):
         await limit(it, whose, name, **policy)
         answer = await ask(it, **body)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (403, "not_allowed", param)
-        assert said in error["message"]
+        assert message in error["message"]
         assert f"`podium {whose} policy`" in error["message"]
         assert not [call for wire in it.api.service.pool.clients for call in wire.calls]  # type: ignore[attr-defined]
         lifted = {field: AccountPolicy.model_fields[field].default for field in policy}
@@ -294,9 +294,9 @@ async def test_what_a_provider_quotes_of_a_prompt_is_logged_and_traced_as_the_po
         described = [span.status.description or "" for span in SPANS.ended]
     lines = [JsonLines().format(each) for each in caplog.records if each.getMessage().startswith("workflow")]
     assert len(lines) == 2, "one failed, one was answered by a fallback"
-    for said, mark in ((lines, in_log), ([text for text in described if text], in_spans)):
-        assert said
-        for text in said:
+    for texts, mark in ((lines, in_log), ([text for text in described if text], in_spans)):
+        assert texts
+        for text in texts:
             assert ("HIV" in text, "jane@" in text) == (mark is not None, mark == "jane@doe.org"), text
             assert mark is None or mark in text
             assert "403" in text

@@ -52,7 +52,7 @@ async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"),
+    ("path", "fields"),
     [
         ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
         ("completions", {"prompt": "Hi"}),
@@ -60,16 +60,16 @@ async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for
     ],
 )
 async def test_what_is_no_tier_of_openais_is_refused_with_the_tiers_and_each_of_them_is_taken(
-    path: str, asked: dict[str, Any]
+    path: str, fields: dict[str, Any]
 ) -> None:
     async with served(BUSY) as api:
         for tier in ("batch", "Flex", 7, "", ["flex"]):
-            refused = await api.http.post(f"/v1/{path}", json={"model": "b", **asked, "service_tier": tier})
+            refused = await api.http.post(f"/v1/{path}", json={"model": "b", **fields, "service_tier": tier})
             error = refused.json()["error"]
             assert (refused.status_code, error["param"]) == (400, "service_tier"), (tier, error)
             assert "'flex'" in error["message"], error
         for tier in (*get_args(Tier), None):
-            response = await api.http.post(f"/v1/{path}", json={"model": "b", **asked, "service_tier": tier})
+            response = await api.http.post(f"/v1/{path}", json={"model": "b", **fields, "service_tier": tier})
             assert response.status_code == 200, (tier, response.text)
 
 

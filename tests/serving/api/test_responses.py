@@ -198,18 +198,19 @@ async def test_the_sdk_parses_an_answer_that_holds_to_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"include": [LOGPROBS]}, {"include": [LOGPROBS], "top_logprobs": 2}, {"top_logprobs": 2}]
+    "fields", [{"include": [LOGPROBS]}, {"include": [LOGPROBS], "top_logprobs": 2}, {"top_logprobs": 2}]
 )
-async def test_logprobs_come_whole_streamed_and_later_in_the_sdks_types(asked: Json) -> None:
+async def test_logprobs_come_whole_streamed_and_later_in_the_sdks_types(fields: Json) -> None:
     async with served(team(workers=[scripted("a", "first word")], workflows={})) as api, api.sdk as sdk:
-        whole = await sdk.responses.create(model="a", input="Say.", **asked)
+        whole = await sdk.responses.create(model="a", input="Say.", **fields)
         again = await sdk.responses.retrieve(whole.id)
         stream = [
-            event async for event in await sdk.responses.create(model="a", input="Say.", stream=True, **asked)
+            event
+            async for event in await sdk.responses.create(model="a", input="Say.", stream=True, **fields)
         ]
         call = api.worker("a").calls[0]
-    assert call.sampling.options.top_logprobs == asked.get("top_logprobs", 0)
-    assert whole.top_logprobs == asked.get("top_logprobs", 0)
+    assert call.sampling.options.top_logprobs == fields.get("top_logprobs", 0)
+    assert whole.top_logprobs == fields.get("top_logprobs", 0)
     parts: list[Any] = [answer.output[0].content[0] for answer in (whole, again, stream[-1].response)]  # type: ignore[union-attr]
     for part in parts:
         assert isinstance(part, ResponseOutputText)

@@ -57,7 +57,7 @@ PIECES = {
 """Of an item: where it grows, where it is told whole, and under which name."""
 
 
-def asked(**fields: Any) -> ApiRequest:
+def parse(**fields: Any) -> ApiRequest:
     """A request, as the dialect reads it, with what its answers repeat of it."""
     body = {"model": "mini", "input": "Why?", **fields}
     request = DIALECT.parse(json.dumps(body).encode())
@@ -106,7 +106,7 @@ def encode_with(request: ApiRequest, events: list[Event], beats: set[int]) -> by
 
 requests = st.sampled_from(
     [
-        asked(reasoning=reasoning, include=include, metadata=metadata, podium=podium)
+        parse(reasoning=reasoning, include=include, metadata=metadata, podium=podium)
         for reasoning in ({}, {"summary": "auto"})
         for include in ([], ["reasoning.encrypted_content"])
         for metadata in ({}, {"a": "b"})
@@ -203,7 +203,7 @@ def texts(response: Json) -> str:
 
 def test_calls_of_custom_tools_and_of_namespaces_are_told_as_such() -> None:
     calls = ToolCall("", "patch", "*** Begin", "custom"), ToolCall("", "spawn", "{}", namespace="agents")
-    events = events_of(encode(DIALECT, asked(), *suspension(*calls)))
+    events = events_of(encode(DIALECT, parse(), *suspension(*calls)))
     for event in events:
         validate(event)
     patch, spawn = events[-1]["response"]["output"]

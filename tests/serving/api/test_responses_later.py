@@ -140,12 +140,12 @@ async def test_a_run_with_tools_is_a_response_for_each_time_that_it_waits(
             "the same results: the same answer"
         )
         four = await create([{"role": "user", "content": "Thanks."}], three)
-        roles = [m.role for m in _seen(api)[-1].messages]
+        roles = [m.role for m in _calls_of(api)[-1].messages]
     assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant", "user"]
     assert four.id[:-2] != three.id[:-2], "another run"
 
 
-def _seen(api: Served) -> list[Any]:
+def _calls_of(api: Served) -> list[Any]:
     worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
     return worker.seen
 

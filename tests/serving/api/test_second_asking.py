@@ -161,7 +161,7 @@ async def test_the_same_words_of_another_user_or_conversation_are_a_run_of_their
 ) -> None:
     earlier = ("Before.", "Before.") if field == "previous_response_id" else ()
     async with replicas(store_address, two_steps(*earlier, WORDS), n=1) as (one,):
-        anns, bobs = [await said_by(name, field, one.api) for name in ("ann", "bob")]
+        anns, bobs = [await body_of(name, field, one.api) for name in ("ann", "bob")]
         id = await read_and_leave(one.api, "/v1/responses", **anns)
         await until_joined(one, id)
         answer = await post(one.api, "/v1/responses", **bobs)
@@ -175,7 +175,7 @@ async def test_the_same_words_of_another_user_or_conversation_are_a_run_of_their
             assert again.headers["x-podium-workflow-id"] == id
 
 
-async def said_by(name: str, field: str, api: Served) -> Json:
+async def body_of(name: str, field: str, api: Served) -> Json:
     """What a request of that user has in `field`."""
     match field:
         case "metadata":

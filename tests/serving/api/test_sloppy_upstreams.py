@@ -188,11 +188,11 @@ async def test_a_call_that_did_not_come_is_asked_for_again_and_else_a_clear_erro
     events: list[bytes], stream: bool, request: pytest.FixtureRequest
 ):
     name = request.node.callspec.id.partition("-")[0].partition(",")[0]
-    lost = Answer(instead=tuple(events))
-    async with serving(DIALECTS[name].wire, lost) as upstream:
+    first_answer = Answer(instead=tuple(events))
+    async with serving(DIALECTS[name].wire, first_answer) as upstream:
         async with served(whole_team(remote(name, upstream.url), scripted("b"))) as api:
             assert (await chat(api, "a", stream, True))[0] == sloppy.FOUR
-        upstream.respond = lambda _: lost
+        upstream.respond = lambda _: first_answer
         async with served(whole_team(remote(name, upstream.url), scripted("b"))) as api:
             refused = await api.post({"model": "a", "tools": CHAT_TOOLS, "stream": stream})
     assert "sent no call" in refused.text

@@ -112,7 +112,7 @@ async def test_a_schema_that_is_not_strict_is_a_wish():
 
 
 @pytest.mark.parametrize(
-    ("given", "param"),
+    ("response_format", "param"),
     [
         ({"type": "yaml"}, "response_format.type"),
         ({"type": "json_schema"}, "response_format.json_schema"),
@@ -124,9 +124,9 @@ async def test_a_schema_that_is_not_strict_is_a_wish():
         ),
     ],
 )  # fmt: skip
-async def test_a_bad_format_is_refused_by_its_place(given: Json, param: str):
+async def test_a_bad_format_is_refused_by_its_place(response_format: Json, param: str):
     async with served(pool("Blue.")) as api:
-        answer = await api.post({"response_format": given})
+        answer = await api.post({"response_format": response_format})
         assert not api.worker("b").calls
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 

@@ -74,7 +74,7 @@ async def watch(api: Served, id: str, begun: list[str] | None = None) -> list[Js
     return events
 
 
-def said(events: list[Json], step: int | None) -> str:
+def text_of(events: list[Json], step: int | None) -> str:
     return "".join(each["text"] for each in events if each["type"] == "work" and each["step"] == step)
 
 
@@ -108,12 +108,12 @@ async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
         assert all(events[-1] == {"type": "end", "status": "finished"} for events in watched)
         assert len({json.dumps(events) for events in watched[:: len(apis)]}) == 1, "all are told the same"
         for events in watched:
-            assert PLAN.startswith(said(events, None))
+            assert PLAN.startswith(text_of(events, None))
             assert "".join(each["text"] for each in events if each["type"] == "answer") == "alpha beta gamma"
-            assert "one two" in said(events, 0)
+            assert "one two" in text_of(events, 0)
             assert SECRET not in json.dumps(events)
             assert len([each for each in events if each["type"] == "work" and each["step"] == 0]) > 1
-        assert said(watched[0], None), "the plan's text"
+        assert text_of(watched[0], None), "the plan's text"
         assert SECRET not in json.dumps(await apis[0].record(id))
 
 

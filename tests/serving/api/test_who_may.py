@@ -292,7 +292,7 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "message"),
     [
         ({"authorization": "Bearer none"}, "A Podium key is"),
         ({"authorization": "Bearer " + ApiKey.of(bytes(32)).reveal()[:-1] + "C"}, "checksum"),
@@ -302,10 +302,10 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
         ({"x-api-key": b"pk_\xff\xfe"}, "A Podium key is"),
     ],
 )
-async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, said: str) -> None:
+async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, message: str) -> None:
     answer = await it.api.http.get("/v1/models", headers=headers)
     assert answer.status_code == 401
-    assert said in answer.json()["error"]["message"]
+    assert message in answer.json()["error"]["message"]
     assert not [value for value in headers.values() if value and str(value) in answer.text]
 
 

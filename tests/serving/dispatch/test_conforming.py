@@ -28,7 +28,7 @@ PRICE = Price(Decimal(1), Decimal(2))
 
 
 @asynccontextmanager
-async def asked(
+async def ask_worker(
     *replies: Any,
     wanted: AnswerFormat = WANTED,
     ledger: BudgetLedger | None = None,
@@ -46,7 +46,7 @@ async def asked(
 
 async def ask(*replies: Any, **settings: Any) -> tuple[ScriptedWorker, CallResult, list[str]]:
     """The script, the result, and the pieces in which the answer came."""
-    async with asked(*replies, **settings) as (script, reply):
+    async with ask_worker(*replies, **settings) as (script, reply):
         pieces = [delta.text async for delta in reply if delta.text]
     return script, reply.result, pieces
 

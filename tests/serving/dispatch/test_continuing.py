@@ -106,7 +106,7 @@ async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_the
 
 @pytest.mark.parametrize("prefills", [False, True])
 @pytest.mark.parametrize(
-    ("prefix", "rest", "shown"),
+    ("prefix", "rest", "expected"),
     [
         ("One two EN", "D and more.", ""),
         ("One two E", "NDING.", ""),
@@ -118,7 +118,7 @@ async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_the
     ],
 )
 async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
-    prefix: str, rest: str, shown: str, prefills: bool
+    prefix: str, rest: str, expected: str, prefills: bool
 ):
     call = call_after(prefix, limit=500)
     call = replace(call, sampling=replace(call.sampling, stop=("END", "\n\n")))
@@ -128,8 +128,8 @@ async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
     player = Player("a", [*pieces, Usage(7, 5)])
     async with continuing(player, prefills=prefills).open(call) as reply:
         text = "".join([delta.text async for delta in reply])
-    assert (text, reply.finish) == (shown, FinishReason.STOP)
-    assert reply.stop_sequence == (None if shown or not rest else "END" if "E" in prefix else "\n\n")
+    assert (text, reply.finish) == (expected, FinishReason.STOP)
+    assert reply.stop_sequence == (None if expected or not rest else "END" if "E" in prefix else "\n\n")
     assert reply.result.usage == Usage(7, 5)
 
 

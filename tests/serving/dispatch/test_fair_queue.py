@@ -115,20 +115,20 @@ async def test_a_key_that_holds_more_places_than_another_waits_until_the_other_h
     assert [payer for _, payer in crowd.holders[4:]] == ["b", "b", "a", "a"]
 
 
-@pytest.mark.parametrize(("places", "kept"), [(3, 0), (4, 1), (8, 1), (30, 3)])
+@pytest.mark.parametrize(("places", "reserve"), [(3, 0), (4, 1), (8, 1), (30, 3)])
 async def test_the_last_tenth_is_kept_for_keys_that_have_less_than_their_share(
-    places: int, kept: int
+    places: int, reserve: int
 ) -> None:
     crowd = Crowd(places)
     await crowd.join("interactive", "modest")
     await crowd.give_back()
     for _ in range(2 * places):
         await crowd.join("interactive", "flood")
-    assert crowd.n_held == places - kept
-    assert (crowd.queue.free("flood"), crowd.queue.free("modest")) == (0, kept)
-    for _ in range(kept):
+    assert crowd.n_held == places - reserve
+    assert (crowd.queue.free("flood"), crowd.queue.free("modest")) == (0, reserve)
+    for _ in range(reserve):
         await crowd.join("interactive", "modest")
-    assert crowd.paying.count("modest") == kept
+    assert crowd.paying.count("modest") == reserve
     while crowd.n_held:
         await crowd.give_back()
     assert not crowd.waiting

@@ -94,7 +94,7 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "kept"),
+    ("kind", "model", "expected"),
     [
         ("openai", "gpt-4o", {"temperature": 0.3, "top_p": 0.3, "stop": ["END"], "seed": 7}),
         ("openai", "gpt-5.2", {"temperature": 0.3, "top_p": 0.3, "seed": 7}),
@@ -108,7 +108,7 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
         ("anthropic", "claude-sonnet-5-5", {"stop_sequences": ["END"]}),
     ],
 )
-async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[str, Any]):
+async def test_what_a_model_accepts_is_sent(kind: str, model: str, expected: dict[str, Any]):
     call = Call((USER,), Sampling(max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
@@ -117,11 +117,11 @@ async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[st
         for name in ("temperature", "top_p", "stop", "stop_sequences", "seed")
         if name in server.body
     }
-    assert parameters == kept
+    assert parameters == expected
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "sent", "left_out"),
+    ("kind", "model", "expected", "left_out"),
     [
         ("openai", "gpt-4o", {}, ["top_k", "min_p", "repetition_penalty"]),
         ("anthropic", "claude-haiku-4-5", {"top_k": 20}, ["min_p", "repetition_penalty"]),
@@ -130,14 +130,14 @@ async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[st
     ],
 )
 async def test_samplers_go_to_models_that_take_them_and_are_noted_on_others(
-    kind: str, model: str, sent: dict[str, Any], left_out: list[str]
+    kind: str, model: str, expected: dict[str, Any], left_out: list[str]
 ):
     call = Call((USER,), Sampling(max_output_tokens=9000, top_k=20, min_p=0.1, repetition_penalty=1.1))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
     body = server.body | server.body.get("generationConfig", {})
     names = ("top_k", "topK", "min_p", "repetition_penalty")
-    assert {name: body[name] for name in names if name in body} == sent
+    assert {name: body[name] for name in names if name in body} == expected
     assert [note.split()[0] for note in reply.notes] == left_out
 
 
@@ -224,16 +224,16 @@ def test_what_says_no_more_than_the_default_goes_without_a_note():
 
 
 @pytest.mark.parametrize(
-    ("asked", "efforts", "sent"),
+    ("effort", "efforts", "expected"),
     [
         ("none", ("minimal", "low"), "minimal"), ("max", ("low", "high"), "high"), ("minimal", ("none", "low"), "none"),
         ("low", ("low", "high"), "low"), ("low", (), None), ("odd", ("low",), None), ("odd", None, "odd"), (None, ("low",), None),
     ],
 )  # fmt: skip
 def test_an_effort_becomes_the_nearest_that_the_model_knows(
-    asked: str | None, efforts: tuple[str, ...] | None, sent: str | None
+    effort: str | None, efforts: tuple[str, ...] | None, expected: str | None
 ):
-    assert Accepts(efforts=efforts).effort(asked) == sent
+    assert Accepts(efforts=efforts).effort(effort) == expected
 
 
 def test_the_settings_say_more_than_the_name():

@@ -27,7 +27,7 @@ def place(name: str) -> Target:
     return target(ScriptedWorker("w", [name]), name, slots=4, account=f"account-{name}")
 
 
-async def asked(worker: Worker, call: Call) -> str:
+async def ask(worker: Worker, call: Call) -> str:
     async with worker.open(call) as reply:
         async for _ in reply:
             pass
@@ -38,15 +38,15 @@ async def test_a_conversation_goes_on_where_it_began():
     places = [place("a"), place("b"), place("c")]
     worker = dispatcher(deployed(*places))
     call = Call(talk("w", "account-b"))
-    assert {await asked(worker, call) for _ in range(20)} == {"b"}
+    assert {await ask(worker, call) for _ in range(20)} == {"b"}
     places[1].health.fail(rest_s=60)
-    assert "b" not in {await asked(worker, call) for _ in range(5)}
+    assert "b" not in {await ask(worker, call) for _ in range(5)}
 
 
 async def test_a_conversation_of_another_worker_goes_anywhere():
     worker = dispatcher(deployed(place("a"), place("b")))
     call = Call(talk("v", "account-b"))
-    assert {await asked(worker, call) for _ in range(40)} == {"a", "b"}
+    assert {await ask(worker, call) for _ in range(40)} == {"a", "b"}
 
 
 async def test_calls_after_a_stop_sequence_are_not_made():

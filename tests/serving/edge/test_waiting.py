@@ -50,7 +50,7 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
 ) -> None:
     room, inside = WaitingRoom(places, 10**9), dict[Ticket, str]()
 
-    def gone_from(peer: str) -> None:
+    def evict(peer: str) -> None:
         ticket = next(
             ticket for ticket, owner in inside.items() if owner == peer
         )  # the oldest: dicts keep their order
@@ -61,7 +61,7 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
     for peer, enters in moves:
         mine = [ticket for ticket, owner in inside.items() if owner == peer]
         if enters:
-            ticket = room.enter(peer, lambda peer=peer: gone_from(peer))
+            ticket = room.enter(peer, lambda peer=peer: evict(peer))
             inside[ticket] = peer
         elif mine:
             room.leave(mine[-1])

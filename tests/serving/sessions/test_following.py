@@ -105,7 +105,7 @@ async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_
     words = PACED["workers"][2]["replies"][0]
     if not with_store:
         async with served(PACED) as api, asking(api) as (_, id):
-            assert said_in(events_of((await api.http.get(f"/v1/workflows/{id}/events")).text)) == words
+            assert answer_in(events_of((await api.http.get(f"/v1/workflows/{id}/events")).text)) == words
         return
     async with replicas(store_address, PACED) as (one, other):
         async with asking(one.api) as (unwatched, _):
@@ -120,7 +120,7 @@ async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_
             while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
                 await asyncio.sleep(0.01)
             events = events_of((await other.api.http.get(f"/v1/workflows/{id}/events")).text)
-        assert said_in(events) == words
+        assert answer_in(events) == words
         assert len([event for _, event in events if event["type"] == "answer"]) > 2, "as it is said"
         pages = [
             await one.records.events(row[0], 0)
@@ -130,7 +130,7 @@ async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_
         assert texts == ["", words]
 
 
-def said_in(events: list[tuple[int | None, Json]]) -> str:
+def answer_in(events: list[tuple[int | None, Json]]) -> str:
     return "".join(event["text"] for _, event in events if event["type"] == "answer")
 
 
@@ -219,7 +219,7 @@ async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
 
         monkeypatch.setattr(other.records, "events", fail_first)
         words = PACED["workers"][2]["replies"][0]
-        assert said_in(events_of((await following).text)) == words
+        assert answer_in(events_of((await following).text)) == words
         assert said(parsed((await joining).text)) == said(parsed((await task).text)) == words
         assert failed == 4
 

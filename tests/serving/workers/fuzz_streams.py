@@ -271,7 +271,7 @@ def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
         account = ProviderAccount(
             "w", MODEL, SECRET, server.url + dialect.path, PRICE, stall_timeout_s=STALL_S
         )
-        worker = runner.run(_made(dialect.worker, account))
+        worker = runner.run(_make(dialect.worker, account))
 
         @seed(from_seed)
         @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))  # fmt: skip
@@ -288,7 +288,7 @@ def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
     return outcomes
 
 
-async def _made(make: Make, account: ProviderAccount) -> Any:
+async def _make(make: Make, account: ProviderAccount) -> Any:
     return make(account)
 
 

@@ -67,10 +67,10 @@ async def test_arguments_within_the_limit_are_whole(dialect: Dialect):
 
 
 async def test_an_answer_calls_so_many_tools_and_no_more(dialect: Dialect):
-    def told(n_calls: int) -> tuple[bytes, ...]:
+    def call_events(n_calls: int) -> tuple[bytes, ...]:
         return tuple(dialect.signing.events(ANY_REQUEST, 0, [("look", {"n": "1"})] * n_calls))
 
-    most, more = told(MOST_CALLS), told(MOST_CALLS + 1)
+    most, more = call_events(MOST_CALLS), call_events(MOST_CALLS + 1)
     async with asking(dialect, Answer(instead=most), Answer(instead=more, stall_after=len(more) - 1)) as (
         worker,
         server,

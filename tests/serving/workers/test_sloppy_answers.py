@@ -248,11 +248,11 @@ def item(id: str | None, name: str, arguments: object) -> Json:
     return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
 
 
-def done(item: Json, index: object = 0) -> bytes:
+def item_done(item: Json, index: object = 0) -> bytes:
     return event("response.output_item.done", output_index=index, item=item)
 
 
-def said(text: str) -> Json:
+def message_item(text: str) -> Json:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
@@ -268,20 +268,20 @@ def response(*output: Json) -> bytes:
 
 WEATHER, TIME = item("a", "get_weather", ROME), item("b", "get_time", UTC)
 RESPONSES = {
-    "parallel calls under one index": Row([done(WEATHER), done(TIME), response_end()], calls=BOTH, ids=["a", "b"]),
-    "no index": Row([done(WEATHER, None), done(TIME, None), response_end()], calls=BOTH),
-    "an index as text": Row([done(WEATHER, "0"), done(TIME, "1"), response_end(WEATHER, TIME)], calls=BOTH),
+    "parallel calls under one index": Row([item_done(WEATHER), item_done(TIME), response_end()], calls=BOTH, ids=["a", "b"]),
+    "no index": Row([item_done(WEATHER, None), item_done(TIME, None), response_end()], calls=BOTH),
+    "an index as text": Row([item_done(WEATHER, "0"), item_done(TIME, "1"), response_end(WEATHER, TIME)], calls=BOTH),
     "calls with the end alone": Row([response_end(WEATHER, TIME)], calls=BOTH),
-    "calls twice": Row([done(WEATHER), done(TIME, 1), response_end(WEATHER, TIME)], calls=BOTH),
-    "calls without ids": Row([done(item(None, "get_weather", ROME)), done(item(None, "get_time", UTC), 1), response_end()], calls=BOTH),
-    "arguments as an object": Row([done(item("a", "get_weather", {"city": "Rome"})), done(item("b", "get_time", {"tz": "UTC"}), 1), response_end()], calls=BOTH),
+    "calls twice": Row([item_done(WEATHER), item_done(TIME, 1), response_end(WEATHER, TIME)], calls=BOTH),
+    "calls without ids": Row([item_done(item(None, "get_weather", ROME)), item_done(item(None, "get_time", UTC), 1), response_end()], calls=BOTH),
+    "arguments as an object": Row([item_done(item("a", "get_weather", {"city": "Rome"})), item_done(item("b", "get_time", {"tz": "UTC"}), 1), response_end()], calls=BOTH),
     "arguments in pieces alone": Row([event("response.output_item.added", output_index=0, item=item("a", "get_weather", "")),
         event("response.function_call_arguments.delta", output_index=0, delta=ROME), response_end()], calls=BOTH[:1]),
-    "words with the end alone": Row([response_end(said(FOUR))], FOUR),
-    "words with the item alone": Row([done(said(FOUR)), response_end()], FOUR),
-    "words in pieces and at the end": Row([text_delta("It is "), text_delta("four."), done(said(FOUR)), response_end(said(FOUR))], FOUR),
-    "whole JSON": Row([response(said(FOUR))], FOUR),
-    "whole JSON with thoughts": Row([response({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}, said(FOUR))], FOUR, "Hm."),
+    "words with the end alone": Row([response_end(message_item(FOUR))], FOUR),
+    "words with the item alone": Row([item_done(message_item(FOUR)), response_end()], FOUR),
+    "words in pieces and at the end": Row([text_delta("It is "), text_delta("four."), item_done(message_item(FOUR)), response_end(message_item(FOUR))], FOUR),
+    "whole JSON": Row([response(message_item(FOUR))], FOUR),
+    "whole JSON with thoughts": Row([response({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}, message_item(FOUR))], FOUR, "Hm."),
     "whole JSON with calls": Row([response(WEATHER, TIME)], calls=BOTH),
     "events without names": Row([sse({"type": "response.output_text.delta", "delta": FOUR}), response_end()], FOUR),
     "events without types": Row([sse({"delta": FOUR}, "response.output_text.delta"), response_end()], FOUR),
@@ -293,7 +293,7 @@ RESPONSES = {
     "thoughts in halves": Row([text_delta("\ud83d", "reasoning_text"), text_delta("\ude00", "reasoning_text"), text_delta(FOUR), response_end()], FOUR, "😀"),
     "a lone half": Row([text_delta("Fine \ud83d"), text_delta(" day"), response_end()], LONE),
     "a lone half at the end": Row([text_delta("Fine \ud83d"), response_end()], "Fine \ufffd"),
-    "arguments with a lone half": Row([done(item("a", "get_weather", '{"city": "\ud83d"}')), response_end()], calls=[("get_weather", '{"city": "\ufffd"}')]),
+    "arguments with a lone half": Row([item_done(item("a", "get_weather", '{"city": "\ud83d"}')), response_end()], calls=[("get_weather", '{"city": "\ufffd"}')]),
 }  # fmt: skip
 
 
@@ -573,7 +573,7 @@ async def test_embeddings_are_read_generously(events: Sequence[bytes]):
 
 JSON_ANSWERS = {
     "openai": bare(WHOLE),
-    "responses": response(said(FOUR)),
+    "responses": response(message_item(FOUR)),
     "anthropic": bare(MESSAGE_WHOLE),
     "gemini": bare([candidate({"text": "It is "}), candidate({"text": "four."}, reason="STOP")]),
 }

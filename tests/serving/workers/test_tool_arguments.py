@@ -73,10 +73,10 @@ SCHEMAS: dict[str, tuple[Any, Json, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "expected", "said"), SCHEMAS.values(), ids=SCHEMAS.keys())
+@pytest.mark.parametrize(("schema", "expected", "description"), SCHEMAS.values(), ids=SCHEMAS.keys())
 @pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS.keys())
 async def test_each_provider_is_sent_one_object(
-    provider: Provider, schema: Any, expected: Json, said: str
+    provider: Provider, schema: Any, expected: Json, description: str
 ) -> None:
     tools = Toolset((Tool("find", "Finds.", schema, strict=True),))
     async with serving(provider.wire) as upstream:
@@ -91,15 +91,15 @@ async def test_each_provider_is_sent_one_object(
         listed.get("function")
         or (listed.get("functionDeclarations") or listed.get("function_declarations") or [listed])[0]
     )
-    sent = next(
+    tool_schema = next(
         tool[name]
         for name in ("parameters", "input_schema", "parameters_json_schema", "parametersJsonSchema")
         if name in tool
     )
-    assert sent == expected
+    assert tool_schema == expected
     assert tool["description"].startswith("Finds.")
-    assert (said in tool["description"]) if said else tool["description"] == "Finds."
-    if said:
+    assert (description in tool["description"]) if description else tool["description"] == "Finds."
+    if description:
         assert not tool.get("strict"), "a flattened union leaves properties out"
 
 
