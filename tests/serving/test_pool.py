@@ -208,8 +208,8 @@ def closable(*replies: Any) -> tuple[Pool, Closable]:
 
     from conductor.model.worker import PoolMember
 
-    old_pool, worker = pool({}), Closable("a", replies or ["x"])
-    return replace(old_pool, members={"a": PoolMember("a", worker)}, clients=(worker,)), worker
+    own_pool, worker = pool({}), Closable("a", replies or ["x"])
+    return replace(own_pool, members={"a": PoolMember("a", worker)}, clients=(worker,)), worker
 
 
 def ordered(of: Pool) -> Any:

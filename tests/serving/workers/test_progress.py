@@ -129,11 +129,11 @@ async def test_an_answer_is_given_a_fixed_time_after_its_finish(name: str, monke
             *(each for each in events if any(mark in each for mark in FINISH)),
         )
     ]
-    stream = (
+    requests = (
         ask(name, Fault(tail=chunk(b"".join(events)), drips=chunk(idle)), stall_s=60)
         for _, events, idle in tried
     )
-    replies = await asyncio.gather(*stream)
+    replies = await asyncio.gather(*requests)
     assert [len(reply.tool_calls) for reply in replies] == [n_calls for n_calls, *_ in tried]
 
 
