@@ -30,9 +30,9 @@ class PrefixMemory:
 
     def set_replicas(self, replicas: set[str]) -> None:
         """Set the current replicas, and forget the prompts of all others."""
-        known = set(self._tree.tenant_to_char_count)
-        self._tree.remove_tenants(sorted(known - replicas))
-        self._tree.add_tenants(sorted(replicas - known), time.time())
+        tenants = set(self._tree.tenant_to_char_count)
+        self._tree.remove_tenants(sorted(tenants - replicas))
+        self._tree.add_tenants(sorted(replicas - tenants), time.time())
 
     def note(self, prompt: str, replica: str) -> None:
         """Remember that `prompt` was sent to `replica`, and evict the oldest prompts above `FULL_CHARS`."""
@@ -116,14 +116,14 @@ class PrefixRouter(RaysRouter):
 
     async def _is_uneven(self, replicas: list[Any]) -> bool:
         """Return whether two replicas differ so much in open calls that load decides."""
-        known: list[int] = []
+        lengths: list[int] = []
         unknown: list[Any] = []
         for replica in replicas:
             length = self._queue_length(replica)
-            known += [] if length is None else [length]
+            lengths += [] if length is None else [length]
             unknown += [replica] if length is None else []
-        known += [n for _, n in await self._probe_queue_lens(unknown, 0) if n is not None]
-        return bool(known) and max(known) - min(known) > self._imbalanced_threshold
+        lengths += [n for _, n in await self._probe_queue_lens(unknown, 0) if n is not None]
+        return bool(lengths) and max(lengths) - min(lengths) > self._imbalanced_threshold
 
     def _queue_length(self, replica: Any) -> int | None:
         """Return the cached queue length, or None if it is unknown or full (it may have room by now)."""

@@ -192,7 +192,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
                 meter.add(delta)
                 is_shown = True
                 if delta.finish:
-                    yield _checked(delta, meter, limit)
+                    yield _check_last(delta, meter, limit)
                     continue
                 counted = delta.usage.output_tokens if delta.usage else 0
                 if delta.usage and meter.contradicts(counted):
@@ -213,7 +213,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
             raise
 
 
-def _checked(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
+def _check_last(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
     """Return the last piece with a note if its finish reason or usage does not fit the length of the text."""
     finish, notes, is_bound = last.finish, last.notes, last.billed_at_bound
     if limit is not None and finish is FinishReason.STOP and meter.has_passed(limit):

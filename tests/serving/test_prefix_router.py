@@ -110,11 +110,11 @@ CALL = EngineCall([{"role": "user", "content": PLAN}])
 
 async def test_a_call_that_is_made_again_goes_to_another_replica_than_the_one_that_knows_its_prompt() -> None:
     routing = Routing("a", "b")
-    (known,) = (await routing.route(CALL))[:1]
-    (other,) = {"a", "b"} - {known}
+    (replica,) = (await routing.route(CALL))[:1]
+    (other,) = {"a", "b"} - {replica}
     places = Places()
     call = replace(CALL, places=places)
-    assert await routing.route(call) == [known], "where its beginning is known"
+    assert await routing.route(call) == [replica], "where its beginning is known"
     assert places.has_other()
     assert await routing.route(call) == [other]
     assert not places.has_other()
