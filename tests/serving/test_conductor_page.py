@@ -157,8 +157,8 @@ async def test_the_page_shows_what_the_conductor_is_sent() -> None:
 
 def test_the_page_says_first_that_its_plans_are_no_model_s() -> None:
     text = (ROOT / "docs/conductor.md").read_text("utf-8")
-    first = next(line for line in text.splitlines()[1:] if line)
-    assert "We wrote the plans; no model did" in first
+    introduction = text.partition("\n## ")[0]
+    assert "We wrote these plans; no model did" in introduction
     section = text.partition("## Twenty plans")[2]
     assert "We wrote these plans; no model did" in section.splitlines()[2]
     assert "WRITTEN BY US, NOT BY A MODEL" in (ROOT / "docs/plans.yaml").read_text("utf-8").splitlines()[0]
