@@ -22,12 +22,12 @@ STREAMS = {
 
 
 async def _answer(request: web.Request) -> web.Response:
-    asked = (await request.json())["model"]
-    if asked in STREAMS:
-        return web.Response(body=STREAMS[asked], content_type="text/event-stream")
-    if asked == "refused":
+    model = (await request.json())["model"]
+    if model in STREAMS:
+        return web.Response(body=STREAMS[model], content_type="text/event-stream")
+    if model == "refused":
         return web.json_response({"error": {}}, status=429, headers={"retry-after": "2"})
-    if asked == "busy":
+    if model == "busy":
         return web.json_response({"error": {"code": "worker_busy"}}, status=503)
     return web.Response(body=b"<html>", status=502)
 
