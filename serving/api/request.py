@@ -354,7 +354,7 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     Raises:
         BadTask: a worker does not. `param` names the field.
     """
-    asked = task.sampling.options.asked
+    asked = task.sampling.options.set_options
     if not asked:
         return
     for member in members:

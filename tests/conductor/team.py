@@ -161,7 +161,7 @@ class Seen:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         return "".join(event.text for event in self.events if isinstance(event, AnswerDelta))
 
     @property

@@ -56,7 +56,7 @@ async def run_of(player: Player, *, continues: bool = True, **facts: object) -> 
 async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_itself():
     player = Player("a", ["It is", breaks()], [" fo", breaks()], ["ur.", Usage(20, 2)], price=PRICE)
     run = await run_of(player)
-    assert (run.shown, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
+    assert (run.text, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
     assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
     assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", "")}]
     assert [call.site.attempt for call in player.calls] == [1, 2, 3]
@@ -88,7 +88,7 @@ async def test_a_call_knows_whether_its_answer_outlasts_a_break():
 async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
     player = Player("a", ["It is", breaks()], [WorkerRefused("No.", worker="a")], price=PRICE)
     run = await run_of(player)
-    assert run.shown == "It is"
+    assert run.text == "It is"
     assert isinstance(run.error, WorkerUnavailable)
     assert run.error.message == "It broke. The answer stops after 5 characters: the rest is missing."
     assert [each.error for each in run.error.attempts] == ["WorkerRefused"]
@@ -117,7 +117,7 @@ REFUSED = [WorkerUnavailable("It does not go on.", worker="b", only_this_call=Tr
 
 async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again_for_who_asks_again():
     run, happened = await run_past_client(["It is", breaks()], REFUSED, ["Four.", Usage(20, 2)])
-    assert run.shown == "It is"
+    assert run.text == "It is"
     assert isinstance(run.error, Interrupted), "its client is told, and asks again"
     assert (run.record.status, run.record.answer) == ("finished", "Four.")
     assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
@@ -135,7 +135,7 @@ async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again
 
 async def test_an_answer_of_a_kept_run_that_may_not_go_on_is_written_again_at_once():
     run, _ = await run_past_client(["{", breaks()], ["{}"], answer_format=AnswerFormat(None))
-    assert (run.shown, type(run.error), run.record.answer) == ("{", Interrupted, "{}")
+    assert (run.text, type(run.error), run.record.answer) == ("{", Interrupted, "{}")
 
 
 async def test_an_answer_of_a_kept_run_is_written_again_once():
@@ -179,7 +179,7 @@ async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
     own = member(player, continues=True, has_fallback=True)
     planner = ConductorModel(member(Player("boss", [line(0), has_ended])), format="steps")
     run = await run_and_check(Team(planner, {"a": own}), ask_for())
-    assert (run.record.answer, run.shown) == ("It is four.", "It is four.")
+    assert (run.record.answer, run.text) == ("It is four.", "It is four.")
     assert [len(run.of(kind)) for kind in (StepRestarted, StepContinued)] == [1, 1]
     assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", ""), ("b", "")}]
 
@@ -220,7 +220,7 @@ async def test_a_call_for_the_rest_that_nobody_waits_for_any_more_is_unmetered()
 async def test_some_answers_do_not_go_on(facts: dict[str, object]):
     player = Player("a", ["It is", breaks()], [" four."])
     run = await run_of(player, **facts)  # type: ignore[arg-type]
-    assert (run.shown, len(player.calls)) == ("It is", 1)
+    assert (run.text, len(player.calls)) == ("It is", 1)
     assert run.error.message.endswith("The answer stops after 5 characters: the rest is missing.")
 
 

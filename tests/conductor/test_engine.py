@@ -71,7 +71,7 @@ def sources(run: Seen) -> list[str]:
 async def test_a_plan_that_cannot_run_is_repaired_once() -> None:
     boss = Player("boss", [line(0), FORWARD], line(0))
     run = await run_and_check(team(Player("a", "fine"), conductor=boss), ask_for())
-    assert (run.shown, run.record.status) == ("fine", "finished")
+    assert (run.text, run.record.status) == ("fine", "finished")
     assert sources(run) == ["conductor", "repair"]
     refused = run.record.plans[0]
     assert (refused.reject_reason, run.record.fallback) == (Reason.READS_FORWARD, None)
@@ -84,7 +84,7 @@ async def test_a_plan_that_cannot_run_is_repaired_once() -> None:
 async def test_nonsense_still_gets_the_user_an_answer_and_the_record_says_why() -> None:
     boss, worker = Player("boss", "I would rather talk."), Player("a", ["the ", "answer"])
     run = await run_and_check(team(worker, Player("b"), conductor=boss), ask_for("Why?"))
-    assert (run.shown, run.record.answer) == ("the answer", "the answer")
+    assert (run.text, run.record.answer) == ("the answer", "the answer")
     assert sources(run) == ["conductor", "repair", "fallback"]
     assert len(boss.calls) == 2, "one repair, no more"
     assert str(Reason.NO_PLAN) in run.record.fallback
@@ -103,7 +103,7 @@ async def test_the_fallback_is_of_the_request_s_own_pool(
     engine = dataclasses.replace(
         team(*(Player(name, name) for name in "abc"), conductor=Player("boss", "no")), fallback=fallback
     )
-    assert (await run_and_check(engine, ask_for(**facts))).shown == who
+    assert (await run_and_check(engine, ask_for(**facts))).text == who
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ async def test_the_fallback_is_of_the_request_s_own_pool(
 async def test_a_conductor_that_fails_is_done_without(error: Exception, before: list[str]) -> None:
     boss, worker = Player("boss", [*before, error]), Player("a", "alone")
     run = await run_and_check(team(worker, conductor=boss), ask_for())
-    assert run.shown == "alone"
+    assert run.text == "alone"
     is_tried_again = bool(before) and error.retryable  # a text that broke off
     assert sources(run) == ["conductor", *(["conductor"] if is_tried_again else []), "fallback"]
     assert type(error).__name__ in run.record.fallback
@@ -125,7 +125,7 @@ async def test_a_conductor_that_fails_is_done_without(error: Exception, before: 
 async def test_without_a_conductor_only_given_plans_are_run() -> None:
     engine = team(Player("a", "fine"))
     assert isinstance((await run_and_check(engine, ask_for())).error, NoPlan)
-    assert (await run_and_check(engine, ask_for(plan=a_plan(("a", ()))))).shown == "fine"
+    assert (await run_and_check(engine, ask_for(plan=a_plan(("a", ()))))).text == "fine"
 
 
 async def test_one_step_too_many_cancels_the_steps_begun() -> None:
@@ -155,7 +155,7 @@ async def test_a_plan_cut_off_by_its_token_limit_is_refused_as_truncated() -> No
 async def test_accepting_what_is_not_there_yet_is_no_plan() -> None:
     run = await run_and_check(team(Player("a", "fine"), conductor=Player("boss", ACCEPT)), ask_for())
     assert [plan.reject_reason for plan in run.record.plans] == [Reason.NO_PLAN, Reason.NO_PLAN, None]
-    assert run.shown == "fine"
+    assert run.text == "fine"
 
 
 async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() -> None:
@@ -184,7 +184,7 @@ async def test_a_planner_that_copies_an_example_has_its_plan_run() -> None:
             boss = Player("boss", copies)
             engine = team(Player("a", "fine"), conductor=boss, constrained="json_schema")
             run = await run_and_check(engine, ask_for(max_steps=max_steps))
-            assert (run.shown, sources(run)) == ("fine", ["conductor"])
+            assert (run.text, sources(run)) == ("fine", ["conductor"])
             assert len(run.record.plans[0].steps) == n_steps
 
 
@@ -228,7 +228,7 @@ async def test_a_revised_plan_s_answer_replaces_the_first() -> None:
     for rounds, calls in ((2, 2), (3, 3)):
         worker.calls.clear(), boss.calls.clear()
         run = await run_and_check(team(worker, conductor=boss), ask_for(rounds=rounds))
-        assert (run.shown, run.record.answer, run.record.answering.output) == ("better", "better", "better")
+        assert (run.text, run.record.answer, run.record.answering.output) == ("better", "better", "better")
         assert len(boss.calls) == calls
         assert [plan.round for plan in run.record.plans] == list(range(rounds))
 
@@ -256,7 +256,7 @@ async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
     workers = [Player(name, f"{name} answers") for name in "abc"]
     engine = team(*workers, conductor=Player("boss", text, list(again)), format=format)
     run = await run_and_check(engine, ask_for(rounds=2))
-    assert (run.shown, run.record.status) == ("c answers", "finished")
+    assert (run.text, run.record.status) == ("c answers", "finished")
     assert [len(worker.calls) for worker in workers] == [1, 1, 1]
     second = run.record.plans[1]
     assert (second.accepted, second.steps, second.why) == (True, (), SAME_AGAIN)
@@ -277,7 +277,7 @@ def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Pla
     assert run.record.plans[1].accepted == is_same
     new_steps = [(s.worker, s.subtask, s.access) for s in run.record.plans[1].steps]
     assert new_steps == ([] if is_same else [(s.worker, s.subtask, s.access) for s in second.steps])
-    assert run.shown == f"step {len((first if is_same else second).steps) - 1} of plan {int(not is_same)}"
+    assert run.text == f"step {len((first if is_same else second).steps) - 1} of plan {int(not is_same)}"
 
 
 async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> None:
@@ -301,7 +301,7 @@ async def test_a_further_round_that_comes_to_nothing_keeps_the_answer(verdicts: 
     worker = Player("a", "first", "from a plan that was refused")
     boss = Player("boss", line(0), *verdicts)
     run = await run_and_check(team(worker, conductor=boss), ask_for(rounds=2))
-    assert (run.shown, run.record.answer) == ("first", "first")
+    assert (run.text, run.record.answer) == ("first", "first")
     assert run.record.answering.output == "first"
     assert run.record.answering_plan is run.record.plans[0]
 
@@ -310,7 +310,7 @@ async def test_a_refused_revision_may_be_repaired_into_an_acceptance() -> None:
     boss = Player("boss", line(0), FORWARD, ACCEPT)
     run = await run_and_check(team(Player("a", "first"), conductor=boss), ask_for(rounds=2))
     assert sources(run) == ["conductor", "revision", "repair"]
-    assert (run.shown, run.record.plans[2].accepted) == ("first", True)
+    assert (run.text, run.record.plans[2].accepted) == ("first", True)
 
 
 async def test_a_given_plan_has_one_round() -> None:
@@ -328,7 +328,7 @@ async def test_a_given_plan_has_one_round() -> None:
 async def test_planning_only_runs_nothing() -> None:
     worker, boss = Player("a"), Player("boss", [FORWARD], [line(0), line(0, "b", [0])])
     run = await run_and_check(team(worker, conductor=boss), ask_for(plan_only=True, rounds=3))
-    assert (worker.calls, run.shown) == ([], "")
+    assert (worker.calls, run.text) == ([], "")
     assert [step.subtask for step in run.record.plans[1].steps] == ["do it", "b"]
     assert run.record.status == "finished"
 
@@ -344,7 +344,7 @@ async def test_a_shuffled_pool_is_numbered_as_it_is_shown() -> None:
         run = await run_and_check(
             team(*(Player(name, name) for name in "abc"), conductor=boss, shuffle=True), ask_for()
         )
-        assert run.shown == "c"
+        assert run.text == "c"
         orders.add(boss.calls[0].messages[0].text)
     assert len(orders) > 1
 
@@ -415,7 +415,7 @@ async def test_depth_may_be_two() -> None:
     boss = Player("boss", line(ITSELF, "one"), line(ITSELF, "two"), line(0))
     worker = Player("a", "bottom")
     run = await run_and_check(deep(boss, worker), ask_for(depth=2))
-    assert (run.shown, len(boss.calls), len(worker.calls)) == ("bottom", 3, 1)
+    assert (run.text, len(boss.calls), len(worker.calls)) == ("bottom", 3, 1)
     flat = await run_and_check(deep(Player("boss", line(ITSELF)), Player("a", "top")), ask_for(depth=0))
     assert flat.record.plans[0].reject_reason is Reason.UNKNOWN_WORKER
 
@@ -423,7 +423,7 @@ async def test_depth_may_be_two() -> None:
 async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
     unpriced = Player("a", "x", price=None)
     run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), unpriced), ask_for(depth=1))
-    assert run.shown == "x"
+    assert run.text == "x"
     assert run.record.cost_usd is None
 
 
@@ -534,7 +534,7 @@ async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
 async def test_a_deadline_in_a_further_round_keeps_the_answer_that_was_there() -> None:
     engine = team(Player("a", "first"), conductor=Player("boss", line(0), [NEVER]))
     run = await run_and_check(engine, ask_for(rounds=2, deadline_s=0.05))
-    assert (run.shown, run.record.answer, run.record.status) == ("first", "first", "finished")
+    assert (run.text, run.record.answer, run.record.status) == ("first", "first", "finished")
     assert run.record.answering_plan is run.record.plans[0]
 
 
@@ -543,7 +543,7 @@ async def test_a_step_that_fails_in_a_further_round_keeps_the_answer_that_was_th
     run = await run_and_check(
         team(worker, conductor=Player("boss", line(0), line(0, "mend it"))), ask_for(rounds=2)
     )
-    assert (run.shown, run.record.status, run.record.answering.output) == ("first", "finished", "first")
+    assert (run.text, run.record.status, run.record.answering.output) == ("first", "finished", "first")
     assert run.record.plans[1].steps[0].status == "failed"
 
 
@@ -554,7 +554,7 @@ async def test_a_deadline_after_the_further_answer_has_begun_fails_because_it_ca
         ask_for(rounds=2, deadline_s=0.05),
     )
     assert isinstance(run.error, DeadlineExceeded)
-    assert run.shown == "bet"
+    assert run.text == "bet"
 
 
 async def test_an_inner_run_has_the_outer_deadline() -> None:
@@ -618,7 +618,7 @@ def test_every_needed_step_is_done_once_after_what_it_reads(
     run = asyncio.run(run_and_check(engine, task))
     record, last = run.record, len(plan.steps) - 1
     assert record.status == "finished"
-    assert record.answer == run.shown == f"<{last}> after {list(plan.steps[last].access)}"
+    assert record.answer == run.text == f"<{last}> after {list(plan.steps[last].access)}"
     steps = record.plans[0].steps
     assert [(s.worker, s.subtask, s.access) for s in steps] == [
         (s.worker, s.subtask, s.access) for s in plan.steps
@@ -758,7 +758,7 @@ async def test_a_call_that_breaks_itself_off_does_not_leave_the_reader_waiting()
         assert isinstance(run.error, WorkerUnavailable)
     boss = Player("boss", [line(0), asyncio.CancelledError()])
     run = await run_and_check(team(Player("a"), conductor=boss), ask_for())
-    assert run.shown == "ok", "a conductor that fails is done without"
+    assert run.text == "ok", "a conductor that fails is done without"
 
 
 async def test_runs_share_nothing() -> None:
@@ -781,12 +781,12 @@ async def one(engine: Team, number: int) -> Record:
 async def test_a_fallback_that_fails_before_a_word_goes_on_to_the_next_worker() -> None:
     workers = Player("a", [WorkerUnavailable("gone")]), Player("b", "mine")
     run = await run_and_check(team(*workers, conductor=Player("boss", "rubbish")), ask_for())
-    assert (run.shown, run.record.status, run.record.answering.worker) == ("mine", "finished", "b")
+    assert (run.text, run.record.status, run.record.answering.worker) == ("mine", "finished", "b")
     assert "a failed: WorkerUnavailable" in run.record.plans[-1].why
 
 
 async def test_a_conductor_that_says_it_was_interrupted_has_failed_and_is_not_asked_for_ever() -> None:
     boss = Player("boss", [Interrupted("It can be done again.")])
     run = await run_and_check(team(Player("a", "alone"), conductor=boss), ask_for())
-    assert (run.shown, len(boss.calls)) == ("alone", 1)
+    assert (run.text, len(boss.calls)) == ("alone", 1)
     assert run.record.plans[0].failure.is_a(WorkerUnavailable)

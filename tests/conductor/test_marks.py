@@ -84,7 +84,7 @@ async def test_an_echoed_mark_reaches_neither_the_user_nor_a_later_step_and_is_n
     run = await run_and_check(team(Player("a", "two and two"), parrot, last), ask_for("Add.", plan=plan))
     steps = run.record.plans[0].steps
     assert steps[1].result.output == "\n\ntwo and two\n\npart 1\n\nThe answer is 4."
-    assert run.shown == run.record.answer == f"\n\n{steps[1].result.output}\n\npart 2\n\nThe answer is 4."
+    assert run.text == run.record.answer == f"\n\n{steps[1].result.output}\n\npart 2\n\nThe answer is 4."
     assert [step.result.notes for step in steps] == [(), (ECHO_NOTE,), (ECHO_NOTE,)]
     assert all(isinstance(event.text, str) and event.text for event in run.of(AnswerDelta))
 
@@ -93,7 +93,7 @@ async def test_marks_of_the_user_s_own_are_the_user_s() -> None:
     html = 'Use <output step="0" subtask="x">4</output-abcde> and </output>.'
     plan = a_plan(("a", ()), ("b", (0,)))
     run = await run_and_check(team(Player("a", html), Player("b", list(html))), ask_for(html, plan=plan))
-    assert run.shown == html
+    assert run.text == html
     assert run.record.plans[0].steps[1].result.notes == ()
 
 

@@ -15,7 +15,7 @@ async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_mo
     leader = Player("leader", FOREVER, [line(0)], price=DEAR)
     got = await run_and_check(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
     first, second = got.record.plans
-    assert (first.reject_reason, second.source, got.shown) == ("truncated", "repair", "answer")
+    assert (first.reject_reason, second.source, got.text) == ("truncated", "repair", "answer")
     assert first.result is not None
     assert len(first.result.output) < 8 * 32 + 10
     assert (first.result.finish, first.result.usage) == ("length", None)
@@ -29,14 +29,14 @@ async def test_a_whole_plan_with_a_tail_that_never_ends_runs() -> None:
     got = await run_and_check(
         team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for(max_steps=2)
     )
-    assert (len(got.record.plans), got.record.fallback, got.shown) == (1, None, "answer")
+    assert (len(got.record.plans), got.record.fallback, got.text) == (1, None, "answer")
 
 
 async def test_thoughts_do_not_count_as_a_plans_text() -> None:
     thoughts: list[Piece] = [Delta(reasoning="hm " * 100)] * 100
     leader = Player("leader", [*thoughts, line(0)])
     got = await run_and_check(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
-    assert (got.record.fallback, got.shown) == (None, "answer")
+    assert (got.record.fallback, got.text) == (None, "answer")
 
 
 async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> None:
@@ -44,7 +44,7 @@ async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> No
     got = await run_and_check(
         team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(deadline_s=60)
     )
-    assert got.shown == "answer"
+    assert got.text == "answer"
     assert "not finish its plan in time" in (got.record.fallback or "")
     assert got.record.plans[0].failure.is_a(WorkerUnavailable)
 
@@ -54,7 +54,7 @@ async def test_a_step_that_began_before_its_conductor_was_late_is_stopped() -> N
     worker = Player("a", ["never ", NEVER], "answer")
     got = await run_and_check(team(worker, conductor=leader, timeout_s=0.05), ask_for(max_steps=2))
     assert [step.status for step in got.record.plans[0].steps] == ["cancelled"]
-    assert got.shown == "answer"
+    assert got.text == "answer"
 
 
 async def test_a_plan_that_is_whole_when_its_time_is_over_runs() -> None:
@@ -62,7 +62,7 @@ async def test_a_plan_that_is_whole_when_its_time_is_over_runs() -> None:
     got = await run_and_check(
         team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(max_steps=1)
     )
-    assert (len(got.record.plans), got.record.fallback, got.shown) == (1, None, "answer")
+    assert (len(got.record.plans), got.record.fallback, got.text) == (1, None, "answer")
 
 
 async def test_the_wait_for_a_first_token_is_not_the_conductors_writing_time() -> None:
@@ -71,7 +71,7 @@ async def test_the_wait_for_a_first_token_is_not_the_conductors_writing_time() -
     leader = Player("leader", [gate, line(0), Usage(1, 1)])
     asyncio.get_running_loop().call_later(0.6, gate.set)
     got = await run_and_check(team(Player("a", "answer"), conductor=leader, timeout_s=0.5), ask_for())
-    assert (got.record.fallback, got.shown) == (None, "answer")
+    assert (got.record.fallback, got.text) == (None, "answer")
 
 
 async def test_calls_know_when_the_callers_time_is_over() -> None:

@@ -112,7 +112,7 @@ async def test_a_worker_is_told_whether_somebody_reads_along() -> None:
 async def test_a_step_nobody_reads_is_never_begun_where_the_plan_is_known() -> None:
     dead, plan = Player("dead"), a_plan(("dead", ()), ("a", ()), ("dead", (0,)), ("b", (1,)))
     run = await run_and_check(team(dead, Player("a"), Player("b", "final")), ask_for(plan=plan))
-    assert run.shown == "final"
+    assert run.text == "final"
     assert dead.calls == []
     statuses = [step.status for step in run.record.plans[0].steps]
     assert statuses == ["not_needed", "done", "not_needed", "done"]
@@ -169,7 +169,7 @@ async def test_what_inner_steps_say_is_not_shown() -> None:
     run = await run_and_check(
         team(Player("a", ["inner"]), Player("b", ["outer"])), ask_for(plan=a_plan(("a", ()), ("b", (0,))))
     )
-    assert run.shown == "outer"
+    assert run.text == "outer"
 
 
 async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_shown_in_order() -> None:

@@ -13,9 +13,9 @@ from evaluation.cards import (
     CardMeasurement,
     can_write,
     measure_recorded,
-    recorded_cards,
     vary_card,
     write_card,
+    write_recorded_cards,
 )
 from evaluation.cards.families import KINDS, kind_of
 from evaluation.cards.measurement import (
@@ -173,11 +173,11 @@ def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
 
 def test_the_cards_of_a_recorded_pool_are_written_alike_or_in_words_that_are_drawn(tmp_path: Path):
     name = f"recorded:{write_recording(tmp_path)}?part=train"
-    alike = recorded_cards(name)
+    alike = write_recorded_cards(name)
     assert list(alike) == ["lab_good", "lab_half", "lab_mute"]
     assert alike["lab_mute"].startswith("tried on sums and products only; 0 % of")
-    drawn = [recorded_cards(name, random.Random(seed)) for seed in range(9)]
-    assert drawn == [recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    drawn = [write_recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    assert drawn == [write_recorded_cards(name, random.Random(seed)) for seed in range(9)]
     assert len({cards["lab_half"] for cards in drawn}) > 3
 
 
