@@ -99,5 +99,9 @@ def _accuracy(results: Sequence[Result]) -> Json:
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
     """Return the mean, or None if a number is unknown or there are none."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) / len(known) if known and len(known) == len(numbers) else None
+    known_numbers = [number for number in numbers if number is not None]
+    return (
+        sum(known_numbers) / len(known_numbers)
+        if known_numbers and len(known_numbers) == len(numbers)
+        else None
+    )

@@ -92,7 +92,7 @@ async def _run(
         strategies = make(names, backend, partial(_open_backend, options))
         with ResultLog(options.out / "results.jsonl") as log:
             evaluation = Evaluation(config, backend, log, terminal, options.out / "embeddings.npz")
-            done = await evaluation.run(strategies)
+            outcome = await evaluation.run(strategies)
     finally:
         for strategy in strategies:
             await strategy.aclose()
@@ -101,10 +101,10 @@ async def _run(
         row(
             each.label,
             each.about,
-            list(done.results[each.label].values()),
+            list(outcome.results[each.label].values()),
             len(questions),
-            done.learned[each.label],
-            done.stopped.get(each.label, ""),
+            outcome.learned[each.label],
+            outcome.stopped.get(each.label, ""),
         )
         for each in strategies
     ]
@@ -117,7 +117,7 @@ async def _run(
         "warnings": _warnings(backend.provenance, rows),
         "caps": {name: value if value is None else str(value) for name, value in asdict(caps).items()},
         "rows": rows,
-        "comparisons": comparisons(done.results, options.seed),
+        "comparisons": comparisons(outcome.results, options.seed),
         "resamples": RESAMPLES,
     }
 

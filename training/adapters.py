@@ -21,7 +21,7 @@ from conductor.errors import PodiumError
 from serving.lora import adapters
 from serving.settings.settings import SettingsError
 from training.config import LORA_RANKS, Config, load
-from training.published_pool import published_pool
+from training.published_pool import dump_public_pool
 from training.report import stands_for, tables
 from training.run_dir import write_error
 from training.supervised_config import StageConfig, WarmStartConfig
@@ -31,7 +31,7 @@ COPIES = (
     *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that are copied unchanged. Of its pool, only the public part is (`published_pool`)."""
+"""Files of the run that are copied unchanged. Of its pool, only the public part is (`dump_public_pool`)."""
 POOL = "pool.yaml"
 AGAIN = "Finish the run with podium train --resume."
 LABEL = "conductor"
@@ -82,7 +82,7 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         for file in filter(Path.exists, (run / name for name in COPIES)):
             shutil.copyfile(file, folder / file.name)
         if (pool := run / POOL).exists():
-            (folder / POOL).write_text(published_pool(pool), "utf-8")
+            (folder / POOL).write_text(dump_public_pool(pool), "utf-8")
         name = adapters.name_with_digest(LABEL, folder)
         (folder / "README.md").write_text(_card(report, config, name, model), "utf-8")
         return adapters.publish(folder, into, LABEL)
@@ -131,11 +131,11 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 the workers are in a new random order for each question.
 * **Workers**: {"; ".join(kinds) or "unknown"}.
 * **Training**: {_stages(config)}; details in config.yaml. {report.get("minutes", "?")} minutes.
-* **Measured**: {_held_out_figures(report)}
+* **Measured**: {_format_figures(report)}
 """
 
 
-def _held_out_figures(report: Mapping[str, Any]) -> str:
+def _format_figures(report: Mapping[str, Any]) -> str:
     """Return the report's figures, or a note if the run held no questions out."""
     count = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
     if not count:

@@ -84,12 +84,12 @@ class ProgressBar(TrainerCallback):
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         if self._task is not None and logs:
-            shown = [
+            figures = [
                 f"{label} {float(logs[name]):.2f}"
                 for name, label in SHOWN.items()
                 if logs.get(name) is not None
             ]
-            self._progress.update(self._task, figures=" ".join(shown))
+            self._progress.update(self._task, figures=" ".join(figures))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.close()

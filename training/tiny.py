@@ -98,7 +98,7 @@ def _seed_figures(report: dict[str, Any]) -> dict[str, Any]:
 
 def _train_all(config: str, folder: Path, seeds: Sequence[int], console: Console) -> list[int]:
     """Train all seeds, and return those that failed."""
-    total = _expected_lines(load(config))
+    total = _count_expected_lines(load(config))
     waiting, running, failed = list(seeds), dict[int, subprocess.Popen[bytes]](), list[int]()
     try:
         with Progress(console=console) as progress:
@@ -131,7 +131,7 @@ def _start(config: str, folder: Path, seed: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | single)
 
 
-def _expected_lines(config: Config) -> int:
+def _count_expected_lines(config: Config) -> int:
     warm = config.warm_start
     steps = int(warm.examples * warm.epochs // warm.batch // LOGGED_EVERY) if warm else 0
     return steps + config.grpo.steps

@@ -186,11 +186,11 @@ async def router_costs(probe: Probe) -> dict[str, float]:
     streamed = await probe.cost_ms(body_with_plan(4, "long", stream=True))
     step, inner = (four - one) / 3, (read - four) / (4 * LONG_TOKENS)
     texts = sum(s["output_tokens"] for s in STEPS if s["token_ms"])
-    written = sum(s["written_tokens"] for s in STEPS)
+    plan_tokens = sum(s["written_tokens"] for s in STEPS)
     return {
         "cpu_ms_per_request": round(one - step, 2),
         "cpu_ms_per_step": round(step, 2),
-        "cpu_ms_per_plan_token": round((planned - four - texts * inner) / written, 4),
+        "cpu_ms_per_plan_token": round((planned - four - texts * inner) / plan_tokens, 4),
         "cpu_ms_per_inner_token": round(inner, 4),
         "cpu_ms_per_answer_token": round(inner + (streamed - read) / LONG_TOKENS, 4),
     }

@@ -124,7 +124,9 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
     except TimeoutError:
         result.still_running = await one(database, UNDER_WAY)
     after = dict(await rows(database, KEPT))
-    result.kept = {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
+    result.outliving_runs = {
+        name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)
+    }
     for ids, counted in (result.broken_ids, result.records), (result.accepted_ids, result.accepted):
         for id in ids:
             (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]

@@ -159,13 +159,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         load = row.load
         table.add_row(
             *(row.name, f"{load.rate:.0f}", str(len(load.took_s)), f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
-            *(str(load.refused), load.told, f"{row.extra_calls:+d} ({row.extra_share:+.1%})"),
+            *(str(load.refused), load.others_text, f"{row.extra_calls:+d} ({row.extra_share:+.1%})"),
         )
     console, missed = wide_console(), faults(rows, dead)
     console.print(table)
     console.print(
         f"Worker down, with a fallback: {dead.calls} calls to it in {dead.load.n} requests, "
-        f"{len(dead.load.took_s)} answered{dead.load.told and f' ({dead.load.told})'}: "
+        f"{len(dead.load.took_s)} answered{dead.load.others_text and f' ({dead.load.others_text})'}: "
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
     console.print("; ".join(missed) or "all targets met")

@@ -160,7 +160,7 @@ def is_right(clients: Clients, result: Audit) -> bool:
     wrong = (
         result.overspent_usd,
         result.doubled,
-        result.lost,
+        result.not_entered,
         result.still_held,
         result.faults,
         clients.run_twice,
@@ -177,7 +177,7 @@ def row(kind: str, number: int, clients: Clients, result: Audit, took_s: float) 
         *(
             result.overspent_usd,
             result.doubled + clients.run_twice,
-            result.lost,
+            result.not_entered,
             result.still_held,
             result.faults,
         ),

@@ -88,7 +88,7 @@ class OverloadResult:
             "goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
             "admitted requests were slow": worst.p99_s > MOST_P99 * self.baseline.p99_s,
             "memory grew": worst.memory_growth > MOST_GROWTH,
-            "a 429 had no Retry-After": worst.told_when < worst.refused,
+            "a 429 had no Retry-After": worst.n_with_retry_after < worst.refused,
             "some requests were neither answered nor rejected": any(load.odd for load in self.loads.values()),
             "a flood starved another key": _share(self.loads["modest key"]) < LEAST_SHARE,
             "a flood of flex starved ordinary requests": _share(self.loads["beside flex"]) < LEAST_SHARE,
@@ -167,7 +167,7 @@ def _table(result: OverloadResult) -> Table:
     for name, load in (result.loads | {"saturated": result.saturated}).items():
         table.add_row(
             *(name, f"{load.rate:.1f}", f"{load.goodput:.2f}", f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
-            *(str(load.refused), str(load.told_when), load.told),
+            *(str(load.refused), str(load.n_with_retry_after), load.others_text),
             *(f"{load.memory_mb[-1]:.0f}", f"{load.memory_growth:.3f}"),
             *(f"{load.router_cpu:.0%}", f"{load.own_cpu:.0%}"),
         )

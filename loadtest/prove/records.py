@@ -96,7 +96,7 @@ class RecordsResult:
 
     runs: int
     readable: int
-    kept: int
+    n_kept: int
     finished: int
     called_again: int
     resumed: int
@@ -106,7 +106,7 @@ class RecordsResult:
     @property
     def is_right(self) -> bool:
         """True if nothing is missing or duplicated."""
-        whole = self.readable == self.runs and self.finished == self.kept
+        whole = self.readable == self.runs and self.finished == self.n_kept
         return whole and not self.called_again and not self.differing and self.resumed > 0
 
 
@@ -153,7 +153,7 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterPr
     return reader
 
 
-async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsResult:
+async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsResult:
     """Run the proof over the empty database at `address`.
 
     Raises:
@@ -166,14 +166,14 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsRes
             running_routers(name, address, SETTINGS, 2) as routers,
             open_session(key.headers) as session,
         ):
-            ended = await _ask_all(session, routers, runs - kept)
+            ended = await _ask_all(session, routers, runs - n_kept)
             readers = [
                 asyncio.create_task(
                     read_stream(session, routers, number) if number % 2 else read_events(session, routers)
                 )
-                for number in range(kept)
+                for number in range(n_kept)
             ]
-            await _wait_until_half_way(database, kept)
+            await _wait_until_half_way(database, n_kept)
             routers[0].kill()
             read = await asyncio.gather(*readers)
             await wait_until_settled(database, SETTLES_WITHIN_S)
@@ -183,7 +183,7 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsRes
         return RecordsResult(
             len(set(ids)),
             statuses.count("finished"),
-            kept,
+            n_kept,
             len(finished),
             await one(database, AGAIN),
             sum(reader.n_resumed > 0 for reader in read),
@@ -206,14 +206,14 @@ async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProce
     return await asyncio.gather(*(ask_one(number) for number in range(n)))
 
 
-async def _wait_until_half_way(database: Database, kept: int) -> None:
+async def _wait_until_half_way(database: Database, n_kept: int) -> None:
     try:
         async with asyncio.timeout(HALVES_WITHIN_S):
-            while await one(database, HALF_WAY) < kept:
+            while await one(database, HALF_WAY) < n_kept:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise RigError(
-            f"not all {kept} kept runs got half-way within {HALVES_WITHIN_S:g} s; use a lower --kept"
+            f"not all {n_kept} kept runs got half-way within {HALVES_WITHIN_S:g} s; use a lower --kept"
         ) from None
 
 
@@ -241,15 +241,15 @@ HEADINGS = (
 )
 
 
-async def prove_all(kinds: Sequence[str], runs: int, kept: int, table: Table) -> bool:
+async def prove_all(kinds: Sequence[str], runs: int, n_kept: int, table: Table) -> bool:
     """Run the proof, one row per database. Return whether all passed."""
     right = True
     async with aclosing(empty_databases(kinds)) as databases:
         async for kind, _, address in databases:
-            result = await prove(address, runs, kept, f"records-{kind}")
+            result = await prove(address, runs, n_kept, f"records-{kind}")
             right = right and result.is_right
             table.add_row(
-                *(kind, str(result.runs), str(result.readable), str(result.kept), str(result.finished)),
+                *(kind, str(result.runs), str(result.readable), str(result.n_kept), str(result.finished)),
                 *(
                     str(result.called_again),
                     str(result.resumed),

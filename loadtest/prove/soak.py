@@ -167,10 +167,10 @@ def _tables(result: SoakResult) -> list[Table]:
     upstream = f"{result.upstream_faults:,} of {result.upstream_calls:,} upstream calls failed"
     requests = Table(title=f"{result.load.n:,} requests; {upstream}")
     requests.add_column("kind")
-    outcomes = sorted({each for counts in result.load.told.values() for each in counts})
+    outcomes = sorted({each for counts in result.load.outcomes.values() for each in counts})
     for column in outcomes:
         requests.add_column(column, justify="right")
-    for kind, counts in sorted(result.load.told.items()):
+    for kind, counts in sorted(result.load.outcomes.items()):
         requests.add_row(kind, *(str(counts[each]) for each in outcomes))
     return [resources, requests]
 

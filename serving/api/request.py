@@ -354,7 +354,7 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     Raises:
         BadTask: a worker does not. `param` names the field.
     """
-    options = task.sampling.options.asked
+    options = task.sampling.options.set_options
     if not options:
         return
     for member in members:

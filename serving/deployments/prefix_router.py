@@ -91,8 +91,8 @@ class PrefixRouter(RaysRouter):
         had it: the one that knows its prompt is the one that had it before.
         """
         places = _places_of(pending_request)
-        others = [each for each in candidate_replicas if _name(each.replica_id) not in places.taken]
-        if not places.taken or not others:
+        others = [each for each in candidate_replicas if _name(each.replica_id) not in places.used_names]
+        if not places.used_names or not others:
             rays: Any = super()
             return await rays.choose_replicas(candidate_replicas, pending_request)
         pending_request.routing_context.should_backoff = True  # otherwise Ray retries without a pause
@@ -102,7 +102,7 @@ class PrefixRouter(RaysRouter):
         if pending_request and pending_request.args:
             self._memory.note(self._extract_text_from_request(pending_request), _name(replica_id))
             places = _places_of(pending_request)
-            places.take(_name(replica_id), lambda: not self._names <= places.taken)
+            places.take(_name(replica_id), lambda: not self._names <= places.used_names)
 
     async def _prefix_match_best_replicas(
         self, pending_request: Any, candidate_replicas: list[Any]

@@ -197,7 +197,7 @@ class Route:
     def _others(self, call: Call, targets: Sequence[Target]) -> list[Target]:
         """Return the targets that the call has not used."""
         places = call.terms.limits.places
-        used_names = places.taken if places else ()
+        used_names = places.used_names if places else ()
         return [each for each in targets if each.name not in used_names]
 
     def _writer(self, call: Call) -> str:

@@ -249,7 +249,7 @@ class Target:
             try:
                 with Watch(self.callee.worker, self.health, call) as watch, CallSpan(self.span, self.callee, call) as span:  # fmt: skip
                     if hold is not None:
-                        hold.sent(self.callee)
+                        hold.record_callee(self.callee)
                     limits = limits_of(
                         terms,
                         self.health,

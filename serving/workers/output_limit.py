@@ -62,7 +62,7 @@ class OutputMeter:
         self._unseen_s: float | None = None
         self._pieces = self._bytes = self._argument_bytes = 0
         self._calls = self._kept_bytes = self._likely = 0
-        self.told: Usage | None = None
+        self.reported_usage: Usage | None = None
         """The newest usage that the server reported and `UsageCheck` accepted."""
 
     def add(self, delta: Delta) -> None:
@@ -206,7 +206,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
         except WorkerError as exc:
             exc.streamed_bytes, exc.sent_bytes = meter.streamed_bytes, meter.sent_bytes
             if not is_shown:  # otherwise `Reply` computes the bill
-                usage = meter.told
+                usage = meter.reported_usage
                 exc.billed_at_bound |= meter.has_calls and not (usage and usage.output_tokens)
                 if usage:
                     yield Delta(usage=usage)

@@ -105,7 +105,7 @@ class UsageCheck:
             return None
         reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
         usage = Usage(input_tokens, total_out, cached, reasoning, cache_write, cache_write_1h or 0)
-        self._meter.told = usage
+        self._meter.reported_usage = usage
         return usage
 
     def reject(self, why: str) -> None:

@@ -59,8 +59,8 @@ async def test_the_vote_of_the_operations_page_counts_what_scripted_workers_say(
     settings = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     parse(settings)
     *models, vote = settings["workers"]
-    said = zip(models, replies, strict=True)
-    settings["workers"] = [*(scripted(each["name"], text, card=each["card"]) for each, text in said), vote]
+    scripts = zip(models, replies, strict=True)
+    settings["workers"] = [*(scripted(each["name"], text, card=each["card"]) for each, text in scripts), vote]
     async with served(settings) as api:
-        told = await api.ok({"model": "three-votes"})
-    assert told["choices"][0]["message"]["content"] == answer
+        completion = await api.ok({"model": "three-votes"})
+    assert completion["choices"][0]["message"]["content"] == answer

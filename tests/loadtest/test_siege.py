@@ -45,15 +45,15 @@ def test_one_missed_bound_is_enough(missed: dict[str, float]) -> None:
 
 
 def test_every_attack_comes_on_every_path_and_those_of_connections_from_several_addresses_too() -> None:
-    made = [(case.path, case.kind, case.addresses) for case in cases([])]
+    attacks = [(case.path, case.kind, case.addresses) for case in cases([])]
     for path in PATHS:
-        assert made.count((path, NO_ATTACK, 1)) == 1
+        assert attacks.count((path, NO_ATTACK, 1)) == 1
         for kind, row in ROWS.items():
             assert (
-                tuple(addresses for each, of, addresses in made if (each, of) == (path, kind))
+                tuple(addresses for each, of, addresses in attacks if (each, of) == (path, kind))
                 == row.addresses
             )
-    assert not [kind for _, kind, _ in made if kind in EXTRA_ROWS]
+    assert not [kind for _, kind, _ in attacks if kind in EXTRA_ROWS]
     for name in ("haproxy", "fast"):
         chosen = cases([f"{name}:large_unfinished"])
         assert {(case.path, case.kind) for case in chosen} == {("haproxy", "large_unfinished")}

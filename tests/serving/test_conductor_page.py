@@ -24,7 +24,7 @@ from podium.docs.conductor_page import (
     prompted_team,
 )
 from serving.settings.settings import load
-from tests.conductor.team import rendered
+from tests.conductor.team import render_plan
 from tests.conftest import ROOT
 from tests.serving.api.served import Json, scripted, served
 from tests.wires.openai import OpenAIWire
@@ -113,7 +113,7 @@ async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None
 def test_each_plan_can_be_written_under_the_grammar_and_is_read_again(format: Format) -> None:
     compiled_grammar = xgrammar.Grammar.from_ebnf(grammar(format, len(POOL), MAX_STEPS).ebnf)
     for each in PLANNED:
-        text = rendered(each.plan, POOL, format)
+        text = render_plan(each.plan, POOL, format)
         assert accepts(compiled_grammar, text), text
         reading = parser(format, POOL, MAX_STEPS)
         reading.feed(text)

@@ -133,4 +133,4 @@ async def test_where_it_has_gone_to_each_it_may_go_to_any() -> None:
 def test_where_a_call_has_gone_is_not_sent_along() -> None:
     routing = Places()
     routing.take("a", lambda: True)
-    assert pickle.loads(pickle.dumps(replace(CALL, places=routing))).places.taken == set()
+    assert pickle.loads(pickle.dumps(replace(CALL, places=routing))).places.used_names == set()

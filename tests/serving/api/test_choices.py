@@ -189,7 +189,7 @@ async def test_options_reach_the_worker_and_the_neutral_ones_are_none() -> None:
     assert (options.frequency_penalty, options.presence_penalty, options.verbosity) == (0.5, -1, "low")
     assert [(each.token, each.bias) for each in options.logit_bias or ()] == [("7", 3)]
     assert options.top_logprobs == 2
-    assert neutral.asked == ()
+    assert neutral.set_options == ()
     assert "left_out" not in record
 
 

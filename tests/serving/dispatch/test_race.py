@@ -552,8 +552,8 @@ class Routed(ScriptedEngine):
         places = call.places
         assert places
         if self.replicas:
-            chosen = min(self.replicas - places.taken)
-            places.take(chosen, lambda: bool(self.replicas - places.taken))
+            chosen = min(self.replicas - places.used_names)
+            places.take(chosen, lambda: bool(self.replicas - places.used_names))
             self.asked_at.append(chosen)
         await asyncio.sleep(FAST * 5 if len(self.calls) == 0 else 0)
         async for chunk in super().generate(call, waiting):

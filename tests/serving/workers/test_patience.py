@@ -69,7 +69,7 @@ async def test_an_engine_of_several_replicas_is_asked_again_at_another():
             self, call: EngineCall, waiting: Callable[[str], None] | None = None
         ) -> AsyncGenerator[Chunk]:
             assert call.places
-            replica = "b" if "a" in call.places.taken else "a"
+            replica = "b" if "a" in call.places.used_names else "a"
             call.places.take(replica, lambda: replica == "a")
             async for chunk in super().generate(call, waiting):
                 if replica == "a":
