@@ -20,8 +20,8 @@ from conductor.errors import PodiumError
 from evaluation.errors import HOW_TO_INSTALL
 from evaluation.sources import SOURCES
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
-from program.options import count, number, seconds, seed, usd
-from program.process import restore_interrupts
+from podium.command_line.options import count, number, seconds, seed, usd
+from podium.command_line.process import restore_interrupts
 
 temperature = number(float, "a number between 0 and 2", lambda value: 0 <= value <= 2)
 EPILOG = """\

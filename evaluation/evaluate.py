@@ -22,7 +22,7 @@ from evaluation.sources import load_all
 from evaluation.statistics import RESAMPLES
 from evaluation.strategies import expand, make
 from evaluation.strategies.base import Strategy
-from program.process import machine
+from podium.command_line.process import machine
 from serving.settings.settings import load
 
 

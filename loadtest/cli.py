@@ -20,8 +20,8 @@ from loadtest.objective import objective, seconds
 from loadtest.recording import Recording, Sample
 from loadtest.request_options import RequestOptions, first_worker
 from loadtest.scenarios import SCENARIOS, Scenario
-from program.options import count, option, rate, url
-from program.process import allow_open_files, machine, restore_interrupts
+from podium.command_line.options import count, option, rate, url
+from podium.command_line.process import allow_open_files, machine, restore_interrupts
 
 
 class NothingToLoadError(Exception):

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from loadtest.objective import is_good
+from loadtest.percentile import percentile
 from loadtest.recording import LEFT, NOT_STARTED, OK, PHASES, UNFINISHED, Sample
-from program.percentile import percentile
 
 Json = dict[str, Any]
 PERCENTILES = (50, 90, 95, 99)

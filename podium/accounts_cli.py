@@ -19,10 +19,10 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from podium.client import KEY_VARIABLE, URL_VARIABLE, Client, ClientError, tell
+from podium.command_line.options import option, url, usd
+from podium.command_line.terminal import inert, inert_json
 from podium.policy_cli import key_policy, team_policy
 from podium.store_cli import add_settings, address_of
-from program.inert import inert, inert_json
-from program.options import option, url, usd
 from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from podium.client import FAILED, Client, ClientError, parser_of, run
-from program.inert import inert_json
+from podium.command_line.terminal import inert_json
 
 Json = dict[str, Any]
 CONFIG = "adapter_config.json"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from podium.client import FAILED, WRONG_COMMAND, Client, ClientError, Stream, parser_of, run
-from program.inert import inert, inert_json
-from program.options import seconds as seconds_option
-from program.options import usd
+from podium.command_line.options import seconds as seconds_option
+from podium.command_line.options import usd
+from podium.command_line.terminal import inert, inert_json
 
 Json = dict[str, Any]
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")

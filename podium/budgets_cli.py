@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from podium.client import Client, parser_of, path_part, run
-from program.inert import inert_json
+from podium.command_line.terminal import inert_json
 
 Json = dict[str, Any]
 PAGE = 100

@@ -91,7 +91,6 @@ OURS = {
     "loadtest",
     "evaluation",
     "training",
-    "program",
 }
 HELP = """usage: podium VERB [OPTIONS]
 

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urlsplit
 
-from program.inert import inert
-from program.options import url
+from podium.command_line.options import url
+from podium.command_line.terminal import inert
 
 if TYPE_CHECKING:
     import httpx2

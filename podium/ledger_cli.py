@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from podium.client import Client, add_url, run
+from podium.command_line.options import count
+from podium.command_line.terminal import inert_json
 from podium.store_cli import add_settings, address_of
-from program.inert import inert_json
-from program.options import count
 
 if TYPE_CHECKING:
     from serving.database.address import Address

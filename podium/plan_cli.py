@@ -8,7 +8,7 @@ from typing import Any
 
 from podium.ask_cli import add_question, body_of, first_model, question_of
 from podium.client import Client, parser_of, run
-from program.inert import inert_json
+from podium.command_line.terminal import inert_json
 
 Json = dict[str, Any]
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, Any
 
-from program.inert import inert, inert_json
+from podium.command_line.terminal import inert, inert_json
 
 if TYPE_CHECKING:
     from podium.accounts_cli import Accounts

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from program.inert import inert
+from podium.command_line.terminal import inert
 
 Json = dict[str, Any]
 WIDE = 400

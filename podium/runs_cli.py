@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
-from program.inert import inert, inert_json
-from program.options import count, usd
+from podium.command_line.options import count, usd
+from podium.command_line.terminal import inert, inert_json
 
 Json = dict[str, Any]
 NEWEST = 20

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from program.process import restore_interrupts
+from podium.command_line.process import restore_interrupts
 from serving.settings.settings import SettingsError
 from training.config import Config, ModelConfig, load, parse
 from training.distributed import is_main_process, world_size

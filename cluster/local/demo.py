@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from cluster.local.environment import serve_environment
 from cluster.local.serve import add_overrides, stop_on_signals
 from cluster.local.server import SETTINGS
-from program.options import port
+from podium.command_line.options import port
 
 QUESTION = "What is the capital of France, and what is it known for?"
 

@@ -27,7 +27,7 @@ from cluster.local.processes import (
     processes_of,
 )
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
-from program.options import address, port
+from podium.command_line.options import address, port
 
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})

@@ -25,7 +25,7 @@ from evaluation.errors import EvaluationError
 from evaluation.recordings import TRAIN_SHARE
 from evaluation.results import read_results
 from evaluation.spec import share
-from program.inert import inert
+from podium.command_line.terminal import inert
 from serving.settings.edit import Fields, edit_workers
 
 MOST_NAME_CHARS = 100

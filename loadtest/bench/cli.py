@@ -46,7 +46,7 @@ from loadtest.rig import ROOT, RigError
 from loadtest.rig.client import BenchClient, open_session
 from loadtest.rig.fake_openai import FakeOpenAI
 from loadtest.rig.ray_server import BenchServer, default_server, running
-from program.process import allow_open_files, machine, restore_interrupts, wide_console
+from podium.command_line.process import allow_open_files, machine, restore_interrupts, wide_console
 
 OUTPUT = ROOT / "build" / "bench.json"
 Tick = Callable[[], None]

@@ -15,9 +15,9 @@ from tempfile import TemporaryDirectory
 
 from loadtest.bench.figures import Figure, figure, reading
 from loadtest.bench.metering import running_sides
+from loadtest.percentile import percentile
 from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, chat
-from program.percentile import percentile
 
 ROUNDS, TURNS = 6, 40
 AGENT: Json = {

@@ -27,8 +27,8 @@ from rich.console import Console
 
 from loadtest.capacity.arrivals import poisson
 from loadtest.capacity.validation import steady_rate
-from program.options import rates, url
-from program.percentile import percentile
+from loadtest.percentile import percentile
+from podium.command_line.options import rates, url
 
 BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
 REQUESTS, CONCURRENT = 48, 8

@@ -19,8 +19,8 @@ from loadtest.capacity import inputs, report, validation, whatif
 from loadtest.capacity.arrivals import KINDS
 from loadtest.capacity.inputs import Inputs, InputsError
 from loadtest.capacity.sizing import Requirements
-from program.options import rates
-from program.process import restore_interrupts, wide_console
+from podium.command_line.options import rates
+from podium.command_line.process import restore_interrupts, wide_console
 
 SLICE_CHECKED_AT = 2.5
 """Multiple of the slice's rate at which the whole is simulated too."""
@@ -149,7 +149,7 @@ def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table,
     to `out`.
     """
     from loadtest.plots import plot_autoscaling
-    from program.plots import save_plot
+    from podium.command_line.plots import save_plot
 
     table_rows: list[Sequence[str]] = []
     content: dict[str, object] = {}
@@ -173,7 +173,7 @@ def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table,
 def run(params: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:
     """Run all simulations; print and write the results."""
     from loadtest.plots import plot_distributions
-    from program.plots import save_plot
+    from podium.command_line.plots import save_plot
 
     began_s = time.monotonic()
     forecasts: list[report.Forecast] = []

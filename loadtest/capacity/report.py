@@ -14,7 +14,7 @@ from loadtest.capacity.cluster import RequestTimes, SimulatedRun, Sizes, simulat
 from loadtest.capacity.plans import SimulatedPlan, SimulatedStep, samples
 from loadtest.capacity.schedulers import SCHEDULERS, StepTimes, timeline
 from loadtest.capacity.sizing import Requirements, engine_s, loads, size, slice_of
-from program.percentile import percentile
+from loadtest.percentile import percentile
 
 PLANS_FOR_MEANS = 20_000
 """Number of plans that gives their mean work within 1 %."""

@@ -10,7 +10,7 @@ from loadtest.capacity.arrivals import Times, poisson
 from loadtest.capacity.cluster import RequestTimes, SimulatedCluster
 from loadtest.capacity.plans import SimulatedPlan, SimulatedStep
 from loadtest.capacity.stations import Cores
-from program.percentile import percentile
+from loadtest.percentile import percentile
 
 
 class TimedWorker:

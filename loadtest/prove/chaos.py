@@ -27,8 +27,8 @@ from loadtest.rig import ROOT, Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import running_redis
 from loadtest.rig.routers import LOGS, prepare_process
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import count
+from podium.command_line.process import machine, wide_console
 from serving.database.address import sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import open_database

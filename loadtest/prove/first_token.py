@@ -24,8 +24,8 @@ from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import SHORT, FakeOpenAI, Script
 from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
 from loadtest.sse import SseReader
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import count
+from podium.command_line.process import machine, wide_console
 from serving.database.address import sqlite_address
 from serving.workers.scripted import TOKEN
 

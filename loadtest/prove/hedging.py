@@ -21,8 +21,8 @@ from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import FakeOpenAI, Script, UpstreamCall, slow_tail
 from loadtest.rig.open_loop import OpenLoopResult, offer
 from loadtest.rig.routers import make_key, prepare_process, running_router
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import count
+from podium.command_line.process import machine, wide_console
 from serving.database.address import sqlite_address
 
 FIRST_S, SLOW_S, SHARE = 0.1, 2.0, 0.05

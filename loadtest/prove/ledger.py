@@ -22,8 +22,8 @@ from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, empty_databases
 from loadtest.rig.routers import RouterAnswer, RouterProcess, ask, make_key, prepare_process, running_routers
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import count
+from podium.command_line.process import machine, wide_console
 from serving.accounts.leases import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.rates import team_subject

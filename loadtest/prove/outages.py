@@ -27,8 +27,8 @@ from loadtest.rig.closed_loop import Seen, asking
 from loadtest.rig.databases import KINDS, Postgres, empty_database, running_postgres
 from loadtest.rig.faults import clock_moved, full, small_disk, stopped
 from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_routers
-from program.options import count, seconds
-from program.process import machine, wide_console
+from podium.command_line.options import count, seconds
+from podium.command_line.process import machine, wide_console
 from serving.accounts.rates import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database

@@ -22,8 +22,8 @@ from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.open_loop import OpenLoopResult, offer
 from loadtest.rig.routers import RouterKey, RouterProcess, ask, make_key, prepare_process, running_router
-from program.options import seconds
-from program.process import machine, wide_console
+from podium.command_line.options import seconds
+from podium.command_line.process import machine, wide_console
 from serving.database.address import sqlite_address
 
 WORDS = (10, 20, 40, 80)

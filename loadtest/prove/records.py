@@ -23,8 +23,8 @@ from loadtest.rig import Json, RigError
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, empty_databases
 from loadtest.rig.routers import RouterProcess, ask, make_key, prepare_process, running_routers
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import count
+from podium.command_line.process import machine, wide_console
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database

@@ -23,8 +23,8 @@ from sqlalchemy import text
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from loadtest.rig.databases import running_postgres
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import count
+from podium.command_line.process import machine, wide_console
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address

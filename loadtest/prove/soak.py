@@ -28,8 +28,8 @@ from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import FakeOpenAI, Faulty
 from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
 from loadtest.rig.vitals import Vitals, ask_vitals
-from program.options import seconds
-from program.process import machine, wide_console
+from podium.command_line.options import seconds
+from podium.command_line.process import machine, wide_console
 from serving.database.address import sqlite_address
 
 ROUNDS = 24

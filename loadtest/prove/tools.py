@@ -22,8 +22,8 @@ from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, empty_databases
 from loadtest.rig.routers import make_key, prepare_process, running_routers
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import count
+from podium.command_line.process import machine, wide_console
 from serving.accounts.ledger_check import find_faults
 from serving.database.address import Address
 from serving.database.migrate import open_database

@@ -24,7 +24,7 @@ from loadtest.siege.attack import Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import OLDER_NAMES, PATHS, Target, memory_bytes, serve, text
 from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, SiegeResult, Watch
-from program.process import allow_open_files, machine, restore_interrupts
+from podium.command_line.process import allow_open_files, machine, restore_interrupts
 
 NO_ATTACK = "nothing"
 """Control case: the ordinary clients without an attack."""

@@ -15,10 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from podium.command_line.options import exact_rate, port
+from podium.command_line.options import url as url_option
+from podium.command_line.terminal import inert, inert_json
 from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, wrong
-from program.inert import inert, inert_json
-from program.options import exact_rate, port
-from program.options import url as url_option
 
 if TYPE_CHECKING:
     from podium.doctor.cluster.files import ClusterFiles

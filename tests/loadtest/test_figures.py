@@ -8,12 +8,12 @@ import time
 import pytest
 
 from loadtest.objective import is_good, objective, seconds
+from loadtest.percentile import percentile
 from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
 from loadtest.records import CONCURRENT, fill
 from loadtest.server_state import numbers
 from loadtest.sse import SseReader
 from loadtest.summary import spread, summary
-from program.percentile import percentile
 from tests.loadtest.test_sse import data, delta
 
 LIMITS_MS = {"first_token": 2000.0, "end": 30_000.0}

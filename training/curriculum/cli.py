@@ -15,7 +15,7 @@ from rich.table import Table
 
 from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.prompts import Prompts
-from program.options import count as count_of
+from podium.command_line.options import count as count_of
 from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.curriculum.questions import RequestQuestion, lesson, request_questions

@@ -7,7 +7,7 @@ import pytest
 
 from cluster.local.exposure import require_key
 from podium.accounts_cli import keys
-from program.options import address
+from podium.command_line.options import address
 from serving.settings.settings import SettingsError
 
 SCRIPTED = "cluster/scripted.yaml"

@@ -9,8 +9,8 @@ from decimal import Decimal
 
 import pytest
 
-from program.options import count, exact_rate, option, port, rate, rates, seed, url, usd
-from program.percentile import percentile
+from loadtest.percentile import percentile
+from podium.command_line.options import count, exact_rate, option, port, rate, rates, seed, url, usd
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_percentiles_are_by_nearest_rank() -> None:
 
 DROPPED = """
 import os, signal, time, weakref
-from program.process import restore_interrupts
+from podium.command_line.process import restore_interrupts
 class Thing: pass
 thing = Thing()
 restore_interrupts()
