@@ -92,7 +92,9 @@ OURS = {
     "evaluation",
     "training",
 }
-HELP = """usage: podium VERB [OPTIONS]
+COMPLETE = "_PODIUM_COMPLETE"
+"""Variable by which a shell's script asks for completions."""
+HELP = """Usage: podium VERB [OPTIONS]
 
 Many language models answer as one, behind one OpenAI-compatible API.
 
@@ -100,7 +102,7 @@ Many language models answer as one, behind one OpenAI-compatible API.
 
 `podium VERB --help` lists a verb's options and their defaults. `podium --version` shows the version.
 
-example: podium serve --settings cluster/api.yaml --port 8000"""
+Example: podium serve --settings cluster/api.yaml --port 8000"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -125,6 +127,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _call(arguments: Sequence[str] | None) -> int:
+    if instruction := os.environ.get(COMPLETE):
+        from podium.completion_cli import complete
+
+        return complete(instruction)
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(HELP.format(verbs="\n".join(f"  {name:14} {verb.help}" for name, verb in VERBS.items())))
