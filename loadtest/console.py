@@ -4,11 +4,10 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from loadtest.recording import NOT_STARTED, OK, PHASES, Recording
+from podium.command_line.terminal import console, table
 
 LINE_EVERY_S = 10.0
 
@@ -17,7 +16,7 @@ class RunConsole:
     """Console on standard output."""
 
     def __init__(self) -> None:
-        self.console = Console(soft_wrap=True)
+        self.console = console(markup=True)
 
     def say(self, text: str) -> None:
         self.console.print(text)
@@ -45,12 +44,12 @@ class RunConsole:
 
     def show_figures(self, figures: dict[str, Any]) -> None:
         """Print the main figures."""
-        table = Table("phase", "answers", "p50", "p95", "p99", title=outcomes(figures["requests"]))
+        rows = table("phase", right=("answers", "p50", "p95", "p99"), title=outcomes(figures["requests"]))
         for phase in PHASES:
             if spread := figures["phases_ms"]["all"][phase]:
                 times = (f"{spread[rank] / 1000:.3f} s" for rank in ("p50", "p95", "p99"))
-                table.add_row(phase.replace("_", " "), str(spread["n"]), *times)
-        self.console.print(table)
+                rows.add_row(phase.replace("_", " "), str(spread["n"]), *times)
+        self.console.print(rows)
         for kind, count in figures["errors"].items():
             self.say(f"[red]failed: {count} × {kind}[/]")
         good = figures["goodput"]

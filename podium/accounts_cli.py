@@ -87,7 +87,7 @@ class Place:
 
         Raises:
             ClientError: the options name two places.
-            OptionError: `PODIUM_URL` is not a URL.
+            BadParameter: `PODIUM_URL` is not a URL.
         """
         preset = os.environ.get(URL_VARIABLE) if os.environ.get(KEY_VARIABLE) else None
         if self.settings is None:

@@ -11,7 +11,7 @@ from typer import Argument
 from typer.completion import get_completion_inspect_parameters, shell_complete
 
 from podium.cli import COMPLETE, VERBS
-from podium.command_line.program import LazyGroup, Program
+from podium.command_line.program import Program, ProgramGroup
 
 INSTALL = """\
 To install it:
@@ -40,4 +40,5 @@ def complete(instruction: str) -> int:
     """
     get_completion_inspect_parameters()  # registers the shells
     verbs = {name: (verb.target, verb.help) for name, verb in VERBS.items()}
-    return shell_complete(LazyGroup("podium", verbs), {}, "podium", COMPLETE, instruction)
+    podium = ProgramGroup("podium", verbs, help="")
+    return shell_complete(podium.build(), {}, "podium", COMPLETE, instruction)

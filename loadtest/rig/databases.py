@@ -10,14 +10,15 @@ import tempfile
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import asyncpg
 
 from cluster.local.processes import free_port
 from serving.database.address import Address, parse_address, sqlite_address
 
-KINDS = ("postgresql", "sqlite")
+DatabaseKind = Literal["postgresql", "sqlite"]
+KINDS: tuple[DatabaseKind, ...] = ("postgresql", "sqlite")
 REMEDY = (
     "PostgreSQL's programs initdb and pg_ctl are not installed. On Debian, run `apt-get install postgresql`."
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 from decimal import Decimal
@@ -18,10 +17,6 @@ Number = TypeVar("Number", int, float, Decimal)
 JsonLines = Annotated[bool, typer.Option("--json", help="print one JSON object per line")]
 
 
-class OptionError(typer.BadParameter, argparse.ArgumentTypeError):
-    """Value that an option does not accept."""
-
-
 def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
     """Make `parse` the parser of an option: its ValueError names the option, and a default passes unchanged."""
 
@@ -31,7 +26,7 @@ def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
         try:
             return parse(text)
         except ValueError as exc:
-            raise OptionError(str(exc)) from exc
+            raise typer.BadParameter(str(exc)) from exc
 
     return convert
 

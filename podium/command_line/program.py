@@ -7,6 +7,7 @@ that belong together are a dataclass, and `--option a b` repeats an option that 
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -94,16 +95,18 @@ class Program:
         if help is not None:
             self._typer.callback()(_no_options)
 
-    def command(self, name: str | None = None, epilog: str | None = None) -> Callable[[Function], Function]:
+    def command(
+        self, name: str | None = None, epilog: str | None = None, help: str | None = None
+    ) -> Callable[[Function], Function]:
         """Return a decorator that makes a function the program's command, or the subcommand `name`.
 
-        Its docstring is the help. A parameter whose type is a dataclass stands for one option per field. A
+        Without `help`, its docstring is the help. A parameter whose type is a dataclass stands for one option per field. A
         coroutine function runs in an event loop of its own.
         """
 
         def add(function: Function) -> Function:
-            help = SECTIONS.split(getdoc(function) or "")[0]
-            settings = {"help": help, "epilog": _as_written(epilog), "context_settings": CONTEXT}
+            text = help or SECTIONS.split(getdoc(function) or "")[0]
+            settings = {"help": text, "epilog": _as_written(epilog), "context_settings": CONTEXT}
             self._typer.command(name, cls=OptionCommand, **cast(Any, settings))(_with_fields(function))
             return function
 
@@ -122,19 +125,46 @@ class Program:
         return run(self.build(), self.name, sys.argv[1:] if arguments is None else arguments)
 
 
-class LazyGroup(TyperGroup):
-    """Subcommands in modules of their own, each of which is imported when it is called.
+class ProgramGroup(Program):
+    """Program whose subcommands are modules of their own. Each is imported when it is called.
 
     Args:
         name: what users type.
         targets: name of a subcommand to `module:attribute` and one line of help. The attribute is a `Program`,
             or a function of the arguments. Without attribute it is `main`.
+        help: what they have in common.
+        epilog: examples.
     """
 
-    def __init__(self, name: str, targets: Mapping[str, tuple[str, str]], **settings: Any) -> None:
-        commands = [TyperCommand(key, help=about) for key, (_, about) in targets.items()]
+    def __init__(
+        self, name: str, targets: Mapping[str, tuple[str, str]], help: str, epilog: str | None = None
+    ) -> None:
+        super().__init__(name, help, epilog)
+        self._targets, self._settings = targets, {"help": help, "epilog": _as_written(epilog)}
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Run a subcommand. Without arguments, print the help.
+
+        Raises:
+            SystemExit: the help was printed, or the command line is wrong.
+        """
+        return super().__call__((sys.argv[1:] if arguments is None else arguments) or ["--help"])
+
+    def build(self) -> Any:
+        """Return the command as Typer runs and completes it, without importing the subcommands."""
+        return _LazyGroup(self._targets, self._settings)
+
+
+class _LazyGroup(TyperGroup):
+    def __init__(self, targets: Mapping[str, tuple[str, str]], settings: dict[str, Any]) -> None:
+        commands = [TyperCommand(name, help=about) for name, (_, about) in targets.items()]
         super().__init__(
-            name=name, commands=commands, rich_markup_mode=None, context_settings=CONTEXT, **settings
+            commands=commands,
+            rich_markup_mode=None,
+            context_settings=CONTEXT,
+            subcommand_metavar="NAME [OPTIONS]",
+            options_metavar=None,
+            **settings,
         )
         self._targets = targets
 
@@ -160,13 +190,16 @@ def load(target: str) -> Callable[[Sequence[str]], int]:
 
 
 def run(command: Any, name: str, arguments: Sequence[str]) -> int:
-    """Run a command of Typer and return its exit code. Print a `CommandError` on stderr.
+    """Run a command of Typer and return its exit code. Print a `CommandError` on stderr. The context's `obj` is the
+    command line.
 
     Raises:
         SystemExit: `--help` was printed, or the command line is wrong.
     """
     try:
-        with command.make_context(name, list(arguments)) as context:
+        with command.make_context(
+            name, list(arguments), obj=shlex.join([*name.split(), *arguments])
+        ) as context:
             return command.invoke(context) or 0
     except typer.Exit as ended:
         raise SystemExit(ended.exit_code) from None

@@ -12,7 +12,7 @@ from conductor.run.record import Record
 from evaluation.backends import Caps, over_http
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.backends.over_http import HttpBackend
-from evaluation.cli import parser
+from evaluation.cli import EvalOptions
 from evaluation.errors import EvaluationError
 from evaluation.evaluate import evaluate
 from evaluation.outcome import RunOutcome
@@ -224,9 +224,10 @@ async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models()
 
 
 async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
-    asked = ["--questions", "skills", "--count", "2", "--strategies", "single", "--out", str(tmp_path)]
     async with served(POOL) as running:
-        options = parser().parse_args(["--url", running.url, *asked])
+        options = EvalOptions(
+            url=running.url, questions=["skills"], count=2, strategies=["single"], out=tmp_path
+        )
         await asyncio.to_thread(evaluate, options, "podium eval")
     told = json.loads((tmp_path / "report.json").read_text())
     assert any(warning.startswith("Synthetic: adder") for warning in told["warnings"])
