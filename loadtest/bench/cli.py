@@ -178,9 +178,9 @@ def summarise(figures: list[Figure], failures: list[str], took_s: float, console
 main = Program("podium bench")
 
 
-@main.command(epilog="Example: podium bench --only dag,steps")
+@main.command(epilog=f"Parts: {', '.join(PARTS)}\n\nExample: podium bench --only dag,steps")
 def measure(
-    only: Annotated[str, Option(help="comma-separated parts")] = ",".join(PARTS),
+    only: Annotated[str, Option(help="comma-separated parts", show_default="all")] = ",".join(PARTS),
 ) -> int:
     """Measure Podium on this machine.
 
