@@ -19,7 +19,7 @@ from typing import Annotated
 from typer import Context, Option
 
 from conductor.errors import PodiumError
-from evaluation.errors import HOW_TO_INSTALL
+from evaluation import HOW_TO_INSTALL
 from evaluation.sources import SOURCES
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
 from podium.command_line.options import number, parse_count, parse_seconds, parse_seed, parse_usd

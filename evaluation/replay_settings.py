@@ -14,7 +14,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from typer import Argument, Option
 
 from conductor.errors import PodiumError
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.recordings import complete_models, read_recordings
 from podium.command_line.program import CommandError, Program
 

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from loadtest import percentile
 from loadtest.objective import is_good
-from loadtest.percentile import percentile
 from loadtest.recording import LEFT, NOT_STARTED, OK, PHASES, UNFINISHED, Sample
 
 Json = dict[str, Any]

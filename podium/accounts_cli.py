@@ -66,7 +66,7 @@ def limit_usd(text: str) -> Decimal:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class AccountsPlace:
     """The store, or the server whose admin API is used instead."""
 
     settings: SettingsFile = None
@@ -173,7 +173,7 @@ teams = Program(
 @keys.command("create", epilog="Example: podium keys create search-app --team search --expires 90d")
 async def create_key(
     name: Annotated[str, Argument(help="what the key is for")],
-    place: Place,
+    place: AccountsPlace,
     team: Annotated[
         str | None,
         Option(help="name or id of the team whose runs it sees", show_default="only its own runs"),
@@ -207,7 +207,7 @@ async def create_key(
 
 @keys.command("list", epilog="Example: podium keys list --team search")
 async def list_keys(
-    place: Place,
+    place: AccountsPlace,
     team: Annotated[str | None, Option(help="only keys of this team, by name or id")] = None,
     all: Annotated[bool, Option("--all", help="include revoked and expired keys")] = False,
     as_json: JsonLines = False,
@@ -223,7 +223,7 @@ async def list_keys(
 
 
 @keys.command("revoke", epilog="Example: podium keys revoke search-app")
-async def revoke_key(key: KeyName, place: Place) -> int:
+async def revoke_key(key: KeyName, place: AccountsPlace) -> int:
     """Revoke a key; every server rejects it within 10 s."""
     async with place.open() as (directory, _):
         print(f"Revoked key {_describe(await directory.revoke(key))}. Servers reject it within 10 s.")
@@ -233,7 +233,7 @@ async def revoke_key(key: KeyName, place: Place) -> int:
 @keys.command("rotate", epilog="Example: podium keys rotate search-app --overlap 1h")
 async def rotate_key(
     key: KeyName,
-    place: Place,
+    place: AccountsPlace,
     overlap: Annotated[
         float,
         Option(
@@ -257,7 +257,9 @@ async def rotate_key(
 
 
 @keys.command("budget", epilog="Example: podium keys budget search-app --per-day 5")
-async def key_budget(key: KeyName, place: Place, limits: BudgetLimits, as_json: JsonLines = False) -> int:
+async def key_budget(
+    key: KeyName, place: AccountsPlace, limits: BudgetLimits, as_json: JsonLines = False
+) -> int:
     """Show or set the budget of a key."""
     async with place.open() as (directory, _):
         subject = key_subject((await directory.key(key)).id)
@@ -266,7 +268,9 @@ async def key_budget(key: KeyName, place: Place, limits: BudgetLimits, as_json: 
 
 
 @keys.command("policy", epilog="Example: podium keys policy search-app max_cost_usd=0.50")
-async def key_policy(key: KeyName, place: Place, fields: Fields = None, as_json: PolicyJson = False) -> int:
+async def key_policy(
+    key: KeyName, place: AccountsPlace, fields: Fields = None, as_json: PolicyJson = False
+) -> int:
     """Show or change the policy of a key."""
     async with place.open() as (directory, _):
         info = await directory.key(key)
@@ -279,7 +283,9 @@ async def key_policy(key: KeyName, place: Place, fields: Fields = None, as_json:
 
 
 @teams.command("create", epilog="Example: podium teams create search")
-async def create_team(name: Annotated[str, Argument(help="unique name of the team")], place: Place) -> int:
+async def create_team(
+    name: Annotated[str, Argument(help="unique name of the team")], place: AccountsPlace
+) -> int:
     """Create a team."""
     async with place.open() as (directory, _):
         team = await directory.create_team(name)
@@ -290,7 +296,7 @@ async def create_team(name: Annotated[str, Argument(help="unique name of the tea
 
 
 @teams.command("list", epilog="Example: podium teams list")
-async def list_teams(place: Place, as_json: JsonLines = False) -> int:
+async def list_teams(place: AccountsPlace, as_json: JsonLines = False) -> int:
     """List teams, oldest first."""
     async with place.open() as (directory, where):
         rows = [_team_row(team) for team in await directory.teams()]
@@ -300,18 +306,18 @@ async def list_teams(place: Place, as_json: JsonLines = False) -> int:
 
 
 @teams.command("disable", epilog="Example: podium teams disable search")
-async def disable_team(team: TeamName, place: Place) -> int:
+async def disable_team(team: TeamName, place: AccountsPlace) -> int:
     """Reject all keys of a team; every server follows within 10 s."""
     return await _switch(team, place, on=False)
 
 
 @teams.command("enable", epilog="Example: podium teams enable search")
-async def enable_team(team: TeamName, place: Place) -> int:
+async def enable_team(team: TeamName, place: AccountsPlace) -> int:
     """Accept the keys of a team again."""
     return await _switch(team, place, on=True)
 
 
-async def _switch(team: str, place: Place, *, on: bool) -> int:
+async def _switch(team: str, place: AccountsPlace, *, on: bool) -> int:
     async with place.open() as (directory, _):
         name = (await directory.switch_team(team, on=on)).name
     print(f"Team {name!r} is {'enabled' if on else 'disabled'}. Servers apply this within 10 s.")
@@ -319,7 +325,9 @@ async def _switch(team: str, place: Place, *, on: bool) -> int:
 
 
 @teams.command("budget", epilog="Example: podium teams budget search --per-day 5")
-async def team_budget(team: TeamName, place: Place, limits: BudgetLimits, as_json: JsonLines = False) -> int:
+async def team_budget(
+    team: TeamName, place: AccountsPlace, limits: BudgetLimits, as_json: JsonLines = False
+) -> int:
     """Show or set the budget of a team."""
     async with place.open() as (directory, _):
         subject = team_subject((await directory.team(team)).id)
@@ -329,7 +337,7 @@ async def team_budget(team: TeamName, place: Place, limits: BudgetLimits, as_jso
 
 @teams.command("policy", epilog="Example: podium teams policy search models=podium-mini")
 async def team_policy(
-    team: TeamName, place: Place, fields: Fields = None, as_json: PolicyJson = False
+    team: TeamName, place: AccountsPlace, fields: Fields = None, as_json: PolicyJson = False
 ) -> int:
     """Show or change the policy of a team."""
     async with place.open() as (directory, _):

@@ -17,7 +17,7 @@ from typing import Annotated
 from typer import Option
 
 from podium.command_line.program import CommandError, Program
-from serving.paths import resolve_path
+from serving import resolve_path
 from serving.settings.overrides import check_conductor_key, settings_to_serve
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.workers import VllmSettings

@@ -13,8 +13,8 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from loadtest import percentile
 from loadtest.bench.figures import Figure, figure, reading
-from loadtest.percentile import percentile
 from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, chat, open_session
 from loadtest.rig.closed_loop import rate_per_s, times_ms

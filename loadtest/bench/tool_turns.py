@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from loadtest import percentile
 from loadtest.bench.figures import Figure, figure, reading
 from loadtest.bench.metering import running_sides
-from loadtest.percentile import percentile
 from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, chat
 

@@ -25,9 +25,9 @@ import yaml
 from rich.console import Console
 from typer import Option
 
+from loadtest import percentile
 from loadtest.capacity.arrivals import poisson
 from loadtest.capacity.validation import steady_rate
-from loadtest.percentile import percentile
 from podium.command_line.options import parse_rates, parse_url
 from podium.command_line.program import CommandError, Program
 from podium.command_line.terminal import console

@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 import psutil
 
-from loadtest.percentile import percentile
+from loadtest import percentile
 from loadtest.rig import Json
 from loadtest.rig.routers import RouterProcess
 from loadtest.sse import BrokenStreamError, read_stream

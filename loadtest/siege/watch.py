@@ -9,7 +9,7 @@ from typing import Any
 
 import aiohttp
 
-from loadtest.percentile import percentile
+from loadtest import percentile
 from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.sse import StreamResult
 
@@ -84,7 +84,7 @@ class Memory:
     again_mb: float = 0.0
 
 
-class Watch:
+class OrdinaryClients:
     """Ordinary clients of one server, from the loopback's first address.
 
     Args:

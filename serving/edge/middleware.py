@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow, WrongContentType
 from serving import errors
+from serving.edge.capacity import BEHIND, LONG_S, PROBES, SparseWarning, WaitingRoom, check_open, falls_behind
 from serving.edge.checks import (
     ASKED_HEADERS,
     ENCODING,
@@ -48,9 +49,7 @@ from serving.edge.checks import (
 )
 from serving.edge.decoding import FIELD, SERVED, decode, find_decoder
 from serving.edge.exchange import EXCHANGE, HttpExchange
-from serving.edge.load_shedding import BEHIND, LONG_S, PROBES, SparseWarning, check_open, falls_behind
-from serving.edge.policy import UPLOAD, ErrorBody, Policy
-from serving.edge.waiting import WaitingRoom
+from serving.edge.policy import UPLOAD, ErrorBody, HttpPolicy
 from serving.redaction.slices import turn
 from serving.settings.settings import Settings
 
@@ -133,7 +132,7 @@ class Edge:
     def __init__(
         self,
         app: ASGIApp,
-        policy: Policy,
+        policy: HttpPolicy,
         room: WaitingRoom,
         error_body: ErrorBody,
         router: RouterChecks | None = None,
@@ -278,7 +277,7 @@ class Edge:
         self, router: RouterChecks, scope: Scope, exchange: HttpExchange, names: Sequence[str]
     ) -> None:
         pieces, body = find_decoder(names), exchange.body
-        policy, is_upload = Policy.of(router.settings()), scope["path"] == UPLOAD
+        policy, is_upload = HttpPolicy.of(router.settings()), scope["path"] == UPLOAD
         most = policy.max_upload_bytes if is_upload else policy.max_body_bytes
         exchange.body = await decode(pieces(body), most, self._decoding) if body else b""
         if not is_upload:

@@ -24,20 +24,19 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.accounts.permission import check_tools, narrow_records, not_kept
-from serving.accounts.rates import NO_RATES, RateReservation, Rates
+from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
 from serving.sessions.admission import RunAdmission
 from serving.sessions.deduplication import RequestDeduplicator, cached_record
 from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
 from serving.sessions.memory_budget import bytes_of_record
 from serving.sessions.pools import Pools
-from serving.sessions.registry import SessionRegistry, close_answer
-from serving.sessions.session import RunSpec, Session
+from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
 from serving.store.cached_answers import CachedAnswer
 from serving.store.content import kept_part
 from serving.store.memory_store import MemoryStore
 from serving.store.store import RecordStore, StoreFactory
-from serving.telemetry.measurement import Meter
+from serving.telemetry.measurement import MeasurementSink
 
 logger = logging.getLogger("podium")
 
@@ -59,10 +58,10 @@ class Sessions(SessionRegistry):
         self,
         pools: Pools,
         open_store: StoreFactory | None,
-        rates: Rates,
+        rates: RateCounter,
         ledgers: AccountLedgers | None,
         policies: PolicyFinder | None,
-        meter: Meter | None,
+        meter: MeasurementSink | None,
         end_turn: Callable[[RunRecords], Awaitable[None]],
     ) -> None:
         super().__init__()
@@ -373,7 +372,7 @@ class Sessions(SessionRegistry):
 async def _replay(record: Record) -> AsyncGenerator[Run]:
     """Replay a run that has ended to its reader."""
     event_log = EventLog(record)
-    await event_log.replay()
+    event_log.replay()
     yield Run(event_log)
 
 

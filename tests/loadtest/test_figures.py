@@ -7,8 +7,8 @@ import time
 
 import pytest
 
+from loadtest import percentile
 from loadtest.objective import is_good, parse_duration, parse_objective
-from loadtest.percentile import percentile
 from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
 from loadtest.records import CONCURRENT, fill
 from loadtest.server_state import numbers

@@ -9,7 +9,7 @@ from decimal import Decimal
 import pytest
 import typer
 
-from loadtest.percentile import percentile
+from loadtest import percentile
 from podium.command_line.options import (
     option,
     parse_count,

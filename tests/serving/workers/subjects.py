@@ -17,13 +17,12 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 from conductor.model.reply import FinishReason
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Worker
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
-from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from serving.workers.scripted_calls import ScriptedCall
+from serving.workers.scripted import ScriptedCall, ScriptedReply, ScriptedWorker
 from serving.workers.vllm import Chunk, ChunkCall, EngineCall, VllmWorker
 from tests.states import until
 from tests.wires.anthropic import AnthropicWire
@@ -103,7 +102,7 @@ async def openai(behaviour: Behaviour) -> AsyncIterator[Subject]:
     }[behaviour.finish]
     async with serving(OpenAIWire()) as server:
         _prepare(server, _answer(behaviour, finish, 1, SigningChat()))
-        worker = OpenAIWorker(Account("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
+        worker = OpenAIWorker(ProviderAccount("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -118,7 +117,7 @@ async def anthropic(behaviour: Behaviour) -> AsyncIterator[Subject]:
     }[behaviour.finish]
     async with serving(AnthropicWire()) as server:
         _prepare(server, _answer(behaviour, finish, 3, SigningAnthropic()))
-        worker = AnthropicWorker(Account("w", MODEL, SECRET, server.url, PRICE))
+        worker = AnthropicWorker(ProviderAccount("w", MODEL, SECRET, server.url, PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -130,7 +129,7 @@ async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
     ]
     async with serving(GeminiWire()) as server:
         _prepare(server, _answer(behaviour, finish, 0, SigningGemini()))
-        worker = GeminiWorker(Account("w", MODEL, SECRET, server.url, PRICE))
+        worker = GeminiWorker(ProviderAccount("w", MODEL, SECRET, server.url, PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -139,7 +138,7 @@ async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
 async def responses(behaviour: Behaviour) -> AsyncIterator[Subject]:
     async with serving(OpenAIWire()) as server:
         _prepare(server, _answer(behaviour, "", 1, SigningResponses()))
-        worker = OpenAIResponsesWorker(Account("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
+        worker = OpenAIResponsesWorker(ProviderAccount("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
