@@ -1,6 +1,7 @@
 """`podium completion`: print a script with which a shell completes verbs, options and their values.
 
-The script asks `podium` at each completion, which loads the module of the verb and nothing else of Podium.
+The script asks `podium` at each completion, which loads the module of the verb. A verb whose packages are not
+installed is completed by its name only.
 """
 
 from __future__ import annotations
@@ -41,4 +42,7 @@ def complete(instruction: str) -> int:
     get_completion_inspect_parameters()  # registers the shells
     verbs = {name: (verb.target, verb.help) for name, verb in VERBS.items()}
     podium = ProgramGroup("podium", verbs, help="")
-    return shell_complete(podium.build(), {}, "podium", COMPLETE, instruction)
+    try:
+        return shell_complete(podium.build(), {}, "podium", COMPLETE, instruction)
+    except ModuleNotFoundError:
+        return 0

@@ -21,16 +21,21 @@ from podium.command_line.program import Program
 Json = dict[str, Any]
 PAGE = 200
 EXPORT = "export"
-feedback, feedback_export = Program("podium feedback"), Program("podium feedback export")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `podium feedback ID`, or `podium feedback export FILE`."""
-    words = list(sys.argv[2:] if arguments is None else arguments)
-    return feedback_export(words[1:]) if words[:1] == [EXPORT] else feedback(words)
+class FeedbackProgram(Program):
+    """`podium feedback ID`, or `podium feedback export FILE`."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the program that the first word names."""
+        words = sys.argv[1:] if arguments is None else arguments
+        return export_program(words[1:]) if words[:1] == [EXPORT] else super().__call__(words)
 
 
-@feedback.command(
+main, export_program = FeedbackProgram("podium feedback"), Program("podium feedback export")
+
+
+@main.command(
     epilog=epilog("podium feedback wf_… --score 0 --expected 42; podium feedback export questions.jsonl")
 )
 def give(
@@ -55,7 +60,7 @@ def give(
     return 0
 
 
-@feedback_export.command(epilog=epilog("podium feedback export questions.jsonl"))
+@export_program.command(epilog=epilog("podium feedback export questions.jsonl"))
 def export(
     file: Annotated[Path, Argument(metavar="FILE", help="a new file; an existing one is not overwritten")],
     url: Url = DEFAULT_URL,

@@ -12,6 +12,7 @@ import pytest
 
 from podium import cli
 from podium.cli import VERBS, Verb, main
+from podium.command_line.program import Program
 from tests.conftest import PODIUM, ROOT
 
 
@@ -46,7 +47,7 @@ def test_every_verb_is_a_function_of_its_arguments_and_calls_itself_by_its_name(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module, _, function = VERBS[verb].target.partition(":")
-    assert callable(getattr(import_module(module), function or "main"))
+    assert isinstance(getattr(import_module(module), function or "main"), Program), "else it is not completed"
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
     assert ended.value.code == 0
