@@ -4,17 +4,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-
 from evaluation.report import number, percent, seconds, usd
-from podium.command_line.terminal import console, table
+from podium.command_line.terminal import console, progress, table
 
 HEADS = ("accuracy, %", "± s.e.", "n", "US$ each", "calls", "tokens", "wall p50", "failed")
 
@@ -27,15 +18,7 @@ class Terminal:
 
     def __init__(self) -> None:
         self.console = console(errors=True, markup=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[accuracy]}"),
-            console=self.console,
-        )
+        self._progress = progress(self.console, "accuracy")
 
     @contextmanager
     def progress(self) -> Generator[None]:

@@ -4,10 +4,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
 from loadtest.recording import NOT_STARTED, OK, PHASES, Recording
-from podium.command_line.terminal import console, table
+from podium.command_line.terminal import console, progress, table
 
 LINE_EVERY_S = 10.0
 
@@ -24,18 +22,16 @@ class RunConsole:
     @contextmanager
     def progress(self, name: str, duration_s: float, recording: Recording) -> Generator[Callable[[], None]]:
         """Show a progress bar inside the block. Yield the function that refreshes it."""
-        state = TextColumn("{task.fields[state]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), state)
         last_line_s = 0.0
-        with Progress(*columns, console=self.console, auto_refresh=False, transient=True) as progress:
-            task = progress.add_task(name, total=duration_s, state="")
+        with progress(self.console, "state", transient=True, auto_refresh=False) as bars:
+            task = bars.add_task(name, total=duration_s, state="")
 
             def refresh() -> None:
                 nonlocal last_line_s
                 now_s, state = recording.now_s, counts(recording)
-                progress.update(task, completed=min(now_s, duration_s), state=state)
+                bars.update(task, completed=min(now_s, duration_s), state=state)
                 if self.console.is_terminal:
-                    progress.refresh()
+                    bars.refresh()
                 elif now_s - last_line_s >= LINE_EVERY_S:
                     last_line_s = now_s
                     self.say(f"{name}: {now_s:.0f} of {duration_s:.0f} s, {state}")

@@ -11,6 +11,7 @@ from typing import Annotated
 from rich.console import Console
 from typer import Option
 
+from podium.command_line import terminal
 from podium.command_line.process import restore_interrupts
 from podium.command_line.program import CommandError, Program
 from serving.settings.settings import SettingsError
@@ -54,7 +55,7 @@ def run(
 
             train_on_ray(parsed, folder, ray_workers, gpus=gpus, resume=resume)
             return 0
-        return train(parsed, folder, Console(stderr=True), resume=resume)
+        return train(parsed, folder, terminal.console(errors=True, markup=True), resume=resume)
     except SettingsError as exc:
         raise CommandError(exc.message) from exc
     except KeyboardInterrupt:

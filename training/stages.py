@@ -24,6 +24,7 @@ from rich.console import Console
 from transformers import TrainerCallback, set_seed
 from typer import Option
 
+from podium.command_line import terminal
 from podium.command_line.program import CommandError, Program
 from serving.settings.settings import SettingsError
 from training.branch_attention import attend_plainly
@@ -273,7 +274,7 @@ def run(
     out: Path = Path("build"),
 ) -> int:
     """Compare a run's stages in equal CPU time. Exit with 0 if done, 1 for an invalid config, 130 if stopped."""
-    console = Console(stderr=True)
+    console = terminal.console(errors=True)
     curves: Curves = {}
     workers = ""
     try:

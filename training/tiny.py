@@ -19,9 +19,10 @@ from statistics import mean
 from typing import Annotated, Any
 
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
 from typer import Option
 
+from podium.command_line import terminal
 from podium.command_line.program import Program
 from training.config import Config, load
 from training.report import best_alone
@@ -48,7 +49,7 @@ def run(
 ) -> int:
     """Train the tiny conductor. Exit with 0 if every seed succeeded, 1 if one failed, 130 if stopped."""
     seeds = seeds or [*SEEDS]
-    console, start = Console(), time.monotonic()
+    console, start = terminal.console(markup=True), time.monotonic()
     folder = out / "train-tiny"
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -106,16 +107,16 @@ def _train_all(config: str, folder: Path, seeds: Sequence[int], console: Console
     total = _expected_lines(load(config))
     waiting, running, failed = list(seeds), dict[int, subprocess.Popen[bytes]](), list[int]()
     try:
-        with Progress(console=console) as progress:
-            bars: dict[int, TaskID] = {}
+        with terminal.progress(console) as bars:
+            tasks: dict[int, TaskID] = {}
             while waiting or running:
                 while waiting and len(running) < CONCURRENCY:
                     seed = waiting.pop(0)
                     running[seed] = _start(config, folder, seed)
-                    bars[seed] = progress.add_task(f"seed {seed}", total=total)
+                    tasks[seed] = bars.add_task(f"seed {seed}", total=total)
                 time.sleep(POLL_S)
                 for seed, process in list(running.items()):
-                    progress.update(bars[seed], completed=_lines(folder / str(seed)))
+                    bars.update(tasks[seed], completed=_lines(folder / str(seed)))
                     if process.poll() is not None:
                         del running[seed]
                         failed += [seed] if process.returncode else []

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from openai import APIError, OpenAI, omit
-from rich.console import Console
 from rich.markup import escape
 
 from cluster.local.processes import ServeError
 from cluster.local.serve import ServerOptions
 from cluster.local.server import Server
+from podium.command_line.terminal import console as open_console
 from podium.command_line.terminal import table
 
 SMALL_ANSWER_TOKENS = 160
@@ -28,7 +28,7 @@ A team with a provider's model as conductor has no limit, because its thoughts c
 WORKFLOW_HEADER = "x-podium-workflow-id"
 Json = dict[str, Any]
 
-console = Console(highlight=False)
+console = open_console(markup=True)
 
 
 @dataclass(slots=True)

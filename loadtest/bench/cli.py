@@ -17,7 +17,6 @@ from typing import Annotated
 
 import psutil
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from typer import BadParameter, Option
 
@@ -50,6 +49,7 @@ from loadtest.rig.ray_server import BenchServer, default_server, running
 from podium.command_line.process import allow_open_files, machine, restore_interrupts
 from podium.command_line.program import Program
 from podium.command_line.terminal import console as open_console
+from podium.command_line.terminal import progress as open_progress
 from podium.command_line.terminal import table as open_table
 
 OUTPUT = ROOT / "build" / "bench.json"
@@ -133,8 +133,7 @@ async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]
 async def _measure(
     parts: list[BenchPart], only: set[str], console: Console, figures: list[Figure], failures: list[str]
 ) -> None:
-    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with open_progress(console, transient=True) as progress:
         for part in (part for part in parts if part.name in only):
             task = progress.add_task(part.name, total=part.ticks)
             began_s = time.monotonic()

@@ -15,7 +15,6 @@ from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import psutil
-from rich.console import Console
 from typer import Option
 
 from loadtest.rig import RigError
@@ -24,6 +23,7 @@ from loadtest.siege.attack import Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import OLDER_NAMES, PATHS, AttackTarget, memory_bytes, serve, text
 from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, OrdinaryClients, SiegeResult
+from podium.command_line import terminal
 from podium.command_line.process import allow_open_files, machine, restore_interrupts
 from podium.command_line.program import CommandError, Program, UsageError
 
@@ -255,7 +255,7 @@ class Servers:
 
 async def run(chosen: Sequence[Case], scale: float, duration_s: float) -> int:
     """Run the cases and return the exit code."""
-    console, results = Console(soft_wrap=True), dict[Case, SiegeResult]()
+    console, results = terminal.console(), dict[Case, SiegeResult]()
     servers = Servers(duration_s)
     try:
         for case in chosen:

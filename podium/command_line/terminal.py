@@ -1,4 +1,4 @@
-"""What programs print: text of servers and models without control characters, and tables.
+"""What programs print: text of servers and models without control characters, tables and progress bars.
 
 rich is imported only when something is printed with it, so that `podium doctor` works if packages are missing.
 """
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.progress import Progress
     from rich.table import Table
     from rich.text import Text
 
@@ -65,6 +66,32 @@ def table(*headings: str, right: Iterable[str] = (), title: str | None = None) -
     for heading in right:
         made.add_column(heading, justify="right")
     return made
+
+
+def progress(out: Console, *details: str, transient: bool = False, auto_refresh: bool = True) -> Progress:
+    """Return progress bars: description, bar, count, time since the start and time left.
+
+    Args:
+        out: the console.
+        details: fields of a task to show behind its bar.
+        transient: remove the bars at the end.
+        auto_refresh: redraw them regularly.
+    """
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    texts = [TextColumn(f"{{task.fields[{detail}]}}") for detail in details]
+    return Progress(
+        TextColumn("{task.description}"), *columns, *texts,
+        console=out, transient=transient, auto_refresh=auto_refresh,
+    )  # fmt: skip
 
 
 def cell(value: object, style: str = "") -> Text:

@@ -17,7 +17,7 @@ from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.prompts import Prompts
 from podium.command_line.options import parse_count
 from podium.command_line.program import CommandError, Program
-from podium.command_line.terminal import table
+from podium.command_line.terminal import console, table
 from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
@@ -62,7 +62,7 @@ def measure_conductors(
 ) -> int:
     """Judge a conductor's plans for held-out requests."""
     with _errors():
-        measure(Console(), request_questions(seed, count, side), model or [], settings, out)
+        measure(console(), request_questions(seed, count, side), model or [], settings, out)
     return 0
 
 
