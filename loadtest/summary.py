@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from loadtest import percentile
 from loadtest.objective import is_good
 from loadtest.recording import LEFT, NOT_STARTED, OK, PHASES, UNFINISHED, Sample
-from program.percentile import percentile
 
 Json = dict[str, Any]
 PERCENTILES = (50, 90, 95, 99)

@@ -5,19 +5,19 @@ A name stands for this content and is never reused (`serving.lora.adapters`).
 # The types of safetensors are partial.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
-import argparse
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from rich.console import Console
 from safetensors import SafetensorError
+from typer import Argument, Option
 
 from conductor.errors import PodiumError
+from podium.command_line.program import CommandError, Program
 from serving.lora import adapters
 from serving.settings.settings import SettingsError
 from training.config import LORA_RANKS, Config, load
@@ -221,30 +221,29 @@ def _drawn(warm: WarmStartConfig) -> str:
     return ", ".join(f"{share:.0%} {kind}" for kind, share in kinds.items() if share)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Publish a run's adapter, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m training.adapters", description="Publish a run's adapter."
-    )
-    parser.add_argument("run", type=Path, help="the run's folder, such as build/training/requests")
-    parser.add_argument(
-        "--into", type=Path, required=True, help="the folder that the server loads adapters from"
-    )
-    parser.add_argument("--base", help="the base model's public name, for the card")
-    options = parser.parse_args(argv)
-    console = Console(stderr=True, soft_wrap=True)
+main = Program("python -m training.adapters")
+
+
+@main.command()
+def publish_run(
+    run: Annotated[Path, Argument(help="the run's folder, such as build/training/requests")],
+    into: Annotated[Path, Option(help="the folder that the server loads adapters from")],
+    base: Annotated[str | None, Option(help="the base model's public name, for the card")] = None,
+) -> int:
+    """Publish a run's adapter.
+
+    Raises:
+        CommandError: it cannot be published.
+    """
     try:
-        published = publish(options.run, options.into, base=options.base)
+        published = publish(run, into, base=base)
     except PodiumError as exc:
-        console.print(exc.message, style="red", markup=False, highlight=False)
-        return 1
+        raise CommandError(exc.message) from exc
     except (OSError, SafetensorError) as exc:
-        message = (
-            f"The adapter of {options.run} cannot be published in {options.into}: {write_error(exc) or exc}. "
+        raise CommandError(
+            f"The adapter of {run} cannot be published in {into}: {write_error(exc) or exc}. "
             "Set --into to a folder that can be created and written to, with enough free space."
-        )
-        console.print(message, style="red", markup=False, highlight=False)
-        return 1
+        ) from exc
     sys.stdout.write(f"{published}\n")
     return 0
 

@@ -5,7 +5,6 @@ outcomes of requests meanwhile, and how many complete answers are missing from t
 Exits with 1 if anything acknowledged is lost or the ledger does not add up.
 """
 
-import argparse
 import asyncio
 import sys
 from collections import Counter
@@ -15,8 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 from rich.table import Table
+from typer import BadParameter, Option
 
 from loadtest.prove.audit import audit, count_lost_records, wait_until_settled
 from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
@@ -27,8 +28,10 @@ from loadtest.rig.closed_loop import Seen, asking
 from loadtest.rig.databases import KINDS, Postgres, empty_database, running_postgres
 from loadtest.rig.faults import clock_moved, full, small_disk, stop_postgres
 from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_routers
-from program.options import count, seconds
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count, parse_seconds
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.accounts.rates import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
@@ -211,27 +214,30 @@ def _scenarios(
                 yield partial(proof, kind)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium prove outages",
-        description="Prove that nothing acknowledged is lost. The full disk needs root.",
-    )
-    parser.add_argument("--only", default=",".join(SCENARIOS), help="comma-separated scenarios (%(default)s)")
-    parser.add_argument(
-        "--quiet", type=seconds, default=5.0, help="seconds before and after the fault (%(default)s)"
-    )
-    parser.add_argument("--fault", type=seconds, default=8.0, help="seconds of the fault (%(default)s)")
-    parser.add_argument("--clients", type=count, default=8, help="closed-loop clients (%(default)s)")
-    options = parser.parse_args(argv)
-    only = options.only.split(",")
-    if unknown := set(only) - set(SCENARIOS):
-        parser.error(f"--only: unknown scenario {min(unknown)!r}. Choose from {', '.join(SCENARIOS)}.")
+main = Program("podium prove outages")
+
+
+@main.command(epilog="Example: podium prove outages --only clock")
+def run(
+    only: Annotated[str, Option(help="comma-separated scenarios")] = ",".join(SCENARIOS),
+    quiet: Annotated[float, Option(parser=parse_seconds, help="seconds before and after the fault")] = 5.0,
+    fault: Annotated[float, Option(parser=parse_seconds, help="seconds of the fault")] = 8.0,
+    clients: Annotated[int, Option(parser=parse_count, help="closed-loop clients")] = 8,
+) -> int:
+    """Prove that nothing acknowledged is lost. The full disk needs root.
+
+    Raises:
+        BadParameter: a scenario does not exist.
+    """
+    names = only.split(",")
+    if unknown := set(names) - set(SCENARIOS):
+        raise BadParameter(
+            f"unknown scenario {min(unknown)!r}. Choose from {', '.join(SCENARIOS)}.", param_hint="--only"
+        )
     prepare_process()
-    table = Table(title=f"{options.clients} clients, {ROUTERS} routers; {machine()}")
-    for heading in HEADINGS:
-        table.add_column(heading)
-    right = asyncio.run(prove_all(only, Options(options.quiet, options.fault, options.clients), table))
-    wide_console().print(table)
+    rows = table(*HEADINGS, title=f"{clients} clients, {ROUTERS} routers; {machine()}")
+    right = asyncio.run(prove_all(names, Options(quiet, fault, clients), rows))
+    console().print(rows)
     return 0 if right else 1
 
 

@@ -5,26 +5,29 @@ steps. Clients resume their streams there. One row per database. Exits with 1 if
 missing or duplicated.
 """
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Annotated
 
 import aiohttp
 import orjson
 from rich.table import Table
+from typer import Option
 
 from loadtest.prove.audit import one, rows, wait_until_settled
 from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
 from loadtest.rig import Json, RigError
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, empty_databases
+from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
 from loadtest.rig.routers import RouterProcess, ask, make_key, prepare_process, running_routers
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -260,24 +263,22 @@ async def prove_all(kinds: Sequence[str], runs: int, n_kept: int, table: Table) 
     return right
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium prove records", description="Prove that runs outlive their router."
-    )
-    parser.add_argument(
-        "--store", choices=KINDS, action="append", help="database to test; repeatable (default: both)"
-    )
-    parser.add_argument("--runs", type=count, default=500, help="total runs (%(default)s)")
-    parser.add_argument(
-        "--kept", type=count, default=100, help="runs in progress when the router is killed (%(default)s)"
-    )
-    options = parser.parse_args(argv)
+main = Program("podium prove records")
+
+
+@main.command(epilog="Example: podium prove records --store sqlite")
+def run(
+    store: Annotated[
+        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
+    ] = None,
+    runs: Annotated[int, Option(parser=parse_count, help="total runs")] = 500,
+    kept: Annotated[int, Option(parser=parse_count, help="runs in progress when the router is killed")] = 100,
+) -> int:
+    """Prove that runs outlive their router."""
     prepare_process()
-    table = Table(title=f"Two routers, one killed; {machine()}")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
-    right = asyncio.run(prove_all(options.store or KINDS, options.runs, options.kept, table))
-    wide_console().print(table)
+    rows = table(right=HEADINGS, title=f"Two routers, one killed; {machine()}")
+    right = asyncio.run(prove_all(store or KINDS, runs, kept, rows))
+    console().print(rows)
     return 0 if right else 1
 
 

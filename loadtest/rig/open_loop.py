@@ -14,10 +14,10 @@ import aiohttp
 import orjson
 import psutil
 
+from loadtest import percentile
 from loadtest.rig import Json
 from loadtest.rig.routers import RouterProcess
 from loadtest.sse import BrokenStreamError, read_stream
-from program.percentile import percentile
 
 SAMPLE_S = 0.5
 REFUSED_LATE = "line_too_long"

@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
+from loadtest import percentile
 from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.sse import StreamResult
-from program.percentile import percentile
 
 STREAMS = 20
 REQUEST_EVERY_S = 1.0

@@ -113,7 +113,7 @@ def test_a_value_that_cannot_be_used_is_refused_before_anything_is_asked(
     with pytest.raises(SystemExit) as left:
         main(["--settings", "cluster/scripted.yaml", "--questions", "gsm8k", option, value])
     assert left.value.code == 2
-    assert f"argument {option}: " in capsys.readouterr().err
+    assert f"Invalid value for '{option}': " in capsys.readouterr().err
 
 
 def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixture[str]):

@@ -32,11 +32,11 @@ def test_the_page_has_commands():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
     _, which, *arguments = shlex.split(command)
-    parsers = {"eval": cli.parser, "recorded-pool": replay_settings.parser, "cards": cards.parser}
-    read = parsers[which]().parse_args(arguments)
+    programs = {"eval": cli.main, "recorded-pool": replay_settings.main, "cards": cards.main}
+    read = programs[which].build().make_context(which, arguments).params
     if which == "eval":
-        assert {Spec.parse(name).name for name in read.questions + read.train} <= set(SOURCES)
-        assert {Spec.parse(name).name for name in expand(read.strategies, backend(), learns=True)} <= set(
+        assert {Spec.parse(name).name for name in (*read["questions"], *read["train"])} <= set(SOURCES)
+        assert {Spec.parse(name).name for name in expand(read["strategies"], backend(), learns=True)} <= set(
             STRATEGIES
         )
 

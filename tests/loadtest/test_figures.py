@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from loadtest.objective import is_good, objective, seconds
+from loadtest import percentile
+from loadtest.objective import is_good, parse_duration, parse_objective
 from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
 from loadtest.records import CONCURRENT, fill
 from loadtest.server_state import numbers
 from loadtest.sse import SseReader
 from loadtest.summary import spread, summary
-from program.percentile import percentile
 from tests.loadtest.test_sse import data, delta
 
 LIMITS_MS = {"first_token": 2000.0, "end": 30_000.0}
@@ -108,14 +108,20 @@ def test_unknown_cost_is_counted_and_not_taken_for_nothing() -> None:
 
 
 def test_an_objective_names_phases_and_durations() -> None:
-    assert objective("first_token=500ms, end=1m") == {"first_token": 500, "end": 60_000}
-    assert [seconds(text) for text in ("500ms", "60s", "10m", "1h", "2.5")] == [0.5, 60, 600, 3600, 2.5]
+    assert parse_objective("first_token=500ms, end=1m") == {"first_token": 500, "end": 60_000}
+    assert [parse_duration(text) for text in ("500ms", "60s", "10m", "1h", "2.5")] == [
+        0.5,
+        60,
+        600,
+        3600,
+        2.5,
+    ]
     with pytest.raises(ValueError, match=r"unknown phase 'middle'\. Choose from plan, steps"):
-        objective("middle=2s")
+        parse_objective("middle=2s")
     for wrong in ("soon", "0s", "-1s", "", "2 weeks"):
         with pytest.raises(ValueError, match=r"is not a duration\. Write 500ms"):
-            seconds(wrong)
-    assert not is_good(sample(outcome="cut", end=1.0), objective("end=1s"))
+            parse_duration(wrong)
+    assert not is_good(sample(outcome="cut", end=1.0), parse_objective("end=1s"))
 
 
 def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:

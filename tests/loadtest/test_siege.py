@@ -10,7 +10,7 @@ from loadtest.siege.cli import NO_ATTACK, Case, besiege, cases, table
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import KEYS, PATHS, serve
 from loadtest.siege.watch import Memory, SiegeResult
-from program.process import allow_open_files
+from podium.command_line.process import allow_open_files
 
 HELD = SiegeResult(
     streams=20,

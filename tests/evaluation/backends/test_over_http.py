@@ -13,7 +13,7 @@ from evaluation import EvaluationError
 from evaluation.backends import Caps, over_http
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.backends.over_http import HttpBackend
-from evaluation.cli import parser
+from evaluation.cli import EvalOptions
 from evaluation.evaluate import evaluate
 from evaluation.outcome import RunOutcome
 from evaluation.results import ResultLog
@@ -228,9 +228,10 @@ async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models()
 
 
 async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
-    arguments = ["--questions", "skills", "--count", "2", "--strategies", "single", "--out", str(tmp_path)]
     async with served(POOL) as running:
-        options = parser().parse_args(["--url", running.url, *arguments])
+        options = EvalOptions(
+            url=running.url, questions=["skills"], count=2, strategies=["single"], out=tmp_path
+        )
         await asyncio.to_thread(evaluate, options, "podium eval")
     report = json.loads((tmp_path / "report.json").read_text())
     assert any(warning.startswith("Synthetic: adder") for warning in report["warnings"])

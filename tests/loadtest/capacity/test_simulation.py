@@ -9,6 +9,7 @@ import pytest
 import simpy
 import yaml
 
+from loadtest import percentile
 from loadtest.capacity import inputs
 from loadtest.capacity.arrivals import poisson
 from loadtest.capacity.autoscaling import ReplicaPool
@@ -19,7 +20,6 @@ from loadtest.capacity.sizing import engine_s, loads, router_s, size, slice_of
 from loadtest.capacity.stations import ApiStation, Cores, EngineReplica, Process
 from loadtest.capacity.validation import compare_cpu, compare_rate
 from loadtest.capacity.whatif import requirements_by_change
-from program.percentile import percentile
 
 GIVEN = inputs.load()
 SIZES = size(GIVEN, 4, samples(GIVEN, 3000, 0)).sizes

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from loadtest.prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
+from loadtest.prove.chaos import ENGINE, STAND_IN, Json, engine_settings, replicas_of, settings_with
 from loadtest.prove.chaos_load import LOST, ChaosResult
 from loadtest.prove.chaos_victims import kinds_of
 from serving.settings.settings import Settings
 from tests.conftest import ROOT
 
 
-@pytest.mark.parametrize("worker", [STAND_IN, real_engine()], ids=["stand-in", "real"])
+@pytest.mark.parametrize("worker", [STAND_IN, engine_settings()], ids=["stand-in", "real"])
 def test_what_is_served_among_the_kills_are_valid_settings_with_an_engine(worker: Json) -> None:
     settings = Settings.model_validate(settings_with(worker))
     assert f"vllm-{settings.worker('engine').name}" == ENGINE

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx2
 
-from program.process import machine
+from podium.command_line.process import machine
 from serving.api.app import build_api
 from serving.pool import Pool, build_pool
 from serving.sessions.service import Service

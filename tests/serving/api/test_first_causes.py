@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from podium.command_line.terminal import console
 from podium.doctor.server import check_server
-from podium.run_text import failure_text, run_tree, terminal
+from podium.run_text import failure_text, run_tree
 from serving.health import OUT_S
 from serving.telemetry.logs import FIELDS
 from tests.serving.api.keyed import Keyed, keyed
@@ -248,9 +249,9 @@ async def test_a_run_that_ends_well_is_no_warning(caplog: pytest.LogCaptureFixtu
 
 
 def show(record: Json) -> str:
-    with terminal().capture() as captured:
+    with console().capture() as captured:
         pass
-    out = terminal()
+    out = console()
     with out.capture() as captured:
         out.print(run_tree(record, words=False))
     return captured.get()

@@ -5,18 +5,18 @@ out, doubled, swapped, values replaced by others of any type, bytes cut, added a
 early. A call must end soon, with an answer that makes sense or with an error of ours; nothing may stay open.
 """
 
-import argparse
 import asyncio
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from typer import Option
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
@@ -25,6 +25,7 @@ from conductor.model.messages import Message, Native, Tool, Toolset
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from conductor.run.codec import dump, load
+from podium.command_line.program import Program
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
@@ -292,16 +293,19 @@ async def _make(make: Make, account: ProviderAccount) -> Any:
     return make(account)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+main = Program("podium prove fuzz-streams")
+
+
+@main.command(help=__doc__, epilog="Example: podium prove fuzz-streams --max-time 60")
+def run(
+    max_time: Annotated[float, Option(help="seconds of all of it")] = 600,
+    n: Annotated[int, Option("-n", metavar="N", help="answers in one go")] = 500,
+) -> int:
     """Fuzz every dialect in turn until the time is over; 1 at the first fault."""
-    parser = argparse.ArgumentParser(prog="make fuzz-streams", description=__doc__)
-    parser.add_argument("--max-time", type=float, default=600, help="seconds of all of it (default 600)")
-    parser.add_argument("-n", type=int, default=500, help="answers in one go (default 500)")
-    options = parser.parse_args(arguments)
     began_s, rounds, outcomes = time.monotonic(), 0, Counter[str]()
-    while time.monotonic() - began_s < options.max_time:
+    while time.monotonic() - began_s < max_time:
         for name in DIALECTS:
-            outcome = fuzz(name, options.n, rounds)
+            outcome = fuzz(name, n, rounds)
             outcomes.update({f"{name} {what}": n for what, n in outcome.items()})
         rounds += 1
         sys.stdout.write(
