@@ -14,10 +14,10 @@ from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import read_body
 from serving.api.request import NameText
 from serving.api.respond import success
+from serving.database.clock import now_us
 from serving.redaction.personal import redactor_of
 from serving.sessions.service import Service
 from serving.store.feedback import Feedback
-from serving.store.rows import now_us
 
 router = APIRouter()
 MOST_LABELS, LABEL_CHARS, COMMENT_CHARS, EXPECTED_CHARS = 20, 60, 4_000, 20_000

@@ -14,9 +14,10 @@ from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.model import OPEN, Batch, File, LineResult
 from serving.batches.store import Change
+from serving.database.clock import NOW_US, now_us
+from serving.database.inserts import insert_into
 from serving.database.schema import batch as batch_table
 from serving.database.schema import batch_line, replica, stored_file
-from serving.store.rows import now_us
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
 MOST_AT_ONCE = 20
@@ -36,10 +37,7 @@ class DatabaseBatchStore:
     async def add_file(self, file: File, body: bytes) -> None:
         row = asdict(file) | {"key_id": file.account.key_id, "team_id": file.account.team_id, "body": body}
         del row["account"]
-        async with (await self._store.database()).writing() as connection:
-            there = await connection.execute(select(stored_file.c.id).where(stored_file.c.id == file.id))
-            if there.first() is None:
-                await connection.execute(insert(stored_file).values(row))
+        await self._insert_once(stored_file, row)
 
     async def file(self, id: str) -> File | None:
         rows = await self._store.read(
@@ -111,10 +109,9 @@ class DatabaseBatchStore:
     async def take(self) -> list[Batch]:
         if not self._store.address.may_hold_something:
             return []
-        ledger = await self._store.ledger()
-        clock = func.extract("epoch", func.clock_timestamp()) * 1_000_000 if ledger.writer.address.kind == "postgresql" else now_us()  # fmt: skip
+        await self._store.ledger()  # its lease shows that this replica is alive
         lives = select(replica.c.id).where(
-            replica.c.id == batch_table.c.owner, replica.c.lease_until_us >= clock
+            replica.c.id == batch_table.c.owner, replica.c.lease_until_us >= NOW_US
         )
         orphans = (
             select(batch_table.c.body)
@@ -133,10 +130,7 @@ class DatabaseBatchStore:
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
         row = {"batch_id": batch_id, "number": result.number, "is_error": int(result.is_error), "body": result.body}  # fmt: skip
-        place = (batch_line.c.batch_id == batch_id) & (batch_line.c.number == result.number)
-        async with (await self._store.database()).writing() as connection:
-            if (await connection.execute(select(batch_line.c.number).where(place))).first() is None:
-                await connection.execute(insert(batch_line).values(row))
+        await self._insert_once(batch_line, row)
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
         query = select(batch_line.c.is_error, func.count().label("n")).where(
@@ -158,6 +152,11 @@ class DatabaseBatchStore:
     async def drop_results(self, batch_id: str) -> None:
         async with (await self._store.database()).writing() as connection:
             await connection.execute(delete(batch_line).where(batch_line.c.batch_id == batch_id))
+
+    async def _insert_once(self, table: Table, row: dict[str, Any]) -> None:
+        new = insert_into(self._store.address.kind, table).values(row)
+        async with (await self._store.database()).writing() as connection:
+            await connection.execute(new.on_conflict_do_nothing())
 
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:

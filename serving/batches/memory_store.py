@@ -4,7 +4,7 @@ from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.batches.model import Batch, File, LineResult
 from serving.batches.store import Change, newest_first
-from serving.store.rows import now_us
+from serving.database.clock import now_us
 
 
 class MemoryBatchStore:

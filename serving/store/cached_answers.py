@@ -2,11 +2,14 @@
 is cached.
 """
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from serving.database.writer import Operation, PostgresConnection
+from sqlalchemy import Connection
+
+from serving.database.inserts import RowInsert
+from serving.database.schema import cached_answer
+from serving.database.writer import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,27 +29,14 @@ class CachedAnswer:
     drop_us: int
 
 
-KEEP = {
-    "postgresql": """INSERT INTO cached_answer (owner, asked, run_id, drop_us) VALUES ($1, $2, $3, $4)
-ON CONFLICT (owner, asked) DO UPDATE SET run_id = excluded.run_id, drop_us = excluded.drop_us""",
-    "sqlite": """INSERT INTO cached_answer (owner, asked, run_id, drop_us) VALUES (?, ?, ?, ?)
-ON CONFLICT (owner, asked) DO UPDATE SET run_id = excluded.run_id, drop_us = excluded.drop_us""",
-}
+KEEP = RowInsert(cached_answer, ["owner", "asked", "run_id", "drop_us"], update=["run_id", "drop_us"])
 
 
-async def _keep(connection: PostgresConnection, answers: Sequence[CachedAnswer]) -> list[None]:
-    newest = {(each.owner, each.asked): each for each in answers}
-    async with connection.transaction():
-        for _, each in sorted(newest.items()):  # no deadlock
-            await connection.execute(KEEP["postgresql"], each.owner, each.asked, each.run_id, each.drop_us)
+def _keep(connection: Connection, answers: Sequence[CachedAnswer]) -> list[None]:
+    newest = {(each.owner, each.asked): (each.run_id, each.drop_us) for each in answers}
+    KEEP.execute(connection, [(*key, *values) for key, values in sorted(newest.items())])  # no deadlock
     return [None] * len(answers)
 
 
-def _keep_sqlite(connection: sqlite3.Connection, answers: Sequence[CachedAnswer]) -> list[None]:
-    connection.executemany(
-        KEEP["sqlite"], [(each.owner, each.asked, each.run_id, each.drop_us) for each in answers]
-    )
-    return [None] * len(answers)
-
-
-KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache of answers", _keep, _keep_sqlite)
+KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache of answers", _keep)
+"""Store which run answers a request. Replaces an earlier entry."""

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import orjson
 
 from conductor.run.record import Account
-from serving.store.rows import now_us
+from serving.database.clock import now_us
 
 Json = dict[str, Any]
 MOST_ITEMS = 10_000

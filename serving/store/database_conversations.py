@@ -9,10 +9,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from conductor.run.record import Account
 from serving.accounts.replica_store import ReplicaStore
+from serving.database.clock import now_us
 from serving.database.schema import conversation as conversation_table
 from serving.database.schema import conversation_item
 from serving.store.conversations import Conversation
-from serving.store.rows import now_us
 
 Json = dict[str, Any]
 HELD, ITEM = conversation_table.c, conversation_item.c

@@ -6,9 +6,9 @@ from sqlalchemy import func, insert, select
 
 from conductor.errors import BadTask
 from serving.database.address import Address
+from serving.database.clock import now_us
 from serving.database.migrate import open_database
 from serving.database.schema import signing_secret
-from serving.store.rows import now_us
 from serving.store.suspended import ROTATE_S
 from serving.store.tool_ids import SECRET_BYTES
 
