@@ -1,1 +1,10 @@
 """Compare strategies for answering questions: question sets, graders, strategies and the report."""
+
+from conductor.errors import PodiumError
+
+HOW_TO_INSTALL = "In a checkout, run `make setup-learning`; elsewhere, pip install 'podium[evaluation]'."
+"""Remedy for messages about a missing package."""
+
+
+class EvaluationError(PodiumError):
+    """An evaluation cannot run as requested. The message names the field or file and the remedy."""

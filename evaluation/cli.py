@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conductor.errors import PodiumError
-from evaluation.errors import HOW_TO_INSTALL
+from evaluation import HOW_TO_INSTALL
 from evaluation.sources import SOURCES
 from evaluation.strategies import LEARNED, STRATEGIES, USUAL
 from program.options import count, number, seconds, seed, usd

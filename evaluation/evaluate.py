@@ -8,13 +8,12 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-from evaluation import report
+from evaluation import EvaluationError, report
 from evaluation.aggregate import comparisons, row
 from evaluation.backends import Caps, EvaluationBackend
 from evaluation.backends.in_process import InProcessBackend, with_conductor_at
 from evaluation.backends.over_http import HttpBackend
 from evaluation.console import Terminal
-from evaluation.errors import EvaluationError
 from evaluation.questions import Question
 from evaluation.results import ResultLog
 from evaluation.run import EvalConfig, Evaluation

@@ -8,7 +8,7 @@ from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Any
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 
 GZIP = b"\x1f\x8b"
 """First bytes of a gzip file (RFC 1952, section 2.3.1). The file's name does not matter."""

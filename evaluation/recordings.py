@@ -13,8 +13,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from evaluation import EvaluationError
 from evaluation.answer_extraction import ANSWER_FORM
-from evaluation.errors import EvaluationError
 from evaluation.json_lines import read_json_lines
 
 RIGHT = 0.99

@@ -14,7 +14,7 @@ import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 
 from conductor.errors import PodiumError
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.recordings import complete_models, read_recordings
 
 Price = Annotated[float, Field(ge=0, strict=True)]

@@ -14,7 +14,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.questions import Grade, Question
 

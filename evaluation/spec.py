@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 
 T = TypeVar("T")
 

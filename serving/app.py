@@ -11,12 +11,11 @@ from typing import Any
 import ray
 from ray.serve import Application
 
-from serving import edge
+from serving import edge, resolve_path
 from serving.clients import find_faults
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
-from serving.paths import resolve_path
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.faults import in_file
 from serving.settings.overrides import check_conductor_key
@@ -73,7 +72,7 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
         except SettingsError as exc:
             raise in_file(exc, path) from exc
     # The proxies of a Ray that starts later, as with `serve run`, receive no settings.
-    os.environ[edge.VARIABLE] = Policy.of(settings).model_dump_json()
+    os.environ[edge.VARIABLE] = HttpPolicy.of(settings).model_dump_json()
     owners = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     _check_vllm(owners, args["settings"])
     _check_local_adapters(settings)

@@ -17,7 +17,7 @@ from serving.settings.known_models import accepts_of
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
-from serving.settings.worker_price import price_of
+from serving.settings.worker_profile import price_of
 from serving.settings.workers import (
     API_SETTINGS,
     AnthropicSettings,
@@ -34,7 +34,7 @@ from serving.workers.patience import Patience
 from serving.workers.vllm import EngineClient, VllmWorker
 
 if TYPE_CHECKING:
-    from serving.workers.account import Account
+    from serving.workers.account import ProviderAccount
     from serving.workers.scripted import ScriptedReply
 
 Engines = Mapping[str, EngineClient]
@@ -137,13 +137,13 @@ def _scripted_reply(reply: ScriptedReplySettings) -> "ScriptedReply":
 
 def _account(
     worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]
-) -> "Account":
+) -> "ProviderAccount":
     """Return the provider account, with a placeholder for the key if none is set."""
-    from serving.workers.account import NO_KEY, Account
+    from serving.workers.account import NO_KEY, ProviderAccount
     from serving.workers.clouds import check_installed
 
     check_installed(worker)
-    return Account(
+    return ProviderAccount(
         name=worker.name,
         model=worker.model,
         api_key=read_key(worker, environment) or NO_KEY,

@@ -15,7 +15,7 @@ from conductor.model.messages import Image, Message, Part, Text
 from conductor.plan.instructions import Layout, instructions, role
 from conductor.plan.plan import Plan, Step
 from conductor.run.team import Team
-from serving.paths import ROOT
+from serving import ROOT
 from serving.pool import build_pool
 from serving.settings.overrides import settings_to_serve
 from serving.settings.workers import API_SETTINGS

@@ -14,9 +14,8 @@ from rich.console import Console
 from program.process import restore_interrupts
 from serving.settings.settings import SettingsError
 from training.config import Config, ModelConfig, load, parse
-from training.distributed import is_main_process, world_size
 from training.report import lines
-from training.run_dir import RunDir, write_error
+from training.run_dir import RunDir, is_main_process, world_size, write_error
 
 OUT = Path("build/training")
 
@@ -66,7 +65,7 @@ def is_slow_here(model: ModelConfig) -> bool:
     """Return whether the model computes in bfloat16 on a CPU without instructions for it."""
     import torch
 
-    from serving.cpu_types import computes_bfloat16
+    from serving.cpu_features import computes_bfloat16
 
     uses_it = model.mixed_precision or model.dtype == "bfloat16"
     return uses_it and not torch.cuda.is_available() and not computes_bfloat16()

@@ -8,7 +8,7 @@ import math
 import random
 from collections.abc import Sequence
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.questions import Question
 from evaluation.sources import load
 from evaluation.synthetic.operations import FAMILIES

@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.graders import GRADERS
 from evaluation.json_lines import read_json_lines
 from evaluation.questions import Question

@@ -21,9 +21,8 @@ def train_worker(arguments: dict[str, Any]) -> None:
 
     os.chdir(arguments["directory"])
     from training.config import parse
-    from training.distributed import is_main_process, world_size
     from training.run import TrainingRun
-    from training.run_dir import RunDir
+    from training.run_dir import RunDir, is_main_process, world_size
 
     run_dir = RunDir(Path(arguments["out"]), is_main=is_main_process())
     report = TrainingRun(parse(arguments["config"]), run_dir, world_size()).run()

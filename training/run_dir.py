@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import platform
 import stat
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import yaml
 from safetensors import SafetensorError
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.spec import Spec
 from serving.lora.adapters import FILES as ADAPTER_FILES
 from serving.settings.settings import SettingsError
@@ -175,3 +176,13 @@ def write_error(exc: BaseException) -> str | None:
     if isinstance(exc, RuntimeError) and ("PytorchStreamWriter" in message or "inline_container" in message):
         return "the disk is full, or the file size limit is reached"
     return message if isinstance(exc, SafetensorError) and "I/O error" in message else None
+
+
+def world_size() -> int:
+    """Return the number of processes that train together, one per device."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Return whether this is the first process, the only one that writes."""
+    return os.environ.get("RANK", "0") == "0"

@@ -3,9 +3,9 @@
 import random
 from collections.abc import Mapping, Sequence
 
+from evaluation import EvaluationError
 from evaluation.cards import CardMeasurement, can_write, measure_recorded, vary_card, write_card
 from evaluation.cards.settings_cards import match_workers
-from evaluation.errors import EvaluationError
 from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.config import Config

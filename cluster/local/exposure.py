@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from ipaddress import ip_address
 from pathlib import Path
 
+from serving import resolve_path
 from serving.accounts.directory import Directory
 from serving.database.address import Address, find_address
-from serving.paths import resolve_path
 from serving.settings.settings import SettingsError, load
 
 

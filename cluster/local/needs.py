@@ -14,7 +14,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from serving.paths import resolve_path
+from serving import resolve_path
 from serving.settings.overrides import check_conductor_key, settings_to_serve
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.workers import VllmSettings

@@ -81,8 +81,8 @@ def ready_text(server: Server, log: Path) -> str:
 
 def store_text(server: Server) -> str:
     """Return where runs and keys are stored, and how a settings file names another store."""
+    from serving import resolve_path
     from serving.database.address import find_address
-    from serving.paths import resolve_path
     from serving.settings.settings import load
 
     settings = load(resolve_path(Path(server.settings))).store

@@ -6,9 +6,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from conductor.errors import StoreUnavailable
+from serving import resolve_path
 from serving.database.address import find_address
 from serving.database.migrate import see_version
-from serving.paths import resolve_path
 from serving.settings.settings import load
 
 

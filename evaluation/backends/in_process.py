@@ -13,8 +13,8 @@ from conductor.plan.plan import Plan
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run
 from conductor.run.task import Task
+from evaluation import EvaluationError
 from evaluation.backends import Caps
-from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome, outcome_of
 from evaluation.questions import Question
 from serving.pool import Pool, build_pool

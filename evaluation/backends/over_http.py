@@ -11,8 +11,8 @@ import openai
 
 from conductor.model.usage import Price
 from conductor.plan.plan import Plan
+from evaluation import EvaluationError
 from evaluation.backends import Caps
-from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome, step_line
 from evaluation.questions import Question
 

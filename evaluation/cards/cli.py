@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conductor.errors import PodiumError
+from evaluation import EvaluationError
 from evaluation.cards.measurement import (
     MIN_QUESTIONS,
     CardMeasurement,
@@ -21,7 +22,6 @@ from evaluation.cards.measurement import (
     measure_results,
 )
 from evaluation.cards.wording import can_write
-from evaluation.errors import EvaluationError
 from evaluation.recordings import TRAIN_SHARE
 from evaluation.results import read_results
 from evaluation.spec import share

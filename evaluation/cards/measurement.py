@@ -11,8 +11,8 @@ from decimal import Decimal
 from functools import lru_cache
 
 from conductor.model.usage import total
+from evaluation import EvaluationError
 from evaluation.cards.families import kind_of
-from evaluation.errors import EvaluationError
 from evaluation.recordings import RIGHT, TRAIN_SHARE, side_of
 from evaluation.results import TRANSIENT, Result
 from evaluation.sources.recorded import select

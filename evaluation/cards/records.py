@@ -16,8 +16,8 @@ from typing import Annotated, Any
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from conductor.model.usage import MOST_TOKENS
+from evaluation import EvaluationError
 from evaluation.cards.measurement import CardMeasurement, mean_cost
-from evaluation.errors import EvaluationError
 from evaluation.json_lines import read_json_lines
 from evaluation.results import MOST_USD
 

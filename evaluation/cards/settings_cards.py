@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 
 from conductor.plan.prompts import WORKER
+from evaluation import EvaluationError
 from evaluation.cards.measurement import CardMeasurement, combine
 from evaluation.cards.wording import can_write, write_card
-from evaluation.errors import EvaluationError
-from serving.settings.context_tokens import context_tokens_of
 from serving.settings.settings import Settings
-from serving.settings.worker_price import price_of
+from serving.settings.worker_profile import context_tokens_of, price_of
 from serving.settings.workers import PythonSettings, ScriptedSettings, WorkerSettings
 
 REPLAY = "evaluation.workers.replay:Replay"

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from evaluation.errors import HOW_TO_INSTALL, EvaluationError
+from evaluation import HOW_TO_INSTALL, EvaluationError
 
 Floats = npt.NDArray[np.float64]
 CHARS = 2_000

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import Protocol
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.questions import Question
 from evaluation.spec import Spec
 

@@ -9,7 +9,7 @@ refuses, and by which rule.
 from pathlib import Path
 from typing import Any
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.json_lines import read_json_lines
 from evaluation.questions import Question
 from evaluation.spec import Spec

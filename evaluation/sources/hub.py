@@ -7,7 +7,7 @@ Only this module imports `datasets`. Options name the fields as for `jsonl`.
 
 from typing import Any
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.questions import Question
 from evaluation.sources.rows import FIELDS, questions_from_rows
 from evaluation.spec import Spec

@@ -6,7 +6,7 @@ replaces the sentence that asks for `<answer>` tags; an empty one leaves it out.
 
 from pathlib import Path
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.json_lines import read_json_lines
 from evaluation.questions import Question
 from evaluation.sources.rows import FIELDS, questions_from_rows

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 from typing import Any
 
+from evaluation import HOW_TO_INSTALL, EvaluationError
 from evaluation.answer_extraction import ANSWER_FORM
-from evaluation.errors import HOW_TO_INSTALL, EvaluationError
 from evaluation.questions import Question
 from evaluation.spec import Spec
 

@@ -15,8 +15,8 @@ The grader takes the text between `<answer>` tags and requires 0.99 (`evaluation
 
 from decimal import localcontext
 
+from evaluation import HOW_TO_INSTALL, EvaluationError
 from evaluation.answer_extraction import ANSWER_FORM
-from evaluation.errors import HOW_TO_INSTALL, EvaluationError
 from evaluation.questions import Question
 from evaluation.spec import Spec
 

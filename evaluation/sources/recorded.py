@@ -7,7 +7,7 @@ leaves out longer questions.
 
 import sys
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.questions import Question
 from evaluation.recordings import TRAIN_SHARE, RecordedQuestion, read_recordings, side_of
 from evaluation.spec import Spec, share

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from typing import Any, cast
 
+from evaluation import EvaluationError
 from evaluation.answer_extraction import ANSWER_FORM
-from evaluation.errors import EvaluationError
 from evaluation.questions import Question
 from evaluation.spec import Spec
 

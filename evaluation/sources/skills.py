@@ -1,6 +1,6 @@
 """The synthetic skills (`evaluation.synthetic`) as a question source. Reports mark them as synthetic."""
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.questions import Question
 from evaluation.spec import Spec
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from importlib import import_module
 
+from evaluation import EvaluationError
 from evaluation.backends import EvaluationBackend
-from evaluation.errors import EvaluationError
 from evaluation.spec import Spec
 from evaluation.strategies.base import OpenBackend, Setup, Strategy, StrategyFactory
 

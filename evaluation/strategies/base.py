@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from conductor.plan.plan import Plan, Step
+from evaluation import EvaluationError
 from evaluation.backends import Caps, EvaluationBackend
-from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.questions import Grade, Question
 from evaluation.results import Result

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.graders import grade
 from evaluation.outcome import RunOutcome, combine
 from evaluation.questions import Question

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.questions import Grade, Question
 from evaluation.results import Result

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from evaluation import EvaluationError
 from evaluation.backends import EvaluationBackend
-from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.questions import Question
 from evaluation.results import TRANSIENT

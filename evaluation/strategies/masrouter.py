@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from conductor.plan.plan import Plan, Step
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.questions import Question
 from evaluation.results import Result
 from evaluation.routing.cascade import Cascade, TeamChoice

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.errors import EvaluationError
+from evaluation import EvaluationError
 from evaluation.questions import Question
 from evaluation.routing import factorisation, logistic
 from evaluation.spec import Spec, share

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from conductor.model.usage import Usage
+from evaluation import EvaluationError
 from evaluation.backends import EvaluationBackend
-from evaluation.errors import EvaluationError
 from evaluation.questions import Question
 from evaluation.spec import Spec
 from evaluation.strategies.base import (

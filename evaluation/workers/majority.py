@@ -17,7 +17,7 @@ from conductor.model.reply import Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import read_assignment
 from evaluation.answer_extraction import answer_tag
-from evaluation.workers.text_reply import text_reply
+from evaluation.workers.replay import text_reply
 
 
 class Majority:

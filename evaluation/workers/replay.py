@@ -8,17 +8,17 @@ other steps, because no answer to such a prompt was recorded. Tokens are unknown
 settings declare per call.
 """
 
+from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager
 from decimal import Decimal, InvalidOperation
 
 from conductor.errors import WorkerRefused
 from conductor.model.call import Call
-from conductor.model.reply import Reply, open_reply
-from conductor.model.usage import Price
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import Price, Usage
+from evaluation import EvaluationError
 from evaluation.answer_extraction import ANSWER_FORM
-from evaluation.errors import EvaluationError
 from evaluation.recordings import key_of, read_recordings
-from evaluation.workers.text_reply import text_reply
 
 NO_ANSWER = "(The recorded model gave no answer.)"
 
@@ -84,3 +84,11 @@ class Replay:
                 worker=self.name,
             )
         return question.models[self._model].a
+
+
+async def text_reply(
+    text: str, model: str, usage: Usage | None = None, cost_usd: Decimal | None = None
+) -> AsyncGenerator[Delta]:
+    """Yield the whole text of a worker that is a program as one delta, then the end."""
+    yield Delta(text, model=model)
+    yield Delta(finish=FinishReason.STOP, usage=usage, cost_usd=cost_usd, model=model)

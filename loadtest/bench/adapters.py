@@ -44,7 +44,7 @@ TOKEN = Path.home() / ".ray" / "auth_token"
 
 
 @dataclass(frozen=True, slots=True)
-class TimedAnswer:
+class AdapterAnswer:
     """One request, by the client's clock. `text` is None if the stream broke."""
 
     asked_s: float
@@ -61,12 +61,12 @@ class Switch:
     asked_s: float
     done_s: float
 
-    def overlaps(self, answer: TimedAnswer) -> bool:
+    def overlaps(self, answer: AdapterAnswer) -> bool:
         """Return whether the request waited for its first token during the switch."""
         return answer.asked_s < self.done_s and self.asked_s < answer.first_s
 
 
-def may_say(answer: TimedAnswer, switches: Sequence[Switch]) -> set[str]:
+def may_say(answer: AdapterAnswer, switches: Sequence[Switch]) -> set[str]:
     """Return the words of the adapters that may answer: the one in use at the request, and those switched to
     meanwhile.
     """
@@ -75,16 +75,16 @@ def may_say(answer: TimedAnswer, switches: Sequence[Switch]) -> set[str]:
     return {done[-1] if done else switches[0].before, *during}
 
 
-def wrong(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[TimedAnswer]:
+def wrong(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[AdapterAnswer]:
     """Return complete answers that are not a single word of an allowed adapter."""
 
-    def is_wrong(answer: TimedAnswer, text: str) -> bool:
+    def is_wrong(answer: AdapterAnswer, text: str) -> bool:
         return len(words := set(text.split())) != 1 or not words <= may_say(answer, switches)
 
     return [answer for answer in answers if answer.text is not None and is_wrong(answer, answer.text)]
 
 
-def figures(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[Figure]:
+def figures(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[Figure]:
     """Compute the figures from all requests and switches."""
     complete = [answer for answer in answers if answer.text is not None]
     during_ms: list[float] = []
@@ -104,9 +104,9 @@ def figures(answers: Sequence[TimedAnswer], switches: Sequence[Switch]) -> list[
 
 async def load_while(
     client: BenchClient, worker: str, switch: Callable[[], Awaitable[list[Switch]]], tick: Callable[[], None]
-) -> tuple[list[TimedAnswer], list[Switch]]:
+) -> tuple[list[AdapterAnswer], list[Switch]]:
     """Keep `STREAMS` streams running while `switch` runs, and `BETWEEN_S` before and after it."""
-    answers: list[TimedAnswer] = []
+    answers: list[AdapterAnswer] = []
     numbers = itertools.count()
 
     async def ask(_: int) -> None:
@@ -114,9 +114,9 @@ async def load_while(
         try:
             result, _sent_s = await client.stream(chat(worker, question=question, max_tokens=TOKENS))
             first_s = asked_s + (result.first_token_ms or 0.0) / 1000
-            answers.append(TimedAnswer(asked_s, first_s, result.text))
+            answers.append(AdapterAnswer(asked_s, first_s, result.text))
         except REQUEST_ERRORS:
-            answers.append(TimedAnswer(asked_s, time.monotonic(), None))
+            answers.append(AdapterAnswer(asked_s, time.monotonic(), None))
         tick()
 
     async with keep_asking(ask, STREAMS):

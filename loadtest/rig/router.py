@@ -32,7 +32,7 @@ from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.database.address import parse_address
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.garbage import trim_when_idle, tune_garbage_collection
@@ -80,7 +80,7 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
     service.store.start()
     batches.start()
     api = build_api(service, directory=directory if has_keys else None, work=batches)
-    policy = Policy.of(checked)
+    policy = HttpPolicy.of(checked)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     config = uvicorn.Config(
         api,

@@ -26,7 +26,7 @@ REQUEST_ERRORS = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.Li
 Flood = Callable[[], Iterable[bytes]]
 
 
-class RejectedError(OSError):
+class AttackFailedError(OSError):
     """The server rejected a request that the attack needs. During the attack it counts as one more failed
     request.
     """
@@ -142,7 +142,7 @@ class Attack:
         """
         status, answer = await self.ask(request)
         if status >= 300:
-            raise RejectedError(f"{status} {answer}")
+            raise AttackFailedError(f"{status} {answer}")
         return answer
 
     async def send(self, pieces: Iterable[bytes]) -> int:

@@ -22,8 +22,8 @@ from loadtest.rig import RigError
 from loadtest.rig.ray_server import BUILD
 from loadtest.siege.attack import Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
-from loadtest.siege.servers import OLDER_NAMES, PATHS, Target, memory_bytes, serve, text
-from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, SiegeResult, Watch
+from loadtest.siege.servers import OLDER_NAMES, PATHS, AttackTarget, memory_bytes, serve, text
+from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, OrdinaryClients, SiegeResult
 from program.process import allow_open_files, machine, restore_interrupts
 
 NO_ATTACK = "nothing"
@@ -88,7 +88,7 @@ class Attacker:
 
 
 @asynccontextmanager
-async def attacker(case: Case, target: Target, count: int) -> AsyncGenerator[Attacker]:
+async def attacker(case: Case, target: AttackTarget, count: int) -> AsyncGenerator[Attacker]:
     """Start and prepare an attacker process inside the block. Its errors go to
     build/bench/siege-attack.log.
     """
@@ -130,7 +130,7 @@ async def attacker(case: Case, target: Target, count: int) -> AsyncGenerator[Att
 
 async def besiege(
     case: Case,
-    target: Target,
+    target: AttackTarget,
     count: int,
     duration_s: float,
     streams: int = STREAMS,
@@ -153,7 +153,7 @@ async def besiege(
                 breaches.append(f"The attack was stopped because the server used {now / 1e9:.1f} GB.")
                 running.kill()
 
-        watch = Watch(target.url, text(duration_s), streams, target.keys.get("ordinary", ""), look)
+        watch = OrdinaryClients(target.url, text(duration_s), streams, target.keys.get("ordinary", ""), look)
         has_begun = asyncio.Event()
         watching = asyncio.create_task(watch.run(has_begun))
         try:
@@ -236,9 +236,9 @@ class Servers:
 
     def __init__(self, duration_s: float) -> None:
         self._duration_s, self._stack, self._path = duration_s, AsyncExitStack(), ""
-        self._target: Target | None = None
+        self._target: AttackTarget | None = None
 
-    async def target(self, path: str) -> Target:
+    async def target(self, path: str) -> AttackTarget:
         """Return the running server of `path`, starting it if needed."""
         if self._target is None or self._path != path:
             await self.stop()

@@ -274,7 +274,7 @@ async def connect(attack: Attack) -> Rows:
 
 
 @dataclass(frozen=True)
-class Row:
+class SiegeRow:
     """One row of the table.
 
     Args:
@@ -293,33 +293,33 @@ class Row:
 KEYS, STORE, PROVIDER = frozenset({"keys"}), frozenset({"keys", "store"}), frozenset({"keys", "provider"})
 SEVERAL = (1, 8)
 ROWS = {
-    "idle": Row(idle, 5000, SEVERAL),
-    "unfinished": Row(unfinished, 5000, SEVERAL),
-    "headers": Row(headers, 4, SEVERAL),
-    "prompts": Row(prompts, 5, SEVERAL),
-    "event_streams": Row(event_streams, 4096, needs=KEYS),
-    "trailers": Row(trailers, 4),
-    "endless_trailer": Row(endless_trailer, 2),
-    "trailer_credentials": Row(trailer_credentials, 4, needs=KEYS),
-    "http2": Row(http2, 500),
-    "newlines": Row(newlines, 5, needs=KEYS),
-    "long_lines": Row(long_lines, 5, needs=KEYS),
-    "personal_chats": Row(personal_chats, 12, needs=KEYS),
-    "openapi": Row(openapi, 100, needs=KEYS),
-    "lists": Row(lists, 100, needs=KEYS),
-    "large_counts": Row(large_counts, 60, needs=KEYS),
-    "large_records": Row(large_records, 250, needs=KEYS),
-    "unread_downloads": Row(unread_downloads, 1200, needs=KEYS),
-    "unread_runs": Row(unread_runs, 100, needs=KEYS),
-    "get_bodies": Row(get_bodies, 3, needs=KEYS),
-    "store_away": Row(store_away, 6, needs=STORE),
-    "request_ids": Row(request_ids, 20),
-    "blank_events": Row(blank_events, 1, needs=PROVIDER),
-    "unknown_events": Row(unknown_events, 1, needs=PROVIDER),
-    "small_chunks": Row(small_chunks, 20),
-    "connect": Row(connect, 20),
+    "idle": SiegeRow(idle, 5000, SEVERAL),
+    "unfinished": SiegeRow(unfinished, 5000, SEVERAL),
+    "headers": SiegeRow(headers, 4, SEVERAL),
+    "prompts": SiegeRow(prompts, 5, SEVERAL),
+    "event_streams": SiegeRow(event_streams, 4096, needs=KEYS),
+    "trailers": SiegeRow(trailers, 4),
+    "endless_trailer": SiegeRow(endless_trailer, 2),
+    "trailer_credentials": SiegeRow(trailer_credentials, 4, needs=KEYS),
+    "http2": SiegeRow(http2, 500),
+    "newlines": SiegeRow(newlines, 5, needs=KEYS),
+    "long_lines": SiegeRow(long_lines, 5, needs=KEYS),
+    "personal_chats": SiegeRow(personal_chats, 12, needs=KEYS),
+    "openapi": SiegeRow(openapi, 100, needs=KEYS),
+    "lists": SiegeRow(lists, 100, needs=KEYS),
+    "large_counts": SiegeRow(large_counts, 60, needs=KEYS),
+    "large_records": SiegeRow(large_records, 250, needs=KEYS),
+    "unread_downloads": SiegeRow(unread_downloads, 1200, needs=KEYS),
+    "unread_runs": SiegeRow(unread_runs, 100, needs=KEYS),
+    "get_bodies": SiegeRow(get_bodies, 3, needs=KEYS),
+    "store_away": SiegeRow(store_away, 6, needs=STORE),
+    "request_ids": SiegeRow(request_ids, 20),
+    "blank_events": SiegeRow(blank_events, 1, needs=PROVIDER),
+    "unknown_events": SiegeRow(unknown_events, 1, needs=PROVIDER),
+    "small_chunks": SiegeRow(small_chunks, 20),
+    "connect": SiegeRow(connect, 20),
 }
-EXTRA_ROWS = {"large_unfinished": Row(large_unfinished, 5000, SEVERAL)}
+EXTRA_ROWS = {"large_unfinished": SiegeRow(large_unfinished, 5000, SEVERAL)}
 """Attacks that the server is known not to withstand. They run only by name."""
 
 

@@ -42,7 +42,7 @@ KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
 
 
 @dataclass(frozen=True)
-class Target:
+class AttackTarget:
     """Running server.
 
     Args:
@@ -72,7 +72,7 @@ def settings_text(duration_s: float, upstream_port: int = 1) -> str:
 
 
 @asynccontextmanager
-async def serve(path: str, duration_s: float) -> AsyncGenerator[Target]:
+async def serve(path: str, duration_s: float) -> AsyncGenerator[AttackTarget]:
     """Run a warmed-up server on one of `PATHS`, with keys, inside the block.
 
     Raises:
@@ -88,7 +88,7 @@ async def serve(path: str, duration_s: float) -> AsyncGenerator[Target]:
         async with run(path, settings, store) as (url, find_processes):
             keys = await _make_keys(url, admin)
             await _warm_up(url, keys["ordinary"])
-            yield Target(url, find_processes, keys, str(store), upstream_port)
+            yield AttackTarget(url, find_processes, keys, str(store), upstream_port)
 
 
 @asynccontextmanager

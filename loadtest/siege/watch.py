@@ -84,7 +84,7 @@ class Memory:
     again_mb: float = 0.0
 
 
-class Watch:
+class OrdinaryClients:
     """Ordinary clients of one server, from the loopback's first address.
 
     Args:

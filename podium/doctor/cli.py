@@ -188,7 +188,7 @@ def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict
 
 def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
     """Load the settings. The case is None if they cannot be used."""
-    from serving.paths import resolve_path
+    from serving import resolve_path
     from serving.settings.overrides import settings_to_serve
     from serving.settings.settings import SettingsError
 

@@ -144,7 +144,7 @@ def _engines(case: ServerCase) -> Iterable[VllmSettings]:
 
 def _engine_bytes(engine: VllmSettings) -> int:
     """Estimate the main memory of an engine's minimum replicas. With a GPU, the cache is in GPU memory."""
-    from serving.paths import resolve_path
+    from serving import resolve_path
 
     weights = sum(file.stat().st_size for file in resolve_path(Path(engine.model)).glob("*.safetensors"))
     cache_gib = 0.0 if engine.scale.gpus else _number(engine.scale.env.get("VLLM_CPU_KVCACHE_SPACE"))

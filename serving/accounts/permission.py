@@ -94,14 +94,14 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
     )
 
 
-class UnknownName(NamedTuple):
+class UnknownPolicyName(NamedTuple):
     """Name in a policy that the settings do not contain. The policy then lacks its intended effect."""
 
     field: str
     message: str
 
 
-def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[UnknownName]:
+def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[UnknownPolicyName]:
     """Yield each name in `policy` that does not exist in `settings`."""
     workers = [worker.name for worker in settings.workers]
     places = [place for worker in settings.workers for place in places_reached(worker)]
@@ -117,7 +117,7 @@ def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[Unknown
         for name in sorted(set(getattr(policy, field) or ()) - set(listed)):
             there = f" Known: {', '.join(listed[:MOST_LISTED])}." if listed else ""
             message = f"{field}: there is no {kind} {quote(name)}.{did_you_mean(name, listed)}{there}"
-            yield UnknownName(field, message)
+            yield UnknownPolicyName(field, message)
 
 
 def check_names(policy: AccountPolicy, settings: Settings) -> None:

@@ -85,7 +85,7 @@ class Windows(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
+class RateLimit:
     """Limit of a key or a team.
 
     Args:
@@ -110,7 +110,7 @@ class Rate:
 class Level:
     """Remaining part of a limit, and the seconds until it is completely unused again."""
 
-    rate: Rate
+    rate: RateLimit
     remaining: int
     reset_s: float
 
@@ -128,7 +128,7 @@ class RateReservation:
     """
 
     levels: tuple[Level, ...] = ()
-    tokens: dict[Rate, int] = field(default_factory=dict[Rate, int])
+    tokens: dict[RateLimit, int] = field(default_factory=dict[RateLimit, int])
     at_s: float = 0.0
     refusal: RateLimited | None = None
     is_owned: bool = False
@@ -153,9 +153,9 @@ NO_RATES = RateReservation()
 """Reservation of a request without limits."""
 
 
-def rates_of(account: Account, policies: Policies) -> list[Rate]:
+def rates_of(account: Account, policies: Policies) -> list[RateLimit]:
     """Return the limits of an account."""
-    rates: list[Rate] = []
+    rates: list[RateLimit] = []
     for whose, subject, policy in (
         ("key", key_subject(account.key_id), policies.key),
         ("team", team_subject(account.team_id), policies.team),
@@ -164,7 +164,7 @@ def rates_of(account: Account, policies: Policies) -> list[Rate]:
             ("requests", policy.requests_per_minute),
             ("tokens", policy.tokens_per_minute),
         )
-        rates += [Rate(whose, subject, kind, limit) for kind, limit in limits if limit is not None]
+        rates += [RateLimit(whose, subject, kind, limit) for kind, limit in limits if limit is not None]
     return rates
 
 
@@ -209,12 +209,12 @@ def check_possible(
             )
 
 
-def _amounts(tokens_of_answers: Iterable[int], rate: Rate) -> list[int]:
+def _amounts(tokens_of_answers: Iterable[int], rate: RateLimit) -> list[int]:
     """Return the amount that each answer initially counts for in a limit."""
     return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in tokens_of_answers]
 
 
-class Rates:
+class RateCounter:
     """Counter of requests and tokens. It must be closed.
 
     Args:
@@ -240,7 +240,7 @@ class Rates:
         rates = rates_of(account, policies)
         if not rates:
             return NO_RATES
-        taken: dict[Rate, int] = {}
+        taken: dict[RateLimit, int] = {}
         for rate in rates:
             (amount,) = _amounts([tokens], rate)
             if not await self._count(rate, amount, rate.limit):
@@ -271,32 +271,32 @@ class Rates:
             connection: Any = cast(Any, self._windows).bridge.get_connection()
             await connection.aclose()
 
-    async def _give_back(self, taken: dict[Rate, int]) -> None:
+    async def _give_back(self, taken: dict[RateLimit, int]) -> None:
         for rate, amount in taken.items():
             _, _, count, _ = await self._window(rate)
             if count > 0:
                 await self._count(rate, -min(amount, count), NO_LIMIT)
 
-    async def _count(self, rate: Rate, amount: int, limit: int) -> bool:
+    async def _count(self, rate: RateLimit, amount: int, limit: int) -> bool:
         return await self._ask(
             lambda windows: windows.acquire_sliding_window_entry(rate.key, limit, MINUTE_S, amount), True
         )
 
-    async def _levels(self, rates: Iterable[Rate]) -> tuple[Level, ...]:
+    async def _levels(self, rates: Iterable[RateLimit]) -> tuple[Level, ...]:
         return tuple([await self._level(rate) for rate in rates])
 
-    async def _level(self, rate: Rate) -> Level:
+    async def _level(self, rate: RateLimit) -> Level:
         window = await self._window(rate)
         before, before_s, count, count_s = window
         left = rate.limit - math.floor(before * before_s / MINUTE_S + count)
         return Level(rate, max(0, left), count_s if count else before_s if before else 0.0)
 
-    async def _window(self, rate: Rate) -> tuple[int, float, int, float]:
+    async def _window(self, rate: RateLimit) -> tuple[int, float, int, float]:
         return await self._ask(
             lambda windows: windows.get_sliding_window(rate.key, MINUTE_S), (0, 0.0, 0, 0.0)
         )
 
-    async def _refusal(self, rate: Rate, amount: int) -> RateLimited:
+    async def _refusal(self, rate: RateLimit, amount: int) -> RateLimited:
         wait_s = wait_until(await self._window(rate), rate.limit, amount)
         message = (
             f"The {rate.whose} has reached its limit of {rate.limit:,} {rate.kind} per minute. Retry in "

@@ -20,7 +20,7 @@ from serving.accounts.directory import MOST_LISTED, Directory
 from serving.accounts.permission import check_names
 from serving.accounts.rates import key_subject, team_subject
 from serving.api.admin_schema import (
-    Budget,
+    BudgetBody,
     BudgetChange,
     Error,
     Key,
@@ -28,10 +28,10 @@ from serving.api.admin_schema import (
     KeyWithSecret,
     NewKey,
     NewTeam,
-    Policy,
+    PolicyBody,
     Reloaded,
     Rotation,
-    Team,
+    TeamBody,
     TeamChange,
     Teams,
 )
@@ -74,25 +74,25 @@ router = APIRouter(
 
 
 @router.post("/teams", status_code=201, responses={400: BAD})
-async def create_team(request: Request, caller: Admin, body: NewTeam) -> Team:
+async def create_team(request: Request, caller: Admin, body: NewTeam) -> TeamBody:
     """Create a team. Its keys can see each other's runs, but no runs of other teams."""
     team = await _directory(request).create_team(body.name)
     _note(request, caller, "team created", team_id=team.id)
-    return Team.of(team)
+    return TeamBody.of(team)
 
 
 @router.get("/teams")
 async def list_teams(request: Request) -> Teams:
     """List teams, oldest first. If there are more than 1,000, only the newest are listed."""
-    return Teams(data=[Team.of(team) for team in await _directory(request).teams()])
+    return Teams(data=[TeamBody.of(team) for team in await _directory(request).teams()])
 
 
 @router.post("/teams/{id}", responses={404: ABSENT})
-async def change_team(request: Request, caller: Admin, id: str, body: TeamChange) -> Team:
+async def change_team(request: Request, caller: Admin, id: str, body: TeamChange) -> TeamBody:
     """Enable or disable a team. The keys of a disabled team are rejected."""
     changed = await _directory(request).switch_team(id, on=body.enabled)
     _note(request, caller, "team enabled or disabled", team_id=changed.id, enabled=body.enabled)
-    return Team.of(changed)
+    return TeamBody.of(changed)
 
 
 @router.post("/keys", status_code=201, responses={400: BAD, 404: ABSENT})
@@ -143,14 +143,14 @@ async def rotate_key(request: Request, caller: Admin, id: str, body: Rotation) -
 
 
 @router.get("/teams/{id}/budget", responses={404: ABSENT})
-async def get_team_budget(request: Request, id: str) -> Budget:
+async def get_team_budget(request: Request, id: str) -> BudgetBody:
     """Return the budget of a team, for all its keys together."""
     team = await _directory(request).team(id)
-    return Budget.of(team.id, await _directory(request).budget(team_subject(team.id)))
+    return BudgetBody.of(team.id, await _directory(request).budget(team_subject(team.id)))
 
 
 @router.post("/teams/{id}/budget", responses={404: ABSENT})
-async def set_team_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> Budget:
+async def set_team_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> BudgetBody:
     """Limit what all keys of a team together may spend. A call that could cost more than what is left is
     rejected.
     """
@@ -161,14 +161,14 @@ async def set_team_budget(request: Request, caller: Admin, id: str, body: Budget
 
 
 @router.get("/keys/{id}/budget", responses={404: ABSENT})
-async def get_key_budget(request: Request, id: str) -> Budget:
+async def get_key_budget(request: Request, id: str) -> BudgetBody:
     """Return the budget of a key."""
     key = await _directory(request).key(id)
-    return Budget.of(key.id, await _directory(request).budget(key_subject(key.id)))
+    return BudgetBody.of(key.id, await _directory(request).budget(key_subject(key.id)))
 
 
 @router.post("/keys/{id}/budget", responses={404: ABSENT})
-async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> Budget:
+async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetChange) -> BudgetBody:
     """Limit what a key may spend, in addition to the budget of its team. The limit stays when the key is
     rotated.
     """
@@ -179,13 +179,13 @@ async def set_key_budget(request: Request, caller: Admin, id: str, body: BudgetC
 
 
 @router.get("/teams/{id}/policy", responses={404: ABSENT})
-async def get_team_policy(request: Request, id: str) -> Policy:
+async def get_team_policy(request: Request, id: str) -> PolicyBody:
     """Return the policy of a team, which applies to all its keys."""
-    return Policy.of(await _directory(request).team(id))
+    return PolicyBody.of(await _directory(request).team(id))
 
 
 @router.post("/teams/{id}/policy", responses={400: BAD, 404: ABSENT})
-async def set_team_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
+async def set_team_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> PolicyBody:
     """Change the policy of a team. Only the fields in the request change; null or the default removes a
     limit.
 
@@ -194,22 +194,22 @@ async def set_team_policy(request: Request, caller: Admin, id: str, body: Accoun
     check_names(body, _service(request).pool.written)
     changed = await _directory(request).change_team_policy(id, body)
     _note(request, caller, "team policy set", team_id=changed.id, policy=changed.policy.stated())
-    return Policy.of(changed)
+    return PolicyBody.of(changed)
 
 
 @router.get("/keys/{id}/policy", responses={404: ABSENT})
-async def get_key_policy(request: Request, id: str) -> Policy:
+async def get_key_policy(request: Request, id: str) -> PolicyBody:
     """Return the policy of a key."""
-    return Policy.of(await _directory(request).key(id))
+    return PolicyBody.of(await _directory(request).key(id))
 
 
 @router.post("/keys/{id}/policy", responses={400: BAD, 404: ABSENT})
-async def set_key_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> Policy:
+async def set_key_policy(request: Request, caller: Admin, id: str, body: AccountPolicy) -> PolicyBody:
     """Change the policy of a key. It can only restrict what the policy of the key's team allows."""
     check_names(body, _service(request).pool.written)
     changed = await _directory(request).change_key_policy(id, body)
     _note(request, caller, "key policy set", set_key_id=changed.id, policy=changed.policy.stated())
-    return Policy.of(changed)
+    return PolicyBody.of(changed)
 
 
 @router.post("/reload", responses={400: BAD})

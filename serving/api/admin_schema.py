@@ -82,7 +82,7 @@ class Rotation(_Body):
     )
 
 
-class Team(_Body):
+class TeamBody(_Body):
     """Team of API keys."""
 
     object: Literal["team"] = "team"
@@ -105,7 +105,7 @@ class Key(_Body):
     name: str
     hint: str = Field(description="Last characters of the secret.")
     scopes: list[Scope]
-    team: Team | None = Field(description="Team of the key. null: the key has no team.")
+    team: TeamBody | None = Field(description="Team of the key. null: the key has no team.")
     state: KeyState = Field(
         description="State of the key. Only an `active` key is accepted. `team off`: its team is not enabled."
     )
@@ -132,7 +132,7 @@ class KeyWithSecret(Key):
         return cls(**_fields(key), secret=secret)
 
 
-class Window(_Body):
+class WindowBody(_Body):
     """Budget of the current day or month (UTC). Dollar amounts are exact decimal strings."""
 
     limit_usd: Decimal | None = Field(description="Most that may be spent in the window. null: no limit.")
@@ -148,18 +148,18 @@ class Window(_Body):
         return cls(**{name: getattr(spending, name) for name in names})
 
 
-class Budget(_Body):
+class BudgetBody(_Body):
     """Budgets of a key or a team, with what is spent."""
 
     object: Literal["budget"] = "budget"
     id: str = Field(description="Id of the key or the team.")
-    day: Window
-    month: Window
+    day: WindowBody
+    month: WindowBody
 
     @classmethod
     def of(cls, id: str, windows: Iterable[Spending]) -> Self:
         """Return the response for the current windows of the key or team `id`."""
-        by_period = {each.period: Window.of(each) for each in windows}
+        by_period = {each.period: WindowBody.of(each) for each in windows}
         return cls(id=id, day=by_period["day"], month=by_period["month"])
 
 
@@ -170,8 +170,8 @@ class OwnBudget(_Body):
     left_usd: Decimal | None = Field(
         description="Dollars left in the tightest budget. null: there is no limit."
     )
-    key: Budget | None = Field(description="Budget of the key. null: the server needs no key.")
-    team: Budget | None = Field(
+    key: BudgetBody | None = Field(description="Budget of the key. null: the server needs no key.")
+    team: BudgetBody | None = Field(
         description="Budget of the team, for all its keys together. null: the key has no team."
     )
 
@@ -192,7 +192,7 @@ class BudgetChange(_Body):
         return {period: limit for period, limit in limits.items() if f"{period}_usd" in self.model_fields_set}
 
 
-class Policy(_Body):
+class PolicyBody(_Body):
     """Policy of a team or a key. A field that is not set in `policy` limits nothing."""
 
     object: Literal["policy"] = "policy"
@@ -213,7 +213,7 @@ class Teams(_Body):
     """Teams, oldest first."""
 
     object: Literal["list"] = "list"
-    data: list[Team]
+    data: list[TeamBody]
 
 
 class Keys(_Body):
@@ -246,7 +246,7 @@ def _fields(key: KeyInfo) -> dict[str, Any]:
         "name": key.name,
         "hint": key.hint,
         "scopes": [scope for scope in Scope if scope in key.scopes],
-        "team": Team.of(key.team) if key.team else None,
+        "team": TeamBody.of(key.team) if key.team else None,
         "state": key.state(now_us),
         "created_at": _time(key.made_us),
         "expires_at": _time(key.expires_us) if key.expires_us is not None else None,

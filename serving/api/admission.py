@@ -19,7 +19,7 @@ from conductor.errors import Overloaded
 from conductor.model.terms import Priority
 from conductor.run.record import Account
 from serving.accounts.caller import Scope as KeyScope
-from serving.api.access import RUN, UPLOAD, Access, Cost, Who
+from serving.api.access import RUN, UPLOAD, Cost, RouteAccess, Who
 from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
 from serving.dispatch.fair_queue import FairQueue
@@ -35,7 +35,7 @@ TURN_S = 1.0
 """
 CHANGES = 4
 """Divisor of `limits.max_reads`: a quarter as many changes as reads may be open."""
-Rows = dict[str, tuple[Access, KeyScope | None]]
+Rows = dict[str, tuple[RouteAccess, KeyScope | None]]
 """By method: row of the table, and the scope that a key needs. None if any key is enough or none is needed.
 """
 ANONYMOUS = Account("-")
@@ -50,7 +50,7 @@ class Admission:
         table: access to all routes; see `access_table`.
     """
 
-    def __init__(self, service: Service, table: Mapping[str, Access]) -> None:
+    def __init__(self, service: Service, table: Mapping[str, RouteAccess]) -> None:
         def most_reads() -> int:
             return service.pool.settings.limits.max_reads
 
@@ -87,7 +87,9 @@ class Admission:
         return guarded
 
     @asynccontextmanager
-    async def admit(self, access: Access, account: Account, n_body_bytes: int = 0) -> AsyncGenerator["Lease"]:
+    async def admit(
+        self, access: RouteAccess, account: Account, n_body_bytes: int = 0
+    ) -> AsyncGenerator["Lease"]:
         """Hold the resources of an answer and of the request's body until the end of the block.
 
         Raises:
@@ -216,6 +218,6 @@ def _is_large(start: Message) -> bool:
     return any(int(length) > PIECE_BYTES for length in lengths)
 
 
-def paths_of_runs(table: Mapping[str, Access]) -> set[str]:
+def paths_of_runs(table: Mapping[str, RouteAccess]) -> set[str]:
     """Return the paths at which a `POST` starts a run."""
     return {place.partition(" ")[2] for place, access in table.items() if access.cost is RUN}

@@ -41,7 +41,7 @@ from serving.api.respond import failure
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.edge.middleware import Edge, RouterChecks
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.edge.waiting import WaitingRoom
 from serving.sessions.service import Service
 
@@ -105,7 +105,7 @@ def build_api(
     app.add_exception_handler(HTTPException, _render_http_error)
     app.add_exception_handler(RequestValidationError, _render_query_error)
     app.add_exception_handler(Exception, _render_internal_error)
-    policy = Policy.of(service.pool.settings)
+    policy = HttpPolicy.of(service.pool.settings)
     router_checks = RouterChecks(
         lambda: service.pool.settings,
         paths_of_runs(table),

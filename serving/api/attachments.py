@@ -16,7 +16,7 @@ from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.messages import File, Message, Part, ToolResult
 from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
-from serving.batches.model import File as KeptFile
+from serving.batches.model import StoredFile
 from serving.batches.store import BatchStore
 from serving.sessions.service import Service
 
@@ -104,14 +104,14 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
     )
 
 
-async def _find(id: str, place: str, caller: Caller, store: BatchStore) -> KeptFile:
+async def _find(id: str, place: str, caller: Caller, store: BatchStore) -> StoredFile:
     file = await store.file(id)
     if file is None or not caller.reads(file.account):
         raise _not_kept(id, place)
     return file
 
 
-async def _read(file: KeptFile, place: str, store: BatchStore) -> File:
+async def _read(file: StoredFile, place: str, store: BatchStore) -> File:
     content = await store.content(file.id)
     if content is None:
         raise _not_kept(file.id, place)

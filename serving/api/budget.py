@@ -5,7 +5,7 @@ from fastapi import APIRouter, Request, Response
 from serving.accounts.budgets import Spending, least_left
 from serving.accounts.directory import Directory
 from serving.accounts.rates import key_subject, team_subject
-from serving.api.admin_schema import Budget, OwnBudget
+from serving.api.admin_schema import BudgetBody, OwnBudget
 from serving.api.authentication import caller_of
 
 router = APIRouter()
@@ -29,6 +29,6 @@ async def budget(request: Request, response: Response) -> OwnBudget:
     left = least_left({"key": key, "team": team})
     return OwnBudget(
         left_usd=left and left.usd,
-        key=Budget.of(account.key_id, key) if key else None,
-        team=Budget.of(account.team_id, team) if team else None,
+        key=BudgetBody.of(account.key_id, key) if key else None,
+        team=BudgetBody.of(account.team_id, team) if team else None,
     )

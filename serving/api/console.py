@@ -10,8 +10,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from serving import ROOT
 from serving.api.authentication import CONSOLE
-from serving.paths import ROOT
 
 FOLDER = ROOT / "build" / "console"
 """Folder of the built page."""

@@ -13,7 +13,7 @@ from starlette.middleware import Middleware
 from serving.api.dialects.table import DIALECTS
 from serving.edge.checks import raise_file_limit
 from serving.edge.middleware import Edge
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 
@@ -40,11 +40,11 @@ def in_replica() -> list[Middleware]:
     return []
 
 
-def _bound_connections(base: type[EdgeProtocol]) -> tuple[Policy, WaitingRoom]:
+def _bound_connections(base: type[EdgeProtocol]) -> tuple[HttpPolicy, WaitingRoom]:
     """Replace Uvicorn's HTTP protocol. Turn off its WebSocket protocol, so that the edge answers handshakes
     with 426.
     """
-    policy = Policy.from_environment(os.environ)
+    policy = HttpPolicy.from_environment(os.environ)
     room = WaitingRoom(
         min(policy.max_waiting, raise_file_limit() // FILES_PER_CONNECTION), policy.max_unfinished_bytes
     )

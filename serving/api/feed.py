@@ -63,7 +63,7 @@ class Feed:
         """True if there was no room for the next events. The feed ends then, and its watchers have to
         reconnect.
         """
-        self.watchers = set[Watch]()
+        self.watchers = set[FeedSubscription]()
         self._service, self._id, self._large = service, id, Share(room, account)
         self._newest, self._n_bytes = 0, 0
         self._pending: list[Item] = []
@@ -190,7 +190,7 @@ class Feed:
             return EventPage([], is_over=False)
 
 
-class Watch:
+class FeedSubscription:
     """Place of one watcher in the feed of a run; see `Feeds.watch`.
 
     Args:
@@ -262,9 +262,9 @@ class Feeds:
         self._service = service
 
     @asynccontextmanager
-    async def watch(self, id: str, account: Account, after: int) -> AsyncGenerator[Watch]:
+    async def watch(self, id: str, account: Account, after: int) -> AsyncGenerator[FeedSubscription]:
         """Watch a run until the end of the block. The watcher has the events up to number `after`."""
-        watch = Watch(self, id, account, after)
+        watch = FeedSubscription(self, id, account, after)
         try:
             yield watch
         finally:
@@ -279,7 +279,7 @@ class Feeds:
         feed.begin()
         return feed
 
-    async def leave(self, id: str, feed: Feed, watch: Watch) -> None:
+    async def leave(self, id: str, feed: Feed, watch: FeedSubscription) -> None:
         """Remove `watch` from `feed`, and close the feed after its last watcher."""
         if watch not in feed.watchers:
             return None

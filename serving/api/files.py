@@ -22,7 +22,7 @@ from serving.api.authentication import caller_of
 from serving.api.record_json import Json
 from serving.api.respond import success, success_list
 from serving.batches.kept_text import LineLimits, kept_content, kept_in_steps, redactor_of
-from serving.batches.model import Batch, File
+from serving.batches.model import Batch, StoredFile
 from serving.batches.runner import Batches
 from serving.batches.store import BatchStore
 from serving.redaction.personal import MOST_CHECKED_IN_FILE
@@ -35,7 +35,7 @@ BATCH, USER_DATA = "batch", "user_data"
 SECOND_US = 1_000_000
 PARSED_BYTES = 16_384
 """Bytes of a form to parse at once. The parser takes up to a microsecond per byte."""
-Kept = TypeVar("Kept", File, Batch)
+Kept = TypeVar("Kept", StoredFile, Batch)
 
 
 class ExpiresAfter(BaseModel):
@@ -68,14 +68,14 @@ async def upload(request: Request) -> Response:
         keep = kept_content(content, redact, limits.max_text_bytes)
     kept, name = await in_turns(keep, caller.account.key_id), redact(name)
     id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies, asked_s)
-    file = File(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
+    file = StoredFile(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
     async with batches.adding:
         await _check_room(batches, file)
         await batches.store.add_file(file, kept)
     return success(file_json(file))
 
 
-async def _check_room(batches: Batches, file: File) -> None:
+async def _check_room(batches: Batches, file: StoredFile) -> None:
     """Check that the team has room for a file.
 
     Raises:
@@ -149,7 +149,7 @@ async def delete(request: Request, id: str) -> Response:
     return success({"id": id, "object": "file", "deleted": True})
 
 
-async def find_file(request: Request, id: str, caller: Caller, param: str = "file_id") -> File:
+async def find_file(request: Request, id: str, caller: Caller, param: str = "file_id") -> StoredFile:
     """Return a file.
 
     Raises:
@@ -198,7 +198,7 @@ async def page(
     return await success_list(shown, show, ends)
 
 
-def file_json(file: File) -> Json:
+def file_json(file: StoredFile) -> Json:
     """Return a file in OpenAI's format."""
     return {
         "id": file.id,

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, LargeBinary, Row, Table, delete, func, ins
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
-from serving.batches.model import OPEN, Batch, File, LineResult
+from serving.batches.model import OPEN, Batch, LineResult, StoredFile
 from serving.batches.store import Change
 from serving.database.clock import NOW_US, now_us
 from serving.database.inserts import insert_into
@@ -34,12 +34,12 @@ class DatabaseBatchStore:
     def __init__(self, store: ReplicaStore) -> None:
         self.owner, self._store = store.owner, store
 
-    async def add_file(self, file: File, body: bytes) -> None:
+    async def add_file(self, file: StoredFile, body: bytes) -> None:
         row = asdict(file) | {"key_id": file.account.key_id, "team_id": file.account.team_id, "body": body}
         del row["account"]
         await self._insert_once(stored_file, row)
 
-    async def file(self, id: str) -> File | None:
+    async def file(self, id: str) -> StoredFile | None:
         rows = await self._store.read(
             select(*FILE).where(stored_file.c.id == id, stored_file.c.drop_us > now_us())
         )
@@ -57,7 +57,7 @@ class DatabaseBatchStore:
         )
         return rows[0].piece if rows else None
 
-    async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
+    async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
         query = select(*FILE).where(_visible(stored_file, caller), stored_file.c.drop_us > now_us())
         if purpose is not None:
             query = query.where(stored_file.c.purpose == purpose)
@@ -170,9 +170,9 @@ def _of(table: Table, account: Account) -> ColumnElement[bool]:
     return (table.c.key_id == account.key_id) & (table.c.team_id == "")
 
 
-def _file(row: Row[Any]) -> File:
+def _file(row: Row[Any]) -> StoredFile:
     account = Account(row.key_id, row.team_id)
-    return File(row.id, account, row.purpose, row.name, row.n_bytes, row.made_us, row.drop_us)
+    return StoredFile(row.id, account, row.purpose, row.name, row.n_bytes, row.made_us, row.drop_us)
 
 
 def _row(item: Batch) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
-from serving.batches.model import Batch, File, LineResult
+from serving.batches.model import Batch, LineResult, StoredFile
 from serving.batches.store import Change, newest_first
 from serving.database.clock import now_us
 
@@ -13,15 +13,15 @@ class MemoryBatchStore:
     owner = ""
 
     def __init__(self) -> None:
-        self._files = dict[str, tuple[File, bytes]]()
+        self._files = dict[str, tuple[StoredFile, bytes]]()
         self._batches = dict[str, Batch]()
         self._results = dict[str, dict[int, LineResult]]()
 
-    async def add_file(self, file: File, body: bytes) -> None:
+    async def add_file(self, file: StoredFile, body: bytes) -> None:
         self._drop_old()
         self._files.setdefault(file.id, (file, body))
 
-    async def file(self, id: str) -> File | None:
+    async def file(self, id: str) -> StoredFile | None:
         self._drop_old()
         return self._files[id][0] if id in self._files else None
 
@@ -33,7 +33,7 @@ class MemoryBatchStore:
         content = await self.content(id)
         return None if content is None else content[begin : begin + n_bytes]
 
-    async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
+    async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
         self._drop_old()
         visible = [
             file

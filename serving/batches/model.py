@@ -11,7 +11,7 @@ OPEN: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelli
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class StoredFile:
     """File without its content.
 
     Args:

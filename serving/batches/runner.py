@@ -24,7 +24,7 @@ from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.accounts.caller import Caller, Scope
 from serving.batches.kept_text import kept_in_steps, redactor_of
 from serving.batches.lines import Line, Lines, join_results, line_of_answer, line_of_refusal, parse_in_steps
-from serving.batches.model import Batch, File, LineResult, Status
+from serving.batches.model import Batch, LineResult, Status, StoredFile
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
 from serving.dispatch.fair_queue import FairQueue
@@ -301,7 +301,7 @@ class Batches:
         id = f"file-{uuid.uuid5(uuid.NAMESPACE_OID, f'{batch.id}/{kind}').hex}"
         name = f"{batch.id}_{kind}.jsonl"
         drop_us = await self._drop_us(batch)
-        file = File(id, batch.account, "batch_output", name, len(content), self.now_us(), drop_us)
+        file = StoredFile(id, batch.account, "batch_output", name, len(content), self.now_us(), drop_us)
         await self.store.add_file(file, content)
         return id
 

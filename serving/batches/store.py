@@ -5,7 +5,7 @@ from typing import Protocol
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
-from serving.batches.model import Batch, File, LineResult
+from serving.batches.model import Batch, LineResult, StoredFile
 
 Change = Callable[[Batch], Batch]
 
@@ -16,11 +16,11 @@ class BatchStore(Protocol):
     owner: str
     """Id of this replica."""
 
-    async def add_file(self, file: File, body: bytes) -> None:
+    async def add_file(self, file: StoredFile, body: bytes) -> None:
         """Store a file, unless there is one with this id."""
         ...
 
-    async def file(self, id: str) -> File | None:
+    async def file(self, id: str) -> StoredFile | None:
         """Return the file with this id, or None if it is not kept any more."""
         ...
 
@@ -32,7 +32,7 @@ class BatchStore(Protocol):
         """Return up to `n_bytes` of a file's content from `begin` on, or None if it is not kept any more."""
         ...
 
-    async def files(self, caller: Caller, purpose: str | None = None) -> list[File]:
+    async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
         """Return the files that `caller` may see, newest first."""
         ...
 
@@ -89,5 +89,5 @@ class BatchStore(Protocol):
         ...
 
 
-def newest_first(items: list[File] | list[Batch]) -> None:
+def newest_first(items: list[StoredFile] | list[Batch]) -> None:
     items.sort(key=lambda each: (each.made_us, each.id), reverse=True)

@@ -15,7 +15,7 @@ from ray.serve.config import RequestRouterConfig
 from serving import edge
 from serving.deployments.autoscaling import autoscaling
 from serving.deployments.draining import timeout_s
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.settings.scale import Scale
 from serving.settings.settings import Settings
 from serving.settings.source import SettingsSource
@@ -144,7 +144,7 @@ def router_deployment(
     router = settings.router
     environment = environment_of(f"{settings.telemetry.service_prefix}-router", dict(os.environ))
     environment[edge.HOOK] = edge.IN_REPLICA
-    environment[edge.VARIABLE] = Policy.of(settings).model_dump_json()
+    environment[edge.VARIABLE] = HttpPolicy.of(settings).model_dump_json()
     options: dict[str, Any] = {
         "name": "router",
         "max_ongoing_requests": router.max_ongoing_requests,

@@ -6,8 +6,6 @@ vLLM and torch.
 
 import json
 import os
-import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ from vllm import ModelRegistry, envs
 from vllm.platforms import current_platform
 from vllm.v1.executor.multiproc_executor import MultiprocExecutor
 
-from serving.cpu_types import computes_bfloat16
+from serving.cpu_features import can_compile, computes_bfloat16
 
 
 def prepare(arguments: dict[str, Any]) -> None:
@@ -42,13 +40,6 @@ def config_of(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return config
-
-
-def can_compile() -> bool:
-    """Return whether the C++ compiler that torch's inductor uses is installed."""
-    return (
-        shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")) is not None
-    )
 
 
 def register(folder: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 from ray.util import metrics
 
-from serving.telemetry.measurement import Measurement, Meter, report
+from serving.telemetry.measurement import Measurement, MeasurementSink, report
 from serving.telemetry.metrics import INSTRUMENTS, MOST_SERIES, OTHER, Instrument, to_prometheus
 
 SAMPLED_EVERY_S = 5.0
@@ -19,7 +19,7 @@ SAMPLED_EVERY_S = 5.0
 
 
 class RayMeter:
-    """A `Meter` that reports to `ray.util.metrics`."""
+    """A `MeasurementSink` that reports to `ray.util.metrics`."""
 
     def __init__(self) -> None:
         self._metrics: dict[str, Any] = {each.name: _metric(each) for each in INSTRUMENTS}
@@ -67,7 +67,7 @@ def _metric(instrument: Instrument) -> Any:
             return metrics.Gauge(instrument.prometheus_name, instrument.text, keys)
 
 
-def sample(meter: Meter, levels: Callable[[], Iterable[Measurement]]) -> None:
+def sample(meter: MeasurementSink, levels: Callable[[], Iterable[Measurement]]) -> None:
     """Report `levels` every `SAMPLED_EVERY_S`, from a thread that also runs while the event loop is busy."""
 
     def forever() -> None:

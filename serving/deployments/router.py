@@ -12,7 +12,7 @@ from conductor.errors import StoreUnavailable
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.budget_webhooks import BudgetWebhooks
 from serving.accounts.directory import Directory
-from serving.accounts.rates import Rates
+from serving.accounts.rates import RateCounter
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
 from serving.api.dialects.responses.conversation_turns import ConversationTurns
@@ -67,7 +67,7 @@ class Router:
         self._directory, self._store = Directory(address), ReplicaStore(address)
         ledgers = AccountLedgers(self._store, self._settings.store.when_away)
         policies = self._directory.policies
-        rates = Rates(os.environ.get(self._settings.store.redis_url_env))
+        rates = RateCounter(os.environ.get(self._settings.store.redis_url_env))
         is_stored = self._settings.store.records
         self._service = Service(
             pool,

@@ -11,7 +11,7 @@ from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.retry_budget import RESERVE, Rate, RetryBudget
+from serving.dispatch.retry_budget import RESERVE, RetryBudget, TokenBucket
 from serving.dispatch.route import RetryRules, Route
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth
@@ -23,7 +23,7 @@ from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.prefill import prefills
 from serving.settings.settings import Settings
 from serving.settings.tool_use import calls_tools
-from serving.settings.worker_price import price_of
+from serving.settings.worker_profile import price_of
 from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
@@ -120,7 +120,7 @@ def _deployments(
         target = _target(clients[place], there, settings, _limiter(there), known, deployment.name)
         target.weight = deployment.weight
         target.requests, target.tokens = (
-            Rate(most) if most else None
+            TokenBucket(most) if most else None
             for most in (deployment.requests_per_minute, deployment.tokens_per_minute)
         )
         origin = getattr(clients[place], "origin", None)

@@ -73,7 +73,7 @@ class Skipped(WorkerUnavailable):
 MINUTE_S = 60.0
 
 
-class Rate:
+class TokenBucket:
     """Token bucket for a rate limit. Its capacity is a tenth of `per_minute`, because providers count bursts.
 
     Amounts may be corrected later, so the level can become negative.

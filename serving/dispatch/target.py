@@ -28,7 +28,7 @@ from conductor.model.worker import Worker
 from serving.dispatch.call_span import CallSpan, SpanFacts
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.dispatch.limits import limits_of, telling_silence_s
-from serving.dispatch.retry_budget import Rate
+from serving.dispatch.retry_budget import TokenBucket
 from serving.health import FAILED, MOST_REST_S, Fault, WorkerHealth
 from serving.redaction.failures import outline
 from serving.witnesses import witness_of
@@ -190,8 +190,8 @@ class Target:
     learns_first_token: bool | None = True
     learns_pauses: bool = True
     weight: float = 1.0
-    requests: Rate | None = None
-    tokens: Rate | None = None
+    requests: TokenBucket | None = None
+    tokens: TokenBucket | None = None
     account: str = ""
 
     @property

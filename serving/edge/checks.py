@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.types import Receive, Scope
 
 from conductor.errors import NotAllowed, Overloaded, TooLarge, TooSlow, WrongContentType, quote
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
@@ -63,7 +63,7 @@ def read_fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
 
 
 async def read_body(
-    scope: Scope, receive: Receive, fields: Fields, policy: Policy, room: WaitingRoom, bound: BodyBound
+    scope: Scope, receive: Receive, fields: Fields, policy: HttpPolicy, room: WaitingRoom, bound: BodyBound
 ) -> bytes:
     """Return the body. Until it is complete, it has a place in `room`.
 
@@ -85,7 +85,7 @@ async def read_body(
 
 
 async def _read_pieces(
-    peer: str, receive: Receive, policy: Policy, room: WaitingRoom, bound: BodyBound
+    peer: str, receive: Receive, policy: HttpPolicy, room: WaitingRoom, bound: BodyBound
 ) -> bytes:
     loop = asyncio.get_running_loop()
     deadline_s = loop.time() + policy.body_s
@@ -184,7 +184,7 @@ def too_much_text(max_text_bytes: int) -> TooLarge:
     )
 
 
-def body_too_slow(policy: Policy) -> TooSlow:
+def body_too_slow(policy: HttpPolicy) -> TooSlow:
     """Return the error for a body that is too slow."""
     return TooSlow(
         f"The body was not received in time. At most {policy.stall_s:g} s may pass between two pieces (http.stall_s), "
@@ -207,7 +207,7 @@ WITH_BODY = {"POST", "PUT", "PATCH"}
 ANY = "*"
 
 
-def check_host(fields: Fields, policy: Policy, server: str) -> None:
+def check_host(fields: Fields, policy: HttpPolicy, server: str) -> None:
     """Check that the Host header names this server.
 
     Args:
@@ -230,7 +230,7 @@ def check_host(fields: Fields, policy: Policy, server: str) -> None:
             )
 
 
-def check_origin(fields: Fields, policy: Policy, server: str) -> str | None:
+def check_origin(fields: Fields, policy: HttpPolicy, server: str) -> str | None:
     """Check that the request does not come from a foreign web page. Return its origin if the settings name
     it.
 

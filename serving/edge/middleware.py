@@ -49,7 +49,7 @@ from serving.edge.checks import (
 from serving.edge.decoding import FIELD, SERVED, decode, find_decoder
 from serving.edge.exchange import EXCHANGE, HttpExchange
 from serving.edge.load_shedding import BEHIND, LONG_S, PROBES, SparseWarning, check_open, falls_behind
-from serving.edge.policy import UPLOAD, ErrorBody, Policy
+from serving.edge.policy import UPLOAD, ErrorBody, HttpPolicy
 from serving.edge.waiting import WaitingRoom
 from serving.redaction.slices import turn
 from serving.settings.settings import Settings
@@ -133,7 +133,7 @@ class Edge:
     def __init__(
         self,
         app: ASGIApp,
-        policy: Policy,
+        policy: HttpPolicy,
         room: WaitingRoom,
         error_body: ErrorBody,
         router: RouterChecks | None = None,
@@ -278,7 +278,7 @@ class Edge:
         self, router: RouterChecks, scope: Scope, exchange: HttpExchange, names: Sequence[str]
     ) -> None:
         pieces, body = find_decoder(names), exchange.body
-        policy, is_upload = Policy.of(router.settings()), scope["path"] == UPLOAD
+        policy, is_upload = HttpPolicy.of(router.settings()), scope["path"] == UPLOAD
         most = policy.max_upload_bytes if is_upload else policy.max_body_bytes
         exchange.body = await decode(pieces(body), most, self._decoding) if body else b""
         if not is_upload:

@@ -24,7 +24,7 @@ class ErrorBody(Protocol):
         ...
 
 
-class Policy(HttpSettings):
+class HttpPolicy(HttpSettings):
     """The `http` settings, and the sizes from `limits`."""
 
     max_body_bytes: int

@@ -24,7 +24,7 @@ from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving import errors
 from serving.edge.checks import RETRY_AFTER_S, WHOLE, body_too_slow, has_body, overload_error, read_fields
 from serving.edge.exchange import READER, Reader
-from serving.edge.policy import ErrorBody, Policy
+from serving.edge.policy import ErrorBody, HttpPolicy
 from serving.edge.waiting import Ticket, WaitingRoom
 
 LINGER_S = 1.0
@@ -56,7 +56,7 @@ class RejectedError(Exception):
 
 
 def guard_protocol(
-    policy: Policy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"] | None = None
+    policy: HttpPolicy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"] | None = None
 ) -> type["EdgeProtocol"]:
     """Return the protocol class for one process.
 
@@ -93,7 +93,7 @@ class EdgeProtocol(HttpToolsProtocol):
     are complete.
     """
 
-    policy: ClassVar[Policy]
+    policy: ClassVar[HttpPolicy]
     room: ClassVar[WaitingRoom]
     error_body: ClassVar[ErrorBody]
 

@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from serving import resolve_path
 from serving.lora.adapters import FILES, WEIGHTS, AdapterError, name_of, put, verify
-from serving.paths import resolve_path
 
 BLOCK_BYTES = 1 << 22
 

@@ -17,7 +17,7 @@ from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.caller import Caller
-from serving.accounts.rates import RateReservation, Rates
+from serving.accounts.rates import RateCounter, RateReservation
 from serving.pool import Pool
 from serving.sessions.memory_budget import MemoryBudget, bytes_of_given, bytes_of_record, bytes_of_task
 from serving.sessions.session import RunSpec
@@ -103,10 +103,10 @@ class RunAdmission:
     Args:
         pool: returns the current pool.
         records: of runs. Runs that are not stored yet keep their slots and bytes.
-        rates: of teams and keys. They count requests before a run is known: see `Rates.reserve`.
+        rates: of teams and keys. They count requests before a run is known: see `RateCounter.reserve`.
     """
 
-    def __init__(self, pool: Callable[[], Pool], records: Records, rates: Rates) -> None:
+    def __init__(self, pool: Callable[[], Pool], records: Records, rates: RateCounter) -> None:
         self._pool, self.rates = pool, rates
         self.slots = RunSlots(pool, lambda: records.n_unwritten)
         self.memory = MemoryBudget(lambda: pool().settings, records.unwritten_bytes)

@@ -23,7 +23,7 @@ from serving.settings.sections import StoreSettings
 from serving.store.content import ContentJournal
 from serving.store.store import RecordStore
 from serving.telemetry import spans
-from serving.telemetry.measurement import Meter, of_run, report
+from serving.telemetry.measurement import MeasurementSink, of_run, report
 
 DAY_S = 86_400.0
 Opener = Callable[[Ledger | None, str | None, Journal], AbstractAsyncContextManager[Run]]
@@ -54,7 +54,7 @@ class RunExecutor:
         admission: RunAdmission,
         ledgers: AccountLedgers | None,
         policies: PolicyFinder | None,
-        meter: Meter | None,
+        meter: MeasurementSink | None,
         end_turn: Callable[[RunRecords], Awaitable[None]],
     ) -> None:
         self._registry, self._store, self._pools, self._admission = registry, store, pools, admission

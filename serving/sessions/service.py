@@ -7,7 +7,7 @@ from conductor.errors import PodiumError, UnknownName, quote
 from conductor.run.record import Account, RunRecords
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
-from serving.accounts.rates import Rates
+from serving.accounts.rates import RateCounter
 from serving.pool import Pool
 from serving.sessions.conductor_health import ConductorHealth
 from serving.sessions.execution import PolicyFinder
@@ -21,7 +21,7 @@ from serving.store.numbers import without_content
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import RunPage, StoreFactory
 from serving.telemetry import metrics
-from serving.telemetry.measurement import Measurement, Meter
+from serving.telemetry.measurement import Measurement, MeasurementSink
 
 logger = logging.getLogger("podium")
 
@@ -60,11 +60,11 @@ class Service:
         self,
         pool: Pool,
         open_store: StoreFactory | None = None,
-        meter: Meter | None = None,
+        meter: MeasurementSink | None = None,
         replicas: ReplicaCount | None = None,
         ledgers: AccountLedgers | None = None,
         policies: PolicyFinder | None = None,
-        rates: Rates | None = None,
+        rates: RateCounter | None = None,
         conversations: ConversationStore | None = None,
         keep_turn: TurnKeeper = _no_turns,
     ) -> None:
@@ -72,7 +72,7 @@ class Service:
         self.replicas: ReplicaCount = replicas or _no_replicas
         self.conversations: ConversationStore = conversations or MemoryConversations()
         self.sessions = Sessions(
-            self._pools, open_store, rates or Rates(), ledgers, policies, meter, self.end_turn
+            self._pools, open_store, rates or RateCounter(), ledgers, policies, meter, self.end_turn
         )
         self.store = self.sessions.store
         self.readiness = Readiness()

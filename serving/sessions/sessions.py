@@ -24,7 +24,7 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.accounts.permission import check_tools, narrow_records, not_kept
-from serving.accounts.rates import NO_RATES, RateReservation, Rates
+from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
 from serving.sessions.admission import RunAdmission
 from serving.sessions.deduplication import RequestDeduplicator, cached_record
@@ -37,7 +37,7 @@ from serving.store.cached_answers import CachedAnswer
 from serving.store.content import kept_part
 from serving.store.memory_store import MemoryStore
 from serving.store.store import RecordStore, StoreFactory
-from serving.telemetry.measurement import Meter
+from serving.telemetry.measurement import MeasurementSink
 
 logger = logging.getLogger("podium")
 
@@ -59,10 +59,10 @@ class Sessions(SessionRegistry):
         self,
         pools: Pools,
         open_store: StoreFactory | None,
-        rates: Rates,
+        rates: RateCounter,
         ledgers: AccountLedgers | None,
         policies: PolicyFinder | None,
-        meter: Meter | None,
+        meter: MeasurementSink | None,
         end_turn: Callable[[RunRecords], Awaitable[None]],
     ) -> None:
         super().__init__()

@@ -41,7 +41,7 @@ class Frozen(BaseModel):
     )
 
 
-class Access(Frozen):
+class ModelAccess(Frozen):
     """Address and credentials of a model."""
 
     service: Service | None = None
@@ -139,7 +139,7 @@ def _is_near(address: str) -> bool:
     return ":" in host or "." not in host or re.fullmatch(r"[\d.]+", host) is not None
 
 
-def check_access(kind: str, access: Access) -> None:
+def check_access(kind: str, access: ModelAccess) -> None:
     """Check that `access` is complete and fits the kind of worker.
 
     Raises:

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from conductor.model.usage import Usage, cost_of
-from serving.settings.context_tokens import context_tokens_of
 from serving.settings.likeness import likeness
 from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.places import places_reached
 from serving.settings.settings import Settings
 from serving.settings.tool_use import calls_tools
-from serving.settings.worker_price import price_of
+from serving.settings.worker_profile import context_tokens_of, price_of
 from serving.settings.workers import PythonSettings, ScriptedSettings, VllmSettings, WorkerSettings, places_of
 
 MOST = 3

@@ -39,7 +39,7 @@ PRICED_APART = frozenset(
 """Fields of `extra_body` that make a call cost something other than its tokens at the usual rate."""
 
 
-class Question(NamedTuple):
+class PriceQuery(NamedTuple):
     """Model whose price is looked up."""
 
     provider: str | None
@@ -48,7 +48,7 @@ class Question(NamedTuple):
     model: str
 
 
-_known: dict[tuple[date, Question], PriceSettings | None] = {}
+_known: dict[tuple[date, PriceQuery], PriceSettings | None] = {}
 """Prices that were read today. They change with the date."""
 
 
@@ -90,20 +90,20 @@ def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | Non
     return worker.model_copy(update={"deployments": deployments})
 
 
-def question_of(worker: ApiSettings, environment: Mapping[str, str]) -> Question | None:
+def question_of(worker: ApiSettings, environment: Mapping[str, str]) -> PriceQuery | None:
     """Return the question to the table about `worker`, or None if no answer of the table would be correct."""
     if PRICED_APART & worker.extra_body.keys():
         return None
     model = (worker.like or worker.model).removeprefix("models/")
     if worker.service == "bedrock" and worker.base_url is None:
-        return Question("aws", None, worker.model)  # the name contains the rate: `eu.`, `global.`
+        return PriceQuery("aws", None, worker.model)  # the name contains the rate: `eu.`, `global.`
     if worker.service == "vertex" and worker.base_url is None:  # the table has no rates for regions
-        return Question("google", None, model) if worker.region == "global" else None
+        return PriceQuery("google", None, model) if worker.region == "global" else None
     address = worker.base_url or environment.get(ADDRESS_ENV.get(worker.kind, "")) or None
-    return Question(None if address else PROVIDERS[worker.kind], address, model)
+    return PriceQuery(None if address else PROVIDERS[worker.kind], address, model)
 
 
-def look_up(questions: list[Question]) -> list[PriceSettings | None]:
+def look_up(questions: list[PriceQuery]) -> list[PriceSettings | None]:
     """Return the table's answers in the order of the questions. If the table cannot be read, log the reason
     and return what is known.
     """
@@ -119,7 +119,7 @@ def look_up(questions: list[Question]) -> list[PriceSettings | None]:
     return [_known[today, each] for each in questions]
 
 
-def _ask(questions: list[Question]) -> list[PriceSettings | None]:
+def _ask(questions: list[PriceQuery]) -> list[PriceSettings | None]:
     """Ask the child process. It inherits no environment, because that contains keys."""
     child = subprocess.run(
         [sys.executable, "-I", str(CHILD)],

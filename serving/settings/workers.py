@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from conductor.model.operation import Operation
 from serving.lora.adapters import AdapterError, name_of
 from serving.settings.accepts import Accepts
-from serving.settings.access import Access, Effort, Frozen, check_access
+from serving.settings.access import Effort, Frozen, ModelAccess, check_access
 from serving.settings.fakes import ScriptedCallSettings as ScriptedCallSettings
 from serving.settings.fakes import ScriptedReplySettings, StandInSettings
 from serving.settings.named_fallbacks import check_fallbacks
@@ -206,7 +206,7 @@ class VllmSettings(_WorkerBase):
         return cast(Any, data)
 
 
-class DeploymentSettings(Access):
+class DeploymentSettings(ModelAccess):
     """Place where a worker's model is reached: an account, a region or a server. Its fields replace those of
     the worker. A deployment with a `base_url` or a `service` uses none of the worker's access fields, so that
     no key is sent to another server.
@@ -238,7 +238,7 @@ class DeploymentSettings(Access):
     a `base_url` or `service`, whether that address is on this machine."""
 
 
-class _ApiSettings(Access, _WorkerBase):
+class _ApiSettings(ModelAccess, _WorkerBase):
     """Model behind a provider's API. The kind is the API, not the provider: kind `openai` also fits other
     servers with OpenAI's Chat Completions.
     """
@@ -280,11 +280,11 @@ class _ApiSettings(Access, _WorkerBase):
 
     def at(self, deployment: DeploymentSettings) -> Self:
         """Return the settings of this worker at one of its deployments."""
-        own = {name: getattr(deployment, name) for name in (*Access.model_fields, *PLACE_FIELDS)}
+        own = {name: getattr(deployment, name) for name in (*ModelAccess.model_fields, *PLACE_FIELDS)}
         is_elsewhere = deployment.service is not None or deployment.base_url is not None
         has_key = deployment.api_key_env is not None or deployment.api_key_file is not None
         from_deployment = {
-            *((*Access.model_fields, "provider", "local") if is_elsewhere else ()),
+            *((*ModelAccess.model_fields, "provider", "local") if is_elsewhere else ()),
             *(("api_key_env", "api_key_file") if has_key else ()),
         }
         replaced = {

@@ -31,7 +31,7 @@ class Measurement(NamedTuple):
     labels: tuple[str, ...] = ()
 
 
-class Meter(Protocol):
+class MeasurementSink(Protocol):
     """Receiver of measurements, which counts, observes or sets as the instrument's kind requires."""
 
     def take(self, measurement: Measurement) -> None:
@@ -39,7 +39,7 @@ class Meter(Protocol):
         ...
 
 
-def report(meter: Meter | None, measurements: Iterable[Measurement]) -> None:
+def report(meter: MeasurementSink | None, measurements: Iterable[Measurement]) -> None:
     """Send `measurements` to `meter`. A failure is only logged, because metrics must not break requests."""
     if meter is None:
         return

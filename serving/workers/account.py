@@ -10,7 +10,7 @@ from conductor.model.call import Call
 from conductor.model.usage import Price
 from serving.egress.reach import SETTINGS, Reach
 from serving.settings.accepts import Accepts
-from serving.settings.access import Access
+from serving.settings.access import ModelAccess
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.own_turns import Origin
 from serving.workers.stall_timer import StallTimer, shorter
@@ -23,7 +23,7 @@ THINKING_STALL_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Account:
+class ProviderAccount:
     """A model at a provider, and the key that pays for it."""
 
     name: str
@@ -52,7 +52,7 @@ class Account:
     """Addresses that its server may have."""
     fetches_pictures: bool | None = None
     """Whether the server may fetch pictures by their address; see `serving.workers.pictures`."""
-    access: Access = Access()
+    access: ModelAccess = ModelAccess()
     """Cloud through which the model is reached, and the identity there."""
 
     @property

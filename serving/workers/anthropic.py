@@ -30,7 +30,7 @@ from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
-from serving.workers.account import NO_KEY, Account
+from serving.workers.account import NO_KEY, ProviderAccount
 from serving.workers.anthropic_message import events_in
 from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.anthropic_tools import TurnCollector, limit_marks, system_json, tools_json, turns_json
@@ -60,7 +60,7 @@ MOST_VALUES = 1000
 class AnthropicWorker:
     """A Claude model."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: ProviderAccount) -> None:
         """Create the SDK's client, without connecting.
 
         Args:
@@ -251,7 +251,7 @@ class AnthropicWorker:
 Client = anthropic.AsyncAnthropic | AsyncAnthropicBedrock | AsyncAnthropicVertex
 
 
-def _client(account: Account) -> Client:
+def _client(account: ProviderAccount) -> Client:
     """Return the SDK's client for Anthropic or the account's cloud."""
     access = account.access
     hooks = [bound_response] if access.service == "bedrock" else [bound_response, _pass_whole_events]

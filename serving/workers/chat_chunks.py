@@ -66,7 +66,7 @@ class ChunkDelta(msgspec.Struct):
         return calls or ([CallPiece(function=self.function_call)] if self.function_call else [])
 
 
-class Choice(msgspec.Struct):
+class ChunkChoice(msgspec.Struct):
     """One of the answers. Requests ask for one, and further ones are ignored."""
 
     index: object = None
@@ -86,7 +86,7 @@ class Choice(msgspec.Struct):
 class ChatChunk(msgspec.Struct):
     """A `chat.completion.chunk`, or an error in the middle of a stream."""
 
-    choices: list[Choice] | None = None
+    choices: list[ChunkChoice] | None = None
     usage: object = None
     """Tokens so far, and the cost from some servers."""
     model: object = None
@@ -94,7 +94,7 @@ class ChatChunk(msgspec.Struct):
     podium: object = None
 
     @property
-    def choice(self) -> Choice | None:
+    def choice(self) -> ChunkChoice | None:
         """Piece of the first answer, if the chunk has one."""
         for each in self.choices or ():
             if each.index in (0, None, "0"):
@@ -102,7 +102,7 @@ class ChatChunk(msgspec.Struct):
         return None
 
 
-def words_of(choice: Choice | None) -> tuple[str, str]:
+def words_of(choice: ChunkChoice | None) -> tuple[str, str]:
     """Return the text of the answer and of thoughts in a piece."""
     delta = choice.delta if choice else None
     if delta is None:
@@ -265,7 +265,7 @@ class ChunkReader:
             chunks.append(chunk)
         return chunks
 
-    def _read_message(self, choice: Choice) -> None:
+    def _read_message(self, choice: ChunkChoice) -> None:
         """Use a complete message as the piece of a chunk. Only called before the first content, which it may repeat."""
         if choice.message is not None:
             choice.delta = choice.message

@@ -11,10 +11,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from serving.settings.access import Access, Service
+from serving.settings.access import ModelAccess, Service
 from serving.settings.keys import ApiSettings
 from serving.settings.settings import SettingsError
-from serving.workers.account import NO_KEY, Account
+from serving.workers.account import NO_KEY, ProviderAccount
 
 if TYPE_CHECKING:
     import httpx2
@@ -69,14 +69,14 @@ class EntraTokens:
         await self._credential.close()
 
 
-def entra_tokens(account: Account) -> EntraTokens | None:
+def entra_tokens(account: ProviderAccount) -> EntraTokens | None:
     """Return the source of the account's Azure tokens, or None if it has a key or is not on Azure."""
     is_needed = account.access.service == "azure" and account.api_key == NO_KEY
     return EntraTokens() if is_needed else None
 
 
 def azure_client(
-    account: Account, http: "httpx2.AsyncClient", tokens: EntraTokens | None
+    account: ProviderAccount, http: "httpx2.AsyncClient", tokens: EntraTokens | None
 ) -> "openai.AsyncAzureOpenAI":
     """Return the SDK's client for Azure's dated API."""
     import openai
@@ -94,7 +94,7 @@ def azure_client(
     )
 
 
-def vertex_address(access: Access) -> str | None:
+def vertex_address(access: ModelAccess) -> str | None:
     """Return the address of Vertex AI in the region, or None if the model is not reached through Vertex AI."""
     region = access.region
     if access.service != "vertex":
@@ -104,7 +104,7 @@ def vertex_address(access: Access) -> str | None:
     return "https://" + ("" if region == "global" else f"{region}-") + "aiplatform.googleapis.com"
 
 
-def google_credentials(access: Access, worker: str) -> Any | None:
+def google_credentials(access: ModelAccess, worker: str) -> Any | None:
     """Return the credentials in `credentials_file`. None makes the SDK look for Application Default Credentials.
 
     Raises:
@@ -147,5 +147,5 @@ def _classes_of(errors: Mapping[str, str]) -> tuple[type[Exception], ...]:
     )
 
 
-def _has_key(access: Access) -> bool:
+def _has_key(access: ModelAccess) -> bool:
     return access.api_key_env is not None or access.api_key_file is not None

@@ -33,7 +33,7 @@ from conductor.model.reply import Delta, FinishReason, Reply
 from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
 from serving.schemas.gemini import answer_schema
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
 from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.gemini_stream import check_usage_counts
@@ -60,7 +60,7 @@ _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", 
 class GeminiWorker:
     """A Gemini model."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: ProviderAccount) -> None:
         """Create the HTTP client and the SDK's client, without connecting.
 
         Args:
@@ -232,7 +232,7 @@ class GeminiWorker:
             raise self._faults.no_credentials() from exc
 
 
-def _client(account: Account, options: types.HttpOptions) -> genai.Client:
+def _client(account: ProviderAccount, options: types.HttpOptions) -> genai.Client:
     access = account.access
     if access.service != "vertex":
         return genai.Client(vertexai=False, api_key=account.api_key, http_options=options)

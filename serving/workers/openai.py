@@ -36,11 +36,11 @@ from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
 from serving.workers.chat_chunks import (
     ChatChunk,
-    Choice,
+    ChunkChoice,
     ChunkReader,
     fields,
     groups_of,
@@ -86,7 +86,7 @@ class OpenAIWorker:
     summarizes_thoughts = False
     """See `Meter`."""
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: ProviderAccount) -> None:
         """Create the HTTP client, without connecting.
 
         Args:
@@ -377,7 +377,7 @@ class OpenAIWorker:
         is_new = has_grown(last.usage, now.usage) | collector.add(choice.delta if choice else None)
         return now, words_of(choice), is_new
 
-    def _last(self, chunk: ChatChunk, choice: Choice | None, last: Delta, check: UsageCheck) -> Delta:
+    def _last(self, chunk: ChatChunk, choice: ChunkChoice | None, last: Delta, check: UsageCheck) -> Delta:
         """Return the last delta as far as this chunk determines it."""
         refused = last.finish is FinishReason.CONTENT_FILTER  # servers finish a refusal with "stop"
         usage = usage_of(chunk.usage, check) or last.usage
@@ -392,7 +392,7 @@ class OpenAIWorker:
             stop_sequence=stop if isinstance(stop, str) else last.stop_sequence,
         )
 
-    def _finish(self, choice: Choice | None, usage: Usage | None) -> FinishReason | None:
+    def _finish(self, choice: ChunkChoice | None, usage: Usage | None) -> FinishReason | None:
         """Return the chunk's finish reason, or None if the answer goes on. A refusal counts as a filtered answer."""
         if choice is None:
             return None

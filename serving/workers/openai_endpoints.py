@@ -4,7 +4,7 @@ import httpx2
 import openai
 
 from conductor.model.operation import CallKind
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 
 PATHS: dict[CallKind, str] = {
     "chat": "/chat/completions",
@@ -14,7 +14,7 @@ PATHS: dict[CallKind, str] = {
 }
 
 
-def address(account: Account, sdk: openai.AsyncOpenAI) -> httpx2.URL:
+def address(account: ProviderAccount, sdk: openai.AsyncOpenAI) -> httpx2.URL:
     """Return the base address, including `/v1` or its equivalent."""
     if account.access.service == "azure":
         return sdk.base_url.copy_with(params={"api-version": account.access.api_version})

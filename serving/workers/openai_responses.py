@@ -15,7 +15,7 @@ from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.chat_chunks import fields, text_of
 from serving.workers.ends import end_of, finish_of
 from serving.workers.event_stream import Event as SentEvent
@@ -45,7 +45,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
     summarizes_thoughts = True
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: ProviderAccount) -> None:
         super().__init__(account)
         chat = self._endpoints["chat"]
         self._responses = chat.copy_with(path=chat.path.removesuffix("/chat/completions") + "/responses")

@@ -17,7 +17,7 @@ from conductor.model.call import Call
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage, unseen_bytes
 from conductor.run.call import sent_bytes
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 
 MARGIN = 1.25
 MARGIN_TOKENS = 32
@@ -163,7 +163,7 @@ class OutputMeter:
 
 
 def open_metered(
-    account: Account,
+    account: ProviderAccount,
     call: Call,
     deltas: Callable[[Call, OutputMeter], AsyncGenerator[Delta]],
     *,

@@ -10,7 +10,7 @@ from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
 from conductor.plan.formats import parser
 from conductor.plan.plan import Plan, Step
-from serving.paths import ROOT
+from serving import ROOT
 from serving.pool import build_pool
 from serving.settings.absent import absent_workers, without_workers
 from serving.settings.settings import Settings, SettingsError, load

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluation import EvaluationError
 from evaluation.cards import (
     CardMeasurement,
     can_write,
@@ -25,7 +26,6 @@ from evaluation.cards.measurement import (
     measure_results,
 )
 from evaluation.cards.wording import FRAMES, strengths, weaknesses
-from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.recordings import key_of, read_recordings, side_of
 from evaluation.results import Result, ResultLog, read_results

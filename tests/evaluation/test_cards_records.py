@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from evaluation import EvaluationError
 from evaluation.cards.records import measure_records, read_records
-from evaluation.errors import EvaluationError
 from tests.serving.api.served import scripted, served, team
 
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from evaluation import EvaluationError
 from evaluation.answer_extraction import OPENING_WORDS
-from evaluation.errors import EvaluationError
 from evaluation.graders import extract, grade
 from evaluation.mentions import RULES
 from evaluation.questions import Question

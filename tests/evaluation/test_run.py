@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.plan.plan import Plan
+from evaluation import EvaluationError
 from evaluation.backends import Caps, EvaluationBackend
 from evaluation.backends.in_process import InProcessBackend
-from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome, combine
 from evaluation.questions import Grade, Question
 from evaluation.results import Result, ResultLog

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import reasoning_gym
 
+from evaluation import EvaluationError
 from evaluation.answer_extraction import answer_tag
-from evaluation.errors import EvaluationError
 from evaluation.graders import grade
 from evaluation.sources import SOURCES, load, load_all
 from evaluation.sources.reasoning_gym import WHITELIST

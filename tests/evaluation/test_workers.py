@@ -5,10 +5,10 @@ import pytest
 import yaml
 
 from conductor.plan.plan import Plan, Step
+from evaluation import EvaluationError
 from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.backends import Caps
 from evaluation.backends.in_process import InProcessBackend
-from evaluation.errors import EvaluationError
 from evaluation.questions import Question
 from evaluation.replay_settings import replay_settings, to_yaml
 from evaluation.sources import load

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conductor.model.messages import Message
-from serving.paths import ROOT
+from serving import ROOT
 from serving.pool import build_pool
 from serving.settings.overrides import check_conductor_key, settings_to_serve, with_conductor, with_model
 from serving.settings.patch import apply_patch

@@ -11,7 +11,7 @@ import pytest
 from conductor.model.usage import Usage
 from serving.pool import build_pool
 from serving.settings import price_table
-from serving.settings.price_table import Question, look_up, question_of, with_known_prices
+from serving.settings.price_table import PriceQuery, look_up, question_of, with_known_prices
 from serving.settings.prices import PriceSettings
 from serving.settings.settings import Settings, load, parse
 from serving.settings.workers import API_SETTINGS, ApiSettings
@@ -140,7 +140,7 @@ def test_a_table_that_cannot_be_read_leaves_prices_unknown_and_says_so(
 ):
     monkeypatch.setattr(price_table, "CHILD", tmp_path / "nothing.py")
     monkeypatch.setattr(price_table, "_known", {})
-    assert look_up([Question("openai", None, "gpt-5")]) == [None]
+    assert look_up([PriceQuery("openai", None, "gpt-5")]) == [None]
     assert "cannot read the price table" in caplog.text
 
 
@@ -152,7 +152,7 @@ def test_the_process_that_reads_the_table_is_given_no_keys(monkeypatch: pytest.M
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     monkeypatch.setattr(price_table, "CHILD", child)
     monkeypatch.setattr(price_table, "_known", {})
-    assert look_up([Question("openai", None, "gpt-5")]) == [None]
+    assert look_up([PriceQuery("openai", None, "gpt-5")]) == [None]
     assert "sk-planted" in repr(dict(os.environ))
     assert "sk-planted" not in (tmp_path / "seen").read_text()
 

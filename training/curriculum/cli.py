@@ -94,7 +94,7 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
     Raises:
         SettingsError: a model or the settings cannot be loaded.
     """
-    from serving.cpu_types import computes_bfloat16  # imports torch, which `show` does not need
+    from serving.cpu_features import computes_bfloat16  # imports torch, which `show` does not need
     from training.config import ModelConfig
     from training.curriculum.measure import figures, random_plans, write_plans
     from training.models import model_for, tokenizer_for

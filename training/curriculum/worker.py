@@ -15,7 +15,7 @@ from conductor.model.call import Call
 from conductor.model.reply import Reply, open_reply
 from conductor.model.usage import Price, Usage
 from evaluation.synthetic.skills import Assignment
-from evaluation.workers.text_reply import text_reply
+from evaluation.workers.replay import text_reply
 from serving.workers.scripted import TOKEN, prompt_tokens
 from training.curriculum.about import is_about
 from training.curriculum.requests import Request, RequestPart

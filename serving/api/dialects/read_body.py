@@ -167,25 +167,27 @@ def _is_sort(parts: tuple[int | str, ...], fields: dict[str, Any]) -> bool:
     )
 
 
-class _Ignoring(BaseModel):
+class LenientModel(BaseModel):
+    """Base of models that ignore unknown fields, such as those of betas."""
+
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
 
-class CacheControl(_Ignoring):
+class CacheControl(LenientModel):
     """Anthropic's cache mark. Clients send it in other dialects too."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
-class CacheBreakpoint(_Ignoring):
+class CacheBreakpoint(LenientModel):
     """OpenAI's cache mark."""
 
     mode: Literal["explicit"] = "explicit"
     ttl: Literal["30m", "12h"] | None = None
 
 
-class MarkFields(_Ignoring):
+class MarkFields(LenientModel):
     """Fields of a part that ends a cached prefix."""
 
     cache_control: CacheControl | None = None
@@ -201,14 +203,14 @@ class MarkFields(_Ignoring):
         return ""
 
 
-class CacheOptions(_Ignoring):
+class CacheOptions(LenientModel):
     """OpenAI's `prompt_cache_options`."""
 
     mode: Literal["implicit", "explicit"] | None = None
     ttl: Literal["30m"] | None = None
 
 
-class CacheFields(_Ignoring):
+class CacheFields(LenientModel):
     """OpenAI's fields for prompt caching."""
 
     prompt_cache_key: str | None = Field(default=None, max_length=1024)

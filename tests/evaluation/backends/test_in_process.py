@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from evaluation import EvaluationError
 from evaluation.backends import Caps
 from evaluation.backends.in_process import InProcessBackend, with_conductor_at
-from evaluation.errors import EvaluationError
 from evaluation.outcome import RunOutcome
 from evaluation.results import TRANSIENT
 from evaluation.strategies import make

@@ -9,11 +9,11 @@ import pytest
 
 from conductor.plan.plan import Plan, Step
 from conductor.run.record import Record
+from evaluation import EvaluationError
 from evaluation.backends import Caps, over_http
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.backends.over_http import HttpBackend
 from evaluation.cli import parser
-from evaluation.errors import EvaluationError
 from evaluation.evaluate import evaluate
 from evaluation.outcome import RunOutcome
 from evaluation.results import ResultLog

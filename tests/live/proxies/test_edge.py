@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from loadtest.siege.cli import Case, besiege
-from loadtest.siege.servers import Target
+from loadtest.siege.servers import AttackTarget
 from tests.live.proxies.conftest import PAGE, STREAM_S, Proxied
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
@@ -171,6 +171,8 @@ async def nothing_left(proxied: Proxied) -> AsyncIterator[None]:
 @pytest.mark.parametrize("kind", ["idle", "unfinished", "prompts"])
 async def test_ordinary_clients_are_served_beside_300_that_only_hold_on(proxied: Proxied, kind: str) -> None:
     async with nothing_left(proxied):
-        result = await besiege(Case("", kind, addresses=2), Target(proxied.url), 300, STREAM_S, streams=10)
+        result = await besiege(
+            Case("", kind, addresses=2), AttackTarget(proxied.url), 300, STREAM_S, streams=10
+        )
     assert (result.whole, result.lost) == (10, ())
     assert result.answered == result.asked

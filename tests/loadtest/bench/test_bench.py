@@ -62,9 +62,9 @@ A_ROUND = {
 
 A_TO_B = adapters.Switch("a", "b", asked_s=10.0, done_s=12.0)
 A_SWITCHED_RUN = [
-    adapters.TimedAnswer(1.0, 2.0, "a a a"),
-    adapters.TimedAnswer(11.0, 11.5, "b b"),
-    adapters.TimedAnswer(13.0, 13.5, "b"),
+    adapters.AdapterAnswer(1.0, 2.0, "a a a"),
+    adapters.AdapterAnswer(11.0, 11.5, "b b"),
+    adapters.AdapterAnswer(13.0, 13.5, "b"),
 ]
 
 
@@ -369,12 +369,12 @@ async def test_the_upstream_knows_when_a_call_spoke_and_when_its_client_hung_up(
 def test_an_answer_is_wrong_where_its_adapter_was_not_in_use_while_it_waited_or_there_were_two(
     asked_s: float, first_s: float, text: str | None, is_wrong: bool
 ) -> None:
-    answer = adapters.TimedAnswer(asked_s, first_s, text)
+    answer = adapters.AdapterAnswer(asked_s, first_s, text)
     switches = [A_TO_B, adapters.Switch("b", "a", asked_s=20.0, done_s=30.0)]
     assert bool(adapters.wrong([answer], switches)) == is_wrong
 
 
 def test_answers_that_broke_while_adapters_were_switched_are_counted_as_lost() -> None:
-    got = values(adapters.figures([*A_SWITCHED_RUN, adapters.TimedAnswer(14.0, 15.0, None)], [A_TO_B]))
+    got = values(adapters.figures([*A_SWITCHED_RUN, adapters.AdapterAnswer(14.0, 15.0, None)], [A_TO_B]))
     assert (got["adapters_lost"], got["adapters_wrong"], got["adapters_answers"]) == (1, 0, 4)
     assert (got["adapters_switch_s"], got["adapters_first_word_switching_ms"]) == (2.0, 500.0)

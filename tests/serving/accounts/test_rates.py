@@ -20,7 +20,7 @@ from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from loadtest.rig.databases import running_redis
 from serving.accounts.account_policy import UNLIMITED, AccountPolicy, Policies
-from serving.accounts.rates import Rates, wait_until
+from serving.accounts.rates import RateCounter, wait_until
 
 ME = Account("key_1", "team_1")
 TEAMMATE = Account("key_2", "team_1")
@@ -49,9 +49,9 @@ def redis_url() -> Iterator[str]:
 
 
 @pytest.fixture(params=["memory", "redis"])
-async def rates(request: pytest.FixtureRequest) -> AsyncGenerator[Rates]:
+async def rates(request: pytest.FixtureRequest) -> AsyncGenerator[RateCounter]:
     url = request.getfixturevalue("redis_url") if request.param == "redis" else None
-    made = Rates(url)
+    made = RateCounter(url)
     if url:
         await made.reserve(ME, limits(key=1), 1)
         await made._windows.reset()  # type: ignore[union-attr]
@@ -68,11 +68,13 @@ def records(tokens: int) -> RunRecords:
     )
 
 
-async def is_admitted(rates: Rates, policies: Policies, account: Account = ME, tokens: int = 10) -> bool:
+async def is_admitted(
+    rates: RateCounter, policies: Policies, account: Account = ME, tokens: int = 10
+) -> bool:
     return (await rates.reserve(account, policies, tokens)).refusal is None
 
 
-async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: Rates) -> None:
+async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: RateCounter) -> None:
     assert [await is_admitted(rates, limits(key=3)) for _ in range(5)] == [True] * 3 + [False] * 2
     told = await rates.reserve(ME, limits(key=3), 10)
     assert told.refusal is not None
@@ -84,7 +86,7 @@ async def test_a_key_is_let_in_so_often_and_told_when_to_come_back(rates: Rates)
     assert await is_admitted(rates, limits(key=3), TEAMMATE)
 
 
-async def test_all_keys_of_a_team_share_its_limit_and_a_refusal_takes_nothing(rates: Rates) -> None:
+async def test_all_keys_of_a_team_share_its_limit_and_a_refusal_takes_nothing(rates: RateCounter) -> None:
     policies = limits(team=3, key=2)
     assert [await is_admitted(rates, policies) for _ in range(6)] == [True] * 2 + [False] * 4
     assert [await is_admitted(rates, policies, TEAMMATE) for _ in range(2)] == [True, False]
@@ -92,7 +94,7 @@ async def test_all_keys_of_a_team_share_its_limit_and_a_refusal_takes_nothing(ra
     assert await is_admitted(rates, UNLIMITED)
 
 
-async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: Rates) -> None:
+async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: RateCounter) -> None:
     policies = limits(key_tokens=1000)
 
     async def left() -> int:
@@ -110,7 +112,7 @@ async def test_tokens_are_estimated_at_the_door_and_corrected_at_the_end(rates: 
     await rates.settle(second, records(2000))  # once is enough
 
 
-async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: Rates) -> None:
+async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: RateCounter) -> None:
     policies = limits(key_tokens=100)
     for _ in range(5):
         reservation = await rates.reserve(ME, policies, 5000)  # more than there are: all of them
@@ -120,7 +122,7 @@ async def test_a_request_that_is_not_run_gives_its_tokens_back(rates: Rates) -> 
 
 
 async def test_routers_that_share_a_redis_share_the_limits(redis_url: str) -> None:
-    async with aclosing(Rates(redis_url)) as one, aclosing(Rates(redis_url)) as other:
+    async with aclosing(RateCounter(redis_url)) as one, aclosing(RateCounter(redis_url)) as other:
         mine = Account("key_shared")
         asked = [await is_admitted(each, limits(key=4), mine) for each in (one, other) * 3]
     assert asked == [True] * 4 + [False] * 2
@@ -130,7 +132,7 @@ async def test_while_redis_is_away_everybody_is_let_in_and_the_log_says_so_witho
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.ERROR, "podium")
-    async with aclosing(Rates("redis://:a-long-password-of-ours@127.0.0.1:1/0")) as rates:
+    async with aclosing(RateCounter("redis://:a-long-password-of-ours@127.0.0.1:1/0")) as rates:
         assert [await is_admitted(rates, limits(key=1)) for _ in range(3)] == [True] * 3
         await rates.settle(await rates.reserve(ME, limits(key=1), 10), records(9))
     (line,) = [record.getMessage() for record in caplog.records]

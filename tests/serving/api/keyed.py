@@ -16,7 +16,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.settings.settings import parse
 from serving.store.database_conversations import DatabaseConversations
-from serving.telemetry.measurement import Meter
+from serving.telemetry.measurement import MeasurementSink
 from tests.databases import make_file
 from tests.serving.api.served import Json, Served, served, team
 
@@ -54,7 +54,7 @@ class Keyed:
 
 @asynccontextmanager
 async def keyed(
-    place: Path | Address, settings: Json | None = None, meter: Meter | None = None, **environ: Any
+    place: Path | Address, settings: Json | None = None, meter: MeasurementSink | None = None, **environ: Any
 ) -> AsyncGenerator[Keyed]:
     """Serve with `KEYS`, in a store at `place` or in that folder."""
     address = make_file(place / "podium.db") if isinstance(place, Path) else place

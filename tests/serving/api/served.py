@@ -29,7 +29,7 @@ from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
 from serving.database.writer import Writer
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.egress.client import tls_context
@@ -42,7 +42,7 @@ from serving.store.database_store import DatabaseStore
 from serving.store.journal import RunJournal
 from serving.store.shared_circuits import SharedCircuits
 from serving.store.store import StoreFactory
-from serving.telemetry.measurement import Meter
+from serving.telemetry.measurement import MeasurementSink
 from serving.workers.scripted import ScriptedWorker
 from tests.serving.spans import SPANS
 from tests.states import until
@@ -269,7 +269,7 @@ async def served(
     batch_store: BatchStore | None = None,
     clock: Clock = now_us,
     conversations: ConversationStore | None = None,
-    meter: Meter | None = None,
+    meter: MeasurementSink | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
@@ -305,7 +305,7 @@ async def served(
 @asynccontextmanager
 async def listening(app: Any, connections: set[ReaderProtocol] | None = None) -> AsyncGenerator[str]:
     """Serve an ASGI app on a free port of the loopback, and keep its open ends in `connections`; its address."""
-    policy = Policy.of(Settings.model_construct())
+    policy = HttpPolicy.of(Settings.model_construct())
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     protocol = guard_protocol(policy, room, DIALECTS.error_body, ReaderProtocol)
     config = uvicorn.Config(app, http=protocol, log_level="error", lifespan="off", ws="none")

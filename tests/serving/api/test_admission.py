@@ -13,7 +13,7 @@ import pytest
 from conductor.errors import Overloaded
 from conductor.run.record import Account
 from serving.api.feed import WINDOW_BYTES, Feed
-from serving.batches.model import Batch, File
+from serving.batches.model import Batch, StoredFile
 from serving.redaction.personal import PersonalDataRedactor
 from serving.shares import Room, in_slices
 from tests.serving.api.keyed import Keyed, keyed
@@ -216,7 +216,7 @@ async def test_a_list_of_runs_is_whole_and_in_order_though_it_is_made_in_slices(
 async def keep_file(it: Keyed, name: str, n_bytes: int) -> str:
     account = Account(it.ids["mine"], it.ids["search"])
     id = f"file-{name}"
-    file = File(id, account, "user_data", "a.bin", n_bytes, 1, 10**18)
+    file = StoredFile(id, account, "user_data", "a.bin", n_bytes, 1, 10**18)
     await it.api.batches.store.add_file(file, n_bytes * b"x")
     return id
 

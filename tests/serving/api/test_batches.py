@@ -17,7 +17,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.kept_text import kept_lines
 from serving.batches.lines import parse_lines
-from serving.batches.model import File
+from serving.batches.model import StoredFile
 from serving.batches.runner import LineAnswer
 from serving.database.clock import now_us
 from serving.redaction.personal import PersonalDataRedactor
@@ -463,7 +463,7 @@ async def test_of_a_file_in_a_database_a_piece_can_be_read(tmp_path: Path) -> No
     own = ReplicaStore(make_file(tmp_path / "podium.db"))
     try:
         store, body = DatabaseBatchStore(own), bytes(range(256)) * 40
-        await store.add_file(File("file-1", NOBODY, "user_data", "a", len(body), now_us(), 2**60), body)
+        await store.add_file(StoredFile("file-1", NOBODY, "user_data", "a", len(body), now_us(), 2**60), body)
         assert await store.piece("file-1", 0, 1000) == body[:1000]
         assert await store.piece("file-1", 10_000, 1000) == body[10_000:]
         assert await store.piece("file-1", len(body), 1000) == b""

@@ -19,7 +19,7 @@ from serving.api.admission import Admission
 from serving.api.app import build_api
 from serving.api.authentication import authenticate, read_credential
 from serving.api.dialects.table import DIALECTS
-from serving.batches.model import Batch, File
+from serving.batches.model import Batch, StoredFile
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
@@ -171,7 +171,7 @@ async def run_of(it: Keyed, who: str) -> str:
 
 async def add_file(it: Keyed, id: str) -> str:
     account, later_us = Account(it.ids["mine"], it.ids["search"]), 10**18
-    await it.api.batches.store.add_file(File(id, account, "batch", "in.jsonl", 3, 1, later_us), b"{}\n")
+    await it.api.batches.store.add_file(StoredFile(id, account, "batch", "in.jsonl", 3, 1, later_us), b"{}\n")
     return id
 
 

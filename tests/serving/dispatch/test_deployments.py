@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import openai
 import pytest
 
-from serving.dispatch.retry_budget import Rate
+from serving.dispatch.retry_budget import TokenBucket
 from serving.dispatch.target import BUSY_REST_S
 from serving.health import FAILURES_BEFORE_REST
 from serving.settings.absent import absent_workers, without_workers
@@ -238,7 +238,7 @@ def test_a_deployment_that_cannot_be_is_refused_with_its_name(fault: str, place:
 
 def test_a_rate_fills_evenly_and_waits_for_what_is_owed() -> None:
     now_s = [0.0]
-    rate = Rate(600, lambda: now_s[0])
+    rate = TokenBucket(600, lambda: now_s[0])
     rate.take(60)
     assert rate.wait_s == pytest.approx(0.1), "one more is there after a tenth of a second"
     now_s[0] = 0.1

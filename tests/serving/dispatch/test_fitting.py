@@ -24,7 +24,7 @@ from serving.dispatch.stop_sequences import UNREAD, cut_at
 from serving.settings.accepts import LEVELS, Accepts
 from serving.settings.known_models import accepts_by_name, accepts_of
 from serving.settings.settings import parse
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
@@ -76,7 +76,7 @@ async def fitted(kind: str, model: str) -> AsyncGenerator[tuple[Worker, WireServ
     accepts = accepts_by_name(kind, model)
     async with serving(wire()) as server:
         server.respond = respond
-        worker = worker_of(Account("w", model, "key", server.url + path, accepts=accepts))
+        worker = worker_of(ProviderAccount("w", model, "key", server.url + path, accepts=accepts))
         yield fitting(worker, model, accepts), server
         await worker.aclose()
 

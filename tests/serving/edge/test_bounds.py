@@ -21,7 +21,7 @@ from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
 from serving.edge.checks import MOST_PICTURES, check_text
 from serving.edge.middleware import Edge
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
@@ -38,7 +38,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 async def listening(dialects: Dialects = DIALECTS, **http: Any) -> AsyncGenerator[tuple[int, WaitingRoom]]:
     """The API behind an edge of its own, as in Serve's proxy: its port, and the room."""
     settings = parse(team(http=http))
-    policy = Policy.of(settings)
+    policy = HttpPolicy.of(settings)
     room = WaitingRoom(policy.max_waiting, policy.max_unfinished_bytes)
     app = Edge(
         build_api(Service(build_pool(settings, {}, engines={})), dialects), policy, room, dialects.error_body
@@ -334,7 +334,7 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
     monkeypatch.setattr(uvicorn.config, "HTTP_PROTOCOLS", protocols)
     monkeypatch.setattr(uvicorn.config, "WS_PROTOCOLS", dict(uvicorn.config.WS_PROTOCOLS))
     monkeypatch.setenv(
-        "PODIUM_EDGE", Policy.of(parse(team(http={"max_header_bytes": 2048}))).model_dump_json()
+        "PODIUM_EDGE", HttpPolicy.of(parse(team(http={"max_header_bytes": 2048}))).model_dump_json()
     )
     (middleware,) = hook.in_proxy()
     config = uvicorn.Config(lambda: None, factory=True)  # as Ray Serve makes it
@@ -370,7 +370,7 @@ async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loo
             await asyncio.sleep(0)
 
     room = WaitingRoom(4096, 256_000_000)
-    edge = Edge(app, Policy.of(Settings.model_construct()), room, DIALECTS.error_body)
+    edge = Edge(app, HttpPolicy.of(Settings.model_construct()), room, DIALECTS.error_body)
     headers = [(b"content-type", b"application/json"), (b"content-length", b"300008")]
     counting = asyncio.create_task(count())
     await asyncio.gather(

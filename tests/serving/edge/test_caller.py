@@ -7,14 +7,14 @@ import pytest
 
 from conductor.errors import NotAllowed
 from serving.edge.checks import check_host, check_origin, read_fields
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from tests.serving.api.served import ASK, Served, served, team
 
 CHAT = "/v1/chat/completions"
 
 
-def policy(**http: Any) -> Policy:
-    return Policy.model_validate({"max_body_bytes": 10**6, "max_text_bytes": 10**6, **http})
+def policy(**http: Any) -> HttpPolicy:
+    return HttpPolicy.model_validate({"max_body_bytes": 10**6, "max_text_bytes": 10**6, **http})
 
 
 async def asked(api: Served, **headers: str) -> httpx2.Response:

@@ -17,7 +17,7 @@ from starlette.types import Receive, Scope, Send
 
 from serving.api.dialects.table import DIALECTS
 from serving.edge.middleware import UNREAD_BYTES, Edge
-from serving.edge.policy import Policy
+from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import (
     BYTES_PER_PIECE,
     FREE_PIECES,
@@ -80,7 +80,7 @@ class Echo:
 @asynccontextmanager
 async def listening(base: Base, **http: Any) -> AsyncGenerator[Echo]:
     echo = Echo()
-    policy = Policy.of(parse(team(http=http)))
+    policy = HttpPolicy.of(parse(team(http=http)))
     protocol = guard_protocol(policy, echo.room, DIALECTS.error_body, base)
     app = Edge(echo, policy, WaitingRoom(4096, 256_000_000), DIALECTS.error_body)
     config = uvicorn.Config(app, http=protocol, log_level="critical", lifespan="off", ws="none", port=0, timeout_keep_alive=60)  # fmt: skip

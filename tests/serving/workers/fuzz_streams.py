@@ -25,7 +25,7 @@ from conductor.model.messages import Message, Native, Tool, Toolset
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from conductor.run.codec import dump, load
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
@@ -46,7 +46,7 @@ from tests.wires.signing import (
 )
 
 Json = Any
-Make = Callable[[Account], Any]
+Make = Callable[[ProviderAccount], Any]
 WITHIN_S = 5.0
 STALL_S = 0.2
 TOOLS = Toolset((Tool("look", parameters={"type": "object"}), Tool("add", parameters={"type": "object"})))
@@ -268,7 +268,9 @@ def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
     with asyncio.Runner() as runner:
         opened = serving(dialect.wire)
         server = runner.run(opened.__aenter__())
-        account = Account("w", MODEL, SECRET, server.url + dialect.path, PRICE, stall_timeout_s=STALL_S)
+        account = ProviderAccount(
+            "w", MODEL, SECRET, server.url + dialect.path, PRICE, stall_timeout_s=STALL_S
+        )
         worker = runner.run(_made(dialect.worker, account))
 
         @seed(from_seed)
@@ -286,7 +288,7 @@ def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
     return seen
 
 
-async def _made(make: Make, account: Account) -> Any:
+async def _made(make: Make, account: ProviderAccount) -> Any:
     return make(account)
 
 

@@ -17,7 +17,7 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 from conductor.model.reply import FinishReason
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Worker
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
@@ -103,7 +103,7 @@ async def openai(behaviour: Behaviour) -> AsyncIterator[Subject]:
     }[behaviour.finish]
     async with serving(OpenAIWire()) as server:
         _prepare(server, _answer(behaviour, finish, 1, SigningChat()))
-        worker = OpenAIWorker(Account("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
+        worker = OpenAIWorker(ProviderAccount("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -118,7 +118,7 @@ async def anthropic(behaviour: Behaviour) -> AsyncIterator[Subject]:
     }[behaviour.finish]
     async with serving(AnthropicWire()) as server:
         _prepare(server, _answer(behaviour, finish, 3, SigningAnthropic()))
-        worker = AnthropicWorker(Account("w", MODEL, SECRET, server.url, PRICE))
+        worker = AnthropicWorker(ProviderAccount("w", MODEL, SECRET, server.url, PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -130,7 +130,7 @@ async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
     ]
     async with serving(GeminiWire()) as server:
         _prepare(server, _answer(behaviour, finish, 0, SigningGemini()))
-        worker = GeminiWorker(Account("w", MODEL, SECRET, server.url, PRICE))
+        worker = GeminiWorker(ProviderAccount("w", MODEL, SECRET, server.url, PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 
@@ -139,7 +139,7 @@ async def gemini(behaviour: Behaviour) -> AsyncIterator[Subject]:
 async def responses(behaviour: Behaviour) -> AsyncIterator[Subject]:
     async with serving(OpenAIWire()) as server:
         _prepare(server, _answer(behaviour, "", 1, SigningResponses()))
-        worker = OpenAIResponsesWorker(Account("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
+        worker = OpenAIResponsesWorker(ProviderAccount("w", MODEL, SECRET, f"{server.url}/v1", PRICE))
         yield _subject(worker, server)
         await worker.aclose()
 

@@ -11,7 +11,7 @@ from conductor.model.call import Call, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker, fault
 from serving.workers.anthropic_thinking import thinking_for
 from serving.workers.http_errors import ErrorMapper
@@ -30,7 +30,7 @@ SCHEMA: dict[str, object] = {"type": "object", "properties": {}, "additionalProp
 
 
 async def ask(server: WireServer, call: Call = BARE, model: str = "claude-9", **settings: object):
-    worker = AnthropicWorker(Account("w", model, "sk-ant-test", server.url, **settings))  # type: ignore[arg-type]
+    worker = AnthropicWorker(ProviderAccount("w", model, "sk-ant-test", server.url, **settings))  # type: ignore[arg-type]
     try:
         async with worker.open(call) as reply:
             return [delta async for delta in reply]
@@ -47,7 +47,7 @@ async def test_a_bare_call_sends_only_what_it_must():
 
 
 def test_the_sdk_makes_no_spans_of_its_own():
-    assert AnthropicWorker(Account("w", "claude-9", "sk-ant-test"))._client._tracer is None
+    assert AnthropicWorker(ProviderAccount("w", "claude-9", "sk-ant-test"))._client._tracer is None
 
 
 async def test_everything_a_call_says_is_sent_but_the_seed():

@@ -18,7 +18,7 @@ from conductor.errors import WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.reply import Reply
 from serving.workers import event_stream, openai_embeddings, stall_timer
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.event_stream import BOM, EventReader, has_more_values
 from serving.workers.http_guard import PIECE_BYTES
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS, Dialect
@@ -65,7 +65,7 @@ def little_memory() -> Iterator[None]:
 @asynccontextmanager
 async def asking(dialect: Dialect, *answers: Answer) -> AsyncIterator[tuple[Any, WireServer]]:
     async with serving(dialect.wire, *answers) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         yield worker, server
         await worker.aclose()
 
@@ -77,7 +77,7 @@ async def ask(worker: Any, call: Call = CALL) -> tuple[str, Reply]:
 
 async def failing(dialect: Dialect, fault: Fault, call: Call = CALL) -> WorkerError:
     async with faulty(fault) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         with pytest.raises(WorkerError) as caught:
             await ask(worker, call)
         await worker.aclose()
@@ -115,7 +115,7 @@ async def test_an_answer_is_asked_for_as_it_is_and_one_that_is_packed_is_read(di
     packed = gzip.compress(b"".join(dialect.wire.events(Answer(text="It is four."))))
     head = EVENTS + GZIP + b"content-length: %d\r\n\r\n" % len(packed)
     async with faulty(Fault(head, tail=packed)) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         assert (await ask(worker))[0] == "It is four."
         await worker.aclose()
     async with asking(dialect) as (worker, server):

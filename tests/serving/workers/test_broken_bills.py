@@ -20,7 +20,7 @@ from conductor.model.usage import (
 )
 from conductor.run.call import input_bound
 from serving.settings.accepts import Accepts
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import MODEL, PRICE, SECRET
 from tests.serving.workers.test_progress import BEGUN, chat, event
@@ -115,7 +115,9 @@ async def broken(
         cut_after=len(events) + bool(late_s) if cut else None,
     )
     async with serving(dialect.wire, answer) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path, PRICE, **account))
+        worker = dialect.worker(
+            ProviderAccount("w", MODEL, SECRET, server.url + dialect.path, PRICE, **account)
+        )
         with pytest.raises(WorkerError) as caught:
             async with worker.open(call) as reply:
                 [_ async for _ in reply]
@@ -254,7 +256,7 @@ async def test_an_answer_is_whole_whatever_its_server_says_after_its_end(name: s
     if name == "responses":  # whose end is its goodbye
         events = (*dialect.wire.events(whole), dialect.wire.error_event(whole))
     async with serving(dialect.wire, Answer(instead=events)) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path, PRICE))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path, PRICE))
         async with worker.open(CALL) as reply:
             said = "".join([delta.text async for delta in reply])
         await worker.aclose()

@@ -15,7 +15,7 @@ from conductor.model.call import Call, Sampling
 from conductor.model.operation import WireOptions
 from conductor.model.reply import FinishReason, Reply
 from serving.workers import output_limit
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.output_limit import MOST_CALLS
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS, Dialect
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
@@ -33,7 +33,7 @@ def dialect(request: pytest.FixtureRequest) -> Dialect:
 @asynccontextmanager
 async def asking(dialect: Dialect, *answers: Answer) -> AsyncIterator[tuple[Any, WireServer]]:
     async with serving(dialect.wire, *answers) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         yield worker, server
         await worker.aclose()
 

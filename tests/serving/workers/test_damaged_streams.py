@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from conductor.errors import WorkerError
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS, fuzz
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.server import Answer, serving, sse
@@ -35,7 +35,7 @@ async def test_what_was_found_before_is_an_error_of_ours(
     dialect = DIALECTS[name]
     said = tuple(sse(event, str(event["type"]) if name == "anthropic" else None) for event in events)
     async with serving(dialect.wire, Answer(instead=said)) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         with pytest.raises(WorkerError):
             async with asyncio.timeout(5), worker.open(CALL) as reply:
                 [_ async for _ in reply]

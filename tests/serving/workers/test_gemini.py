@@ -18,7 +18,7 @@ from conductor.errors import (
 from conductor.model.call import Call, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.usage import Usage
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.ends import NO_REASON, REASONS
 from serving.workers.gemini import GeminiWorker, fault
 from serving.workers.gemini_thinking import thinking_for
@@ -31,7 +31,7 @@ BARE = Call(messages=(USER,))
 
 
 async def ask(server: WireServer, call: Call = BARE, model: str = "gemini-2.5-pro", **settings: object):
-    worker = GeminiWorker(Account("w", model, "AIza-test-key", server.url, **settings))  # type: ignore[arg-type]
+    worker = GeminiWorker(ProviderAccount("w", model, "AIza-test-key", server.url, **settings))  # type: ignore[arg-type]
     try:
         async with worker.open(call) as reply:
             return [delta async for delta in reply]

@@ -22,7 +22,7 @@ from conductor.model.reply import FinishReason, Reply
 from conductor.model.worker import Worker as AnyWorker
 from serving.errors import headers
 from serving.settings.known_models import accepts_by_name
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.http_errors import ErrorMapper, retry_after_s
@@ -51,7 +51,7 @@ class Provider:
     """How many events come before the first word."""
 
     def make(self, url: str, **settings: float) -> Worker:
-        return self.worker(Account("w", MODEL, SECRET, url + self.path, **settings))  # type: ignore[arg-type]
+        return self.worker(ProviderAccount("w", MODEL, SECRET, url + self.path, **settings))  # type: ignore[arg-type]
 
     @asynccontextmanager
     async def __call__(self, *answers: Answer, **settings: float) -> AsyncIterator[tuple[Worker, WireServer]]:
@@ -292,7 +292,7 @@ async def test_a_server_that_never_began_to_answer_is_asked_again(provider: Prov
 def test_a_call_that_thinks_may_be_silent_for_longer(
     model: str, effort: str | None, stall_timeout_s: float | None, expected_s: float
 ):
-    account = Account(
+    account = ProviderAccount(
         "w", model, "k", stall_timeout_s=stall_timeout_s, accepts=accepts_by_name("openai", model)
     )
     faults = account.faults("OpenAI", "OPENAI_API_KEY", httpx2.URL("http://127.0.0.1"))

@@ -16,7 +16,7 @@ from conductor.model.messages import File, Image, Message, Native, Text, Tool, T
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.worker import Worker
 from serving.settings.accepts import Accepts
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
@@ -62,7 +62,7 @@ def make(provider: Provider, server: WireServer, key: str) -> Worker:
     accepts = Accepts(default_effort="high")
     family = "claude-opus-4-7" if provider.worker is AnthropicWorker else ""
     return provider.worker(
-        Account("w", "the-model", key, f"{server.url}{provider.path}", family=family, accepts=accepts)
+        ProviderAccount("w", "the-model", key, f"{server.url}{provider.path}", family=family, accepts=accepts)
     )
 
 

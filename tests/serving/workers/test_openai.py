@@ -9,7 +9,7 @@ from conductor.model.call import Call, CallSite, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.reply import Delta, FinishReason
 from serving.settings.accepts import Accepts
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.openai import OpenAIWorker
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving, sse
@@ -21,7 +21,7 @@ PNG = "data:image/png;base64,iVBORw0KGgo="
 
 
 async def ask(server: WireServer, call: Call = BARE, **settings: object) -> list[Delta]:
-    worker = OpenAIWorker(Account("w", "gpt-9", "sk-test", f"{server.url}/v1", **settings))  # type: ignore[arg-type]
+    worker = OpenAIWorker(ProviderAccount("w", "gpt-9", "sk-test", f"{server.url}/v1", **settings))  # type: ignore[arg-type]
     try:
         async with worker.open(call) as reply:
             return [delta async for delta in reply]
@@ -68,7 +68,7 @@ def test_only_openai_itself_gets_max_completion_tokens():
         ("https://openrouter.ai/api/v1", "max_tokens"),
         ("http://api.openai.com.evil.example/v1", "max_tokens"),
     ):
-        request = OpenAIWorker(Account("w", "gpt-9", "sk-test", base_url))._request(call)
+        request = OpenAIWorker(ProviderAccount("w", "gpt-9", "sk-test", base_url))._request(call)
         assert {key for key in request if key.startswith("max")} == {longest}
 
 
@@ -89,7 +89,7 @@ async def test_a_model_that_is_known_to_accept_nothing_else_gets_max_completion_
 )  # fmt: skip
 async def test_azures_addresses_are_asked_with_their_query_and_their_header(base: str, path: str, key: str):
     async with serving(OpenAIWire()) as server:
-        worker = OpenAIWorker(Account("w", "team-large", "sk-test", server.url + base))
+        worker = OpenAIWorker(ProviderAccount("w", "team-large", "sk-test", server.url + base))
         async with worker.open(BARE) as reply:
             assert "".join([delta.text async for delta in reply]) == "It is four."
         await worker.aclose()
@@ -103,7 +103,7 @@ async def test_what_arrives_together_is_one_piece_and_a_short_one_where_somebody
     text = " ".join(f"number-{n}" for n in range(60))
     whole = b"".join(OpenAIWire().events(Answer(text=text)))
     async with serving(OpenAIWire()) as server:
-        worker = OpenAIWorker(Account("w", "gpt-9", "sk-test", f"{server.url}/v1"))
+        worker = OpenAIWorker(ProviderAccount("w", "gpt-9", "sk-test", f"{server.url}/v1"))
         for read_along in (True, False):
             server.answers.append(Answer(instead=(whole,)))
             async with worker.open(Call((USER,), coalesce=not read_along)) as reply:

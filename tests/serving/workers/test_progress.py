@@ -12,7 +12,7 @@ from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.terms import AttemptLimits, Terms
 from serving.workers import stall_timer
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import ANY_REQUEST, MODEL, SECRET
 from tests.wires.faults import CHUNKED, Fault, chunk, faulty
@@ -82,7 +82,7 @@ FINISH = (b'"finish_reason": "', b"response.completed", b"message_delta", b"fini
 async def ask(name: str, fault: Fault, call: Call = CALL, stall_s: float = STALL_S) -> Reply:
     dialect = DIALECTS[name]
     async with faulty(fault) as server:
-        account: Any = Account("w", MODEL, SECRET, server.url + dialect.path, stall_timeout_s=stall_s)
+        account: Any = ProviderAccount("w", MODEL, SECRET, server.url + dialect.path, stall_timeout_s=stall_s)
         worker = dialect.worker(account)
         try:
             async with asyncio.timeout(SOON_S), worker.open(call) as reply:
@@ -175,7 +175,7 @@ async def test_a_call_that_breaks_while_a_tool_is_called_is_billed_at_its_bound(
     for events, is_paid in ((begun, True), ((COMMENT, COMMENT), False)):
         breaks = Answer(instead=events, pause_after=2, late_s=STALL_S, cut_after=2)
         async with serving(dialect.wire, breaks) as server:
-            worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+            worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
             with pytest.raises(WorkerError) as caught:
                 async with worker.open(CALL) as reply:
                     [_ async for _ in reply]

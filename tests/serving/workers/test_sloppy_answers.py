@@ -14,7 +14,7 @@ from conductor.model.messages import Message, Tool, Toolset
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.worker import encode
 from conductor.run.codec import dump
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import DIALECTS
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.wires.faults import Fault, faulty
@@ -50,7 +50,7 @@ class Row:
 async def read(name: str, events: Sequence[bytes], call: Call = CALL) -> Reply:
     dialect = DIALECTS[name]
     async with serving(dialect.wire, Answer(instead=tuple(events))) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         try:
             async with asyncio.timeout(SOON_S), worker.open(call) as reply:
                 [_ async for _ in reply]
@@ -478,7 +478,7 @@ async def test_an_end_before_the_first_word_is_no_answer_while_the_connection_is
 
     async def ask(stall_s: float, *answers: Answer) -> str:
         async with serving(dialect.wire, *answers) as server:
-            account = Account("w", MODEL, SECRET, server.url + dialect.path, stall_timeout_s=stall_s)
+            account = ProviderAccount("w", MODEL, SECRET, server.url + dialect.path, stall_timeout_s=stall_s)
             worker = dialect.worker(account)
             try:
                 async with worker.open(BARE) as reply:
@@ -530,7 +530,7 @@ async def test_a_malformed_event_is_a_cut_after_the_words_before_it(
     events = (first + broken, last) if together else (first, broken, last)
     dialect, heard = DIALECTS[name], list[str]()
     async with serving(dialect.wire, Answer(instead=events)) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
 
         async def listen() -> None:
             async with asyncio.timeout(SOON_S), worker.open(BARE) as reply:
@@ -584,7 +584,7 @@ async def test_a_stream_that_is_answered_with_whole_json_is_read_by_its_bytes(na
     length = b"" if closes else b"content-length: %d\r\n" % len(body)
     head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n" + length + b"\r\n"
     async with faulty(Fault(head, tail=body, closes=closes, keeps_alive=not closes)) as server:
-        worker = dialect.worker(Account("w", MODEL, SECRET, server.url + dialect.path))
+        worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         async with asyncio.timeout(SOON_S), worker.open(BARE) as reply:
             assert "".join([each.text async for each in reply]) == FOUR
         await worker.aclose()

@@ -14,7 +14,7 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.openai_responses import OpenAIResponsesWorker
 from tests.serving.workers.subjects import MODEL, SECRET
 from tests.serving.workers.test_http import CALL, PROVIDERS
@@ -73,7 +73,7 @@ async def worker_for(wire: str, *events: bytes) -> AsyncIterator[tuple[Any, Any]
             yield worker, server
         return
     async with serving(ResponsesWire(), Answer(instead=events)) as server:
-        worker = OpenAIResponsesWorker(Account("w", MODEL, SECRET, f"{server.url}/v1"))
+        worker = OpenAIResponsesWorker(ProviderAccount("w", MODEL, SECRET, f"{server.url}/v1"))
         yield worker, server
         await worker.aclose()
 

@@ -14,7 +14,7 @@ from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember
 from conductor.run.call import input_bound, open_call
 from conductor.run.ledger import Budget, BudgetLedger
-from serving.workers.account import Account
+from serving.workers.account import ProviderAccount
 from serving.workers.chat_chunks import decode
 from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.wires.openai import OpenAIWire
@@ -55,7 +55,7 @@ def telling(provider: Provider, tokens: Any, *, of_input: bool) -> Answer:
 async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, call: Call = CALL) -> Paid:
     ledger = BudgetLedger(Budget() if price is None else Budget(max_cost_usd=Decimal(1)))
     async with serving(provider.wire, answer) as server:
-        worker = provider.worker(Account("w", "m", "sk-test", server.url + provider.path, price))
+        worker = provider.worker(ProviderAccount("w", "m", "sk-test", server.url + provider.path, price))
         member = PoolMember("w", worker, price=price, worst_price=price)
         async with open_call(member, call, ledger) as asked:
             texts = [delta.text async for delta in asked]

@@ -21,8 +21,15 @@ from conductor.model.operation import TokenBias, WireOptions
 from conductor.model.terms import Priority
 from serving.api.answer_format import ANY_OBJECT, read_schema
 from serving.api.attachments import kept_file, to_file
-from serving.api.dialects.chat.tools import MessageTools, ToolFields
-from serving.api.dialects.read_body import NEUTRAL, CacheFields, ExtraFields, MarkFields, read_body
+from serving.api.dialects.chat.tools import ChatToolFields, MessageTools
+from serving.api.dialects.read_body import (
+    NEUTRAL,
+    CacheFields,
+    ExtraFields,
+    LenientModel,
+    MarkFields,
+    read_body,
+)
 from serving.api.request import MOST, Effort, Podium, Tier, or_empty, priority_of
 from serving.workers.images import picture_url
 
@@ -247,15 +254,11 @@ MOST_STOP_CHARS = 1000
 # Every list uses `fail_fast`: a body of a megabyte could have so many errors that listing them takes seconds.
 
 
-class _Ignoring(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
 def _auto(detail: Any) -> Any:
     return "auto" if detail is None else detail
 
 
-class ImageUrl(_Ignoring):
+class ImageUrl(LenientModel):
     """Picture, as a URL or inline."""
 
     url: str = Field(pattern=r"(?i)^(https?://|data:image/)")
@@ -293,7 +296,7 @@ class RefusalPart(MarkFields):
         return self.refusal
 
 
-class ChatFile(_Ignoring):
+class ChatFile(LenientModel):
     """File, inline or as the id of an uploaded one."""
 
     file_data: str | None = None
@@ -324,7 +327,7 @@ class FilePart(MarkFields):
     file: ChatFile
 
 
-class UnservedPart(_Ignoring):
+class UnservedPart(LenientModel):
     """Part that is not supported. Validation rejects it."""
 
     type: Literal["input_audio"]
@@ -355,7 +358,7 @@ class ChatMessage(MessageTools, MarkFields, UnservedMessageFields):
     reasoning_details: Any = None
 
 
-class StreamOptions(_Ignoring):
+class StreamOptions(LenientModel):
     """Options of a stream."""
 
     include_usage: bool = False
@@ -375,7 +378,7 @@ StopSequences = (
 )
 
 
-class ChatRequest(ToolFields, ChatOptionFields, CacheFields, TierFields, UnservedFields, NotedFields):
+class ChatRequest(ChatToolFields, ChatOptionFields, CacheFields, TierFields, UnservedFields, NotedFields):
     """Body of `POST /v1/chat/completions` and `POST /v1/plans`."""
 
     model: str

@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from conductor.errors import BadTask, quote
 from conductor.model.messages import AUTO, Tool, ToolCall, ToolChoice, Toolset
-from serving.api.dialects.read_body import MarkFields
+from serving.api.dialects.read_body import LenientModel, MarkFields
 
 HostedTools = Mapping[str, str]
 """Type of each hosted tool, by its place in the request."""
@@ -60,10 +60,6 @@ CalledName = Annotated[str, Field(min_length=1)]
 """A model may call a tool that does not exist, by any name, and the client sends that call back."""
 
 
-class _Ignoring(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
 def _empty(value: Any) -> Any:
     return "" if value is None else value
 
@@ -99,7 +95,7 @@ class FunctionTool(MarkFields):
         )
 
 
-class Custom(_Ignoring):
+class Custom(LenientModel):
     """Custom tool, whose input is free text."""
 
     name: ToolName
@@ -121,7 +117,7 @@ class CustomTool(MarkFields):
         return Tool(custom.name, custom.description, kind="custom", format=format, cache=self.mark)
 
 
-class HostedTool(_Ignoring):
+class HostedTool(LenientModel):
     """Tool of another type, which a provider would run."""
 
     type: str = Field(max_length=128)
@@ -141,11 +137,11 @@ AnyTool = Annotated[
 ]
 
 
-class _Named(_Ignoring):
+class _Named(LenientModel):
     name: str
 
 
-class NamedTool(_Ignoring):
+class NamedTool(LenientModel):
     """One tool, by name."""
 
     type: str
@@ -160,14 +156,14 @@ class NamedTool(_Ignoring):
         return named.name if named else self.name or self.type
 
 
-class AllowedTools(_Ignoring):
+class AllowedTools(LenientModel):
     """Tools that the model may call."""
 
     mode: Literal["auto", "required"]
     tools: Annotated[list[NamedTool], Field(fail_fast=True, min_length=1, max_length=MOST_TOOLS)]
 
 
-class AllowedChoice(_Ignoring):
+class AllowedChoice(LenientModel):
     """Choice among some of the tools."""
 
     type: Literal["allowed_tools"]
@@ -188,7 +184,7 @@ Choice = Annotated[
 ]
 
 
-class ToolFields(_Ignoring):
+class ChatToolFields(LenientModel):
     """Fields of a request for tools."""
 
     tools: Annotated[list[AnyTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
@@ -222,12 +218,12 @@ class ToolFields(_Ignoring):
                 return ToolChoice(mode)
 
 
-class _FunctionOfCall(_Ignoring):
+class _FunctionOfCall(LenientModel):
     name: CalledName
     arguments: Words = ""
 
 
-class FunctionCall(_Ignoring):
+class FunctionCall(LenientModel):
     """Call of a function by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
@@ -239,12 +235,12 @@ class FunctionCall(_Ignoring):
         return ToolCall(self.id, self.function.name, self.function.arguments)
 
 
-class _CustomOfCall(_Ignoring):
+class _CustomOfCall(LenientModel):
     name: CalledName
     input: Words = ""
 
 
-class CustomCall(_Ignoring):
+class CustomCall(LenientModel):
     """Call of a custom tool by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
@@ -267,7 +263,7 @@ AnyCall = Annotated[
 ]
 
 
-class MessageTools(_Ignoring):
+class MessageTools(LenientModel):
     """Fields of a message for tools."""
 
     tool_calls: Annotated[list[AnyCall], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None

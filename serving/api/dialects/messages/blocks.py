@@ -10,12 +10,12 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, cast
 
 from msgspec.structs import replace
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResult
 from serving.api.attachments import NO_ADDRESS, kept_file, one_line, to_file
 from serving.api.dialects.chat.tools import CalledName
-from serving.api.dialects.read_body import MarkFields
+from serving.api.dialects.read_body import LenientModel, MarkFields
 from serving.workers.images import picture_url, plain_media_type
 
 MOST_BLOCKS = 2048
@@ -24,17 +24,11 @@ Json = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
-class Ignoring(BaseModel):
-    """Base of models that ignore unknown fields, such as `citations` and those of betas."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
-class Marked(Ignoring, MarkFields):
+class Marked(MarkFields):
     """Block that may end a cached prefix."""
 
 
-class Unserved(Ignoring):
+class Unserved(LenientModel):
     """Type that is not supported. Validation rejects it."""
 
     type: str
@@ -68,7 +62,7 @@ class TextBlock(Marked):
         return (Text(self.text, self.mark),) if self.text else ()
 
 
-class Base64Source(Ignoring):
+class Base64Source(LenientModel):
     """Picture, inline."""
 
     type: Literal["base64"]
@@ -88,7 +82,7 @@ class Base64Source(Ignoring):
         return self
 
 
-class UrlSource(Ignoring):
+class UrlSource(LenientModel):
     """Picture at a URL."""
 
     type: Literal["url"]
@@ -121,7 +115,7 @@ SimpleBlock = Annotated[
 ]
 
 
-class PlainSource(Ignoring):
+class PlainSource(LenientModel):
     """Text of a document."""
 
     type: Literal["text"]
@@ -133,7 +127,7 @@ class PlainSource(Ignoring):
         return (Text(self.data),) if self.data else ()
 
 
-class ContentSource(Ignoring):
+class ContentSource(LenientModel):
     """Document made of blocks."""
 
     type: Literal["content"]
@@ -149,7 +143,7 @@ class ContentSource(Ignoring):
         )
 
 
-class FileBase64(Ignoring):
+class FileBase64(LenientModel):
     """File, inline."""
 
     type: Literal["base64"]
@@ -167,14 +161,14 @@ class FileBase64(Ignoring):
         return self
 
 
-class KeptSource(Ignoring):
+class KeptSource(LenientModel):
     """Uploaded file, by its id."""
 
     type: Literal["file"]
     file_id: str = Field(min_length=1, max_length=128)
 
 
-class AddressSource(Ignoring):
+class AddressSource(LenientModel):
     """File at a URL. Validation rejects it."""
 
     type: Literal["url"]
@@ -294,7 +288,7 @@ class ToolResultBlock(Marked):
         return (ToolResult(self.tool_use_id, content, bool(self.is_error), self.mark),)
 
 
-class PassingBlock(Ignoring):
+class PassingBlock(LenientModel):
     """Block that becomes no part of a message: reasoning, or what a provider's own tools did."""
 
     type: str

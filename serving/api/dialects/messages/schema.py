@@ -11,9 +11,9 @@ from pydantic import BeforeValidator, Field
 from conductor.model.call import AnswerFormat
 from serving.api.answer_format import read_schema
 from serving.api.dialects.chat.schema import MOST_PARTS, MOST_STOP_CHARS
-from serving.api.dialects.messages.blocks import MOST_BLOCKS, Block, Ignoring, Json, TextBlock
+from serving.api.dialects.messages.blocks import MOST_BLOCKS, Block, Json, TextBlock
 from serving.api.dialects.messages.tools import ToolFields
-from serving.api.dialects.read_body import ExtraFields, MarkFields, read_body
+from serving.api.dialects.read_body import ExtraFields, LenientModel, MarkFields, read_body
 from serving.api.request import MOST, Effort, Podium
 
 WITHOUT_EFFECT = frozenset(
@@ -35,14 +35,14 @@ or hosted tools.
 Words = str | Annotated[list[TextBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
 
-class MessageParam(Ignoring):
+class MessageParam(LenientModel):
     """One message of the conversation."""
 
     role: Literal["user", "assistant", "system"]
     content: str | Annotated[list[Block], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
 
-class Thinking(Ignoring):
+class Thinking(LenientModel):
     """Options for reasoning."""
 
     type: Literal["enabled", "adaptive", "disabled", "between_tools"]
@@ -54,7 +54,7 @@ class Thinking(Ignoring):
         return self.type != "disabled" and self.display != "omitted"
 
 
-class JsonFormat(Ignoring):
+class JsonFormat(LenientModel):
     """JSON Schema that the answer must match."""
 
     type: Literal["json_schema"]
@@ -65,7 +65,7 @@ class JsonFormat(Ignoring):
         return read_schema(self.schema_, None, strict=True, param=param, any_root=True)
 
 
-class OutputConfig(Ignoring):
+class OutputConfig(LenientModel):
     """Effort for the answer, and its format."""
 
     effort: Effort | None = None

@@ -7,7 +7,8 @@ from pydantic import Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import AUTO, Tool, ToolChoice, Toolset
 from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, Words, toolset
-from serving.api.dialects.messages.blocks import Ignoring, Json, Marked
+from serving.api.dialects.messages.blocks import Json, Marked
+from serving.api.dialects.read_body import LenientModel
 
 NOT_HOSTED = ("custom", "function")
 """Types that are not hosted. `function` belongs to Chat Completions: it is rejected for its wrong fields."""
@@ -27,7 +28,7 @@ class ClientTool(Marked):
         return Tool(self.name, self.description, self.input_schema, bool(self.strict), cache=self.mark)
 
 
-class HostedTool(Ignoring):
+class VersionedTool(LenientModel):
     """Tool of a type with a version: Anthropic would run it, or trained its models to call it."""
 
     type: str = Field(max_length=128)
@@ -39,11 +40,11 @@ def _sort(value: Any) -> str:
 
 
 AnyTool = Annotated[
-    Annotated[ClientTool, Tag("client")] | Annotated[HostedTool, Tag("hosted")], Discriminator(_sort)
+    Annotated[ClientTool, Tag("client")] | Annotated[VersionedTool, Tag("hosted")], Discriminator(_sort)
 ]
 
 
-class Choice(Ignoring):
+class ToolChoiceBody(LenientModel):
     """Which tools the model may or must call."""
 
     type: Literal["auto", "any", "tool", "none"]
@@ -51,7 +52,7 @@ class Choice(Ignoring):
     disable_parallel_tool_use: bool | None = None
 
     @model_validator(mode="after")
-    def _names_a_tool(self) -> "Choice":
+    def _names_a_tool(self) -> "ToolChoiceBody":
         if self.type == "tool" and not self.name:
             raise ValueError("the type `tool` requires a `name`")
         return self
@@ -69,11 +70,11 @@ class Choice(Ignoring):
                 return ToolChoice("required", (self.name or "",))
 
 
-class ToolFields(Ignoring):
+class ToolFields(LenientModel):
     """Fields of a request for tools."""
 
     tools: Annotated[list[AnyTool], Field(fail_fast=True, max_length=MOST_TOOLS)] | None = None
-    tool_choice: Choice | None = None
+    tool_choice: ToolChoiceBody | None = None
     mcp_servers: Annotated[list[Any], Field(max_length=MOST_TOOLS)] | None = None
 
     @property
@@ -82,7 +83,9 @@ class ToolFields(Ignoring):
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if isinstance(tool, ClientTool)]
         hosted = {
-            f"tools[{index}]": tool.type for index, tool in enumerate(tools) if isinstance(tool, HostedTool)
+            f"tools[{index}]": tool.type
+            for index, tool in enumerate(tools)
+            if isinstance(tool, VersionedTool)
         }
         hosted |= {f"mcp_servers[{index}]": "mcp" for index in range(len(self.mcp_servers or ()))}
         choice = self.tool_choice

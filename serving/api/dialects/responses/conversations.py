@@ -11,9 +11,9 @@ from starlette.responses import Response
 from conductor.errors import BadTask, TooLarge, UnknownName, quote
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
-from serving.api.dialects.read_body import read_body
+from serving.api.dialects.read_body import LenientModel, read_body
 from serving.api.dialects.responses.new_items import kept_metadata, new_id, new_items
-from serving.api.dialects.responses.schema import Ignoring, remedy
+from serving.api.dialects.responses.schema import remedy
 from serving.api.earlier_runs import CallersRuns, check_room
 from serving.api.request import NameText
 from serving.api.respond import success
@@ -37,20 +37,20 @@ Metadata = Annotated[
 ]
 
 
-class NewConversation(Ignoring):
+class NewConversation(LenientModel):
     """Body of `POST /v1/conversations`."""
 
     items: Items | None = None
     metadata: Metadata | None = None
 
 
-class NewItems(Ignoring):
+class NewItems(LenientModel):
     """Body of `POST /v1/conversations/{id}/items`."""
 
     items: Items
 
 
-class NewMetadata(Ignoring):
+class NewMetadata(LenientModel):
     """Body of `POST /v1/conversations/{id}`."""
 
     metadata: Metadata | None

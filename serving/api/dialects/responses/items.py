@@ -17,10 +17,10 @@ from conductor.errors import BadTask, quote
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from serving.api.attachments import NO_ADDRESS, kept_file, to_file
 from serving.api.dialects.chat.schema import MOST_PARTS, ImageUrl
-from serving.api.dialects.read_body import MarkFields, PartCount
+from serving.api.dialects.read_body import LenientModel, MarkFields, PartCount
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
 from serving.api.dialects.responses.ids import item_id, response_id
-from serving.api.dialects.responses.schema import Ignoring, read_part
+from serving.api.dialects.responses.schema import read_part
 
 Json = dict[str, Any]
 Parts = list[Text | Image | File]
@@ -58,7 +58,7 @@ class _Part(MarkFields):
 Content = str | Annotated[list[_Part], Field(fail_fast=True, max_length=MOST_PARTS)]
 
 
-class _MessageItem(Ignoring):
+class _MessageItem(LenientModel):
     role: Literal["user", "system", "developer", "assistant"]
     content: Content
 
@@ -66,7 +66,7 @@ class _MessageItem(Ignoring):
 CallId = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
-class _FunctionCall(Ignoring):
+class _FunctionCall(LenientModel):
     call_id: CallId
     name: str
     arguments: str = ""
@@ -77,21 +77,21 @@ class _CustomCall(_FunctionCall):
     arguments: str = Field(default="", alias="input")
 
 
-class _Output(Ignoring):
+class _Output(LenientModel):
     call_id: CallId
     output: Content
 
 
-class _Reasoning(Ignoring):
+class _Reasoning(LenientModel):
     summary: list[Any] | None = None
     content: list[Any] | None = None
 
 
-class _Reference(Ignoring):
+class _Reference(LenientModel):
     id: str = Field(max_length=128)
 
 
-class _Compaction(Ignoring):
+class _Compaction(LenientModel):
     encrypted_content: str
 
 

@@ -6,12 +6,12 @@ name.
 
 from typing import Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError
 
 from conductor.errors import BadTask
 from conductor.model.operation import WireOptions
 from serving.api.dialects.chat.schema import MOST_PARTS, Penalty, SamplerFields
-from serving.api.dialects.read_body import CacheFields, ExtraFields, innermost
+from serving.api.dialects.read_body import CacheFields, ExtraFields, LenientModel, innermost
 from serving.api.request import MOST, Effort, NameText, Podium, Tier
 
 Json = dict[str, Any]
@@ -27,13 +27,7 @@ WITHOUT_EFFECT = {
 LOGPROBS = "message.output_text.logprobs"
 
 
-class Ignoring(BaseModel):
-    """Base of models that ignore unknown fields."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
-
-
-class Reasoning(Ignoring):
+class Reasoning(LenientModel):
     """Effort for reasoning, and whether to show it."""
 
     effort: Effort | None = None
@@ -46,7 +40,7 @@ class Reasoning(Ignoring):
         return bool(self.summary or self.generate_summary)
 
 
-class TextFormat(Ignoring):
+class TextFormat(LenientModel):
     """Format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
@@ -60,7 +54,7 @@ def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
-class TextOptions(Ignoring):
+class TextOptions(LenientModel):
     """Options for the text of the answer."""
 
     format: Annotated[TextFormat, BeforeValidator(_or_empty)] = TextFormat()
@@ -75,7 +69,7 @@ def _conversation_id(value: Any) -> Any:
     return cast(Json, value).get("id", value) if isinstance(value, dict) else value
 
 
-class Referred(Ignoring):
+class Referred(LenientModel):
     """Fields that all requests about a conversation have: to answer it, to count its tokens and to compact
     it.
     """

@@ -8,7 +8,8 @@ from pydantic import BeforeValidator, Field
 from conductor.errors import BadTask, quote
 from conductor.model.messages import AUTO, Tool, ToolChoice, Toolset
 from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, toolset
-from serving.api.dialects.responses.schema import Ignoring, read_part
+from serving.api.dialects.read_body import LenientModel
+from serving.api.dialects.responses.schema import read_part
 
 Json = dict[str, Any]
 
@@ -20,29 +21,29 @@ def _or_blank(value: Any) -> Any:
 Words = Annotated[str, BeforeValidator(_or_blank)]
 
 
-class _Function(Ignoring):
+class _Function(LenientModel):
     name: ToolName
     description: Words = ""
     parameters: Json | None = None
     strict: bool | None = None
 
 
-class _Custom(Ignoring):
+class _Custom(LenientModel):
     name: ToolName
     description: Words = ""
     format: Json | None = None
 
 
-class _Namespace(Ignoring):
+class _Namespace(LenientModel):
     name: ToolName
     tools: Annotated[list[Json], Field(fail_fast=True, max_length=MOST_TOOLS)]
 
 
-class _Other(Ignoring):
+class _Other(LenientModel):
     type: str = Field(max_length=128)
 
 
-class _Choice(Ignoring):
+class _Choice(LenientModel):
     type: str = Field(max_length=128)
     name: str | None = None
     mode: Literal["auto", "required"] = "auto"

@@ -1,7 +1,8 @@
-"""Context lengths of workers, as far as they are known."""
+"""Prices and context lengths of workers, as far as the settings give them."""
 
+from conductor.model.usage import FREE, Price
 from serving.settings.settings import Settings
-from serving.settings.workers import VllmSettings, WorkerSettings
+from serving.settings.workers import ScriptedSettings, VllmSettings, WorkerSettings
 
 
 def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
@@ -17,3 +18,12 @@ def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
     )
     tokens = owner.engine.get("max_model_len") if isinstance(owner, VllmSettings) else None
     return tokens if isinstance(tokens, int) and tokens > 0 else None
+
+
+def price_of(worker: WorkerSettings) -> Price | None:
+    """Return the worker's price: the one that is set, or zero for kinds that are not billed by tokens. None
+    if unknown.
+    """
+    if worker.price is not None:
+        return worker.price.to_price()
+    return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None

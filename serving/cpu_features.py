@@ -1,6 +1,11 @@
-"""Number types that this machine's CPU supports. Imports torch but not vLLM."""
+"""What this machine can compute and compile without a GPU. Imports torch but not vLLM."""
+
 # The types of torch's own operators are partial.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false
+
+import os
+import shutil
+import sys
 
 import torch
 
@@ -13,3 +18,10 @@ def computes_bfloat16() -> bool:
     if not torch.backends.mkldnn.is_available():
         return True  # torch was built for another kind of machine, which cannot be checked here
     return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())  # noqa: SLF001 (torch has no public name for it)
+
+
+def can_compile() -> bool:
+    """Return whether the C++ compiler that torch's inductor uses is installed."""
+    return (
+        shutil.which(os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")) is not None
+    )
