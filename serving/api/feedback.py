@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, NotAllowed, UnknownName, quote
-from conductor.run.record import Account, RunRecords
+from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import read_body
@@ -58,7 +58,7 @@ async def give_feedback(request: Request, id: str) -> Response:
     run = await service.records(id, caller)
     if run is None:
         raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
-    if not _made_by(caller, run.record.account):
+    if not caller.owns(run.record.account):
         message = "This run belongs to another team. Only that team can give feedback on it."
         raise NotAllowed(message, param="id")
     feedback = _to_feedback(run, caller, body)
@@ -76,12 +76,6 @@ def feedback_json(feedback: Feedback) -> Json:
         "comment": feedback.comment,
         "expected": feedback.expected,
     }
-
-
-def _made_by(caller: Caller, account: Account) -> bool:
-    """Return whether the caller's team started the run of `account`; without a team, whether its key did."""
-    mine = caller.account
-    return mine.team_id == account.team_id and (bool(mine.team_id) or mine.key_id == account.key_id)
 
 
 def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
