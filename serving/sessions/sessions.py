@@ -373,7 +373,7 @@ class Sessions(SessionRegistry):
 async def _replay(record: Record) -> AsyncGenerator[Run]:
     """Replay a run that has ended to its reader."""
     event_log = EventLog(record)
-    await event_log.replay()
+    event_log.replay()
     yield Run(event_log)
 
 
