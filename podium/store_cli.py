@@ -57,8 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _rotate(address: Address) -> int:
-    from serving.store.secret_rotation import rotate_secret
-    from serving.store.suspended import ROTATE_S
+    from serving.store.signing_secrets import ROTATE_S, rotate_secret
 
     asyncio.run(rotate_secret(address))
     print(

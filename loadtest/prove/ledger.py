@@ -24,8 +24,8 @@ from loadtest.rig.databases import KINDS, empty_databases
 from loadtest.rig.routers import RouterAnswer, RouterProcess, ask, make_key, prepare_process, running_routers
 from program.options import count
 from program.process import machine, wide_console
-from serving.accounts.leases import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
+from serving.accounts.operations import LEASE_S, RENEW_S
 from serving.accounts.rates import team_subject
 from serving.database.address import Address
 from serving.database.migrate import open_database

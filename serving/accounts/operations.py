@@ -30,7 +30,6 @@ from sqlalchemy import (
 
 from serving.accounts import postgresql
 from serving.accounts.hold import HOLD_COLUMNS, Bill, Entry, HoldRequest, Refusal, decide, row_of, sums
-from serving.accounts.leases import FORGET_US, LEASE_US
 from serving.accounts.rates import Window, WindowId
 from serving.database.clock import NOW_US, now_us
 from serving.database.hot import KEYS, fetch, run_each
@@ -42,6 +41,15 @@ from serving.database.writer import Operation
 SETTLES_WITHIN_S = 0.02
 """Seconds that a bill may wait to be batched with others. No request waits for it: until then its hold
 counts, and a hold that is refused meanwhile is tried again after it."""
+LEASE_S = 15.0
+"""Seconds for which a replica counts as alive after it has renewed its lease, by the database's clock. After
+that, any other replica posts its open holds as lost."""
+RENEW_S = 5.0
+"""Seconds between two renewals, and between two sweeps for dead replicas."""
+FORGET_US = 3_600_000_000
+"""Microseconds without a renewal after which a replica's row is deleted. Its holds are still swept."""
+SWEEP_LIMIT = 500
+"""Maximum number of holds that one transaction posts."""
 HELD, WINDOW = hold_table.c, spend_window.c
 OPEN, LOST = literal_column("'open'", Text), literal_column("'lost'", Text)
 """Not parameters: the index `hold_open` needs a constant, and `fetch` has no others than its keys."""
@@ -217,7 +225,7 @@ def _loss(request: HoldRequest, at_us: int) -> Posting:
 
 def renew(connection: Connection, replicas: Sequence[str]) -> list[None]:
     new = insert_into(connection.dialect.name, replica).values(
-        lease_until_us=NOW_US + LEASE_US, began_us=NOW_US
+        lease_until_us=NOW_US + int(LEASE_S * 1_000_000), began_us=NOW_US
     )
     renewed = new.on_conflict_do_update(
         index_elements=["id"], set_={"lease_until_us": new.excluded.lease_until_us}

@@ -8,6 +8,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import Insert
 
 from serving.database.address import Kind
+from serving.database.hot import run_each
 
 KINDS: tuple[Kind, ...] = ("postgresql", "sqlite")
 
@@ -45,7 +46,7 @@ class RowInsert:
         where: Callable[[Any], ColumnElement[bool]] | None = None,
         returning: Sequence[Any] = (),
     ) -> None:
-        self._columns = columns
+        self._columns, self._returns = columns, bool(returning)
         self._statements: dict[str, Executable] = {}
         for kind in KINDS:
             new = insert_into(kind, table)
@@ -68,14 +69,17 @@ class RowInsert:
         """
         if not rows:
             return []
-        kind = connection.dialect.name
-        values = (
-            dict(zip(self._columns, zip(*rows, strict=True), strict=True))
-            if kind == "postgresql"
-            else [dict(zip(self._columns, row, strict=True)) for row in rows]
-        )
-        result = connection.execute(self._statements[kind], values)
-        return result.all() if result.returns_rows else []
+        statement = self._statements[connection.dialect.name]
+        if connection.dialect.name == "postgresql":
+            arrays = dict(zip(self._columns, zip(*rows, strict=True), strict=True))
+            result = connection.execute(statement, arrays)
+            return result.all() if self._returns else []
+        if not self._returns:
+            run_each(connection, statement, self._columns, rows)
+            return []
+        return connection.execute(
+            statement, [dict(zip(self._columns, row, strict=True)) for row in rows]
+        ).all()
 
 
 def _unnest(table: Table, columns: Sequence[str]) -> Any:

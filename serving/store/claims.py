@@ -1,4 +1,8 @@
-"""Idempotent requests: the first request with a name claims the name for its run, and repeats join that run."""
+"""Requests that an earlier run answers.
+
+The first request with a name claims the name for its run, and repeats join that run. The answer cache maps equal
+requests to the run that answered them; `answer_cache.py` decides what is cached.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -8,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, delete, select, tuple_
 
 from serving.database.clock import NOW_US, now_us
 from serving.database.inserts import RowInsert
-from serving.database.schema import idempotency, replica, run
+from serving.database.schema import cached_answer, idempotency, replica, run
 from serving.database.writer import Operation
 
 KEPT_US = 86_400_000_000
@@ -32,6 +36,23 @@ class Claim:
     body_hash: str
     run_id: str
     owner: str
+
+
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
+    """Cached answer of a request.
+
+    Args:
+        owner: id of the team, or of the key if it has no team.
+        asked: hash of the request.
+        run_id: id of the run that answered.
+        drop_us: expiry time in microseconds since 1970.
+    """
+
+    owner: str
+    asked: str
+    run_id: str
+    drop_us: int
 
 
 COLUMNS = [field.name for field in fields(Claim)]
@@ -84,6 +105,15 @@ def _free(connection: Connection, claims: Sequence[Claim]) -> list[bool]:
     return [NAME(each) not in current or current[NAME(each)].run_id != each.run_id for each in claims]
 
 
+KEEP = RowInsert(cached_answer, ["owner", "asked", "run_id", "drop_us"], update=["run_id", "drop_us"])
+
+
+def _keep(connection: Connection, answers: Sequence[CachedAnswer]) -> list[None]:
+    newest = {(each.owner, each.asked): (each.run_id, each.drop_us) for each in answers}
+    KEEP.execute(connection, [(*key, *values) for key, values in sorted(newest.items())])  # no deadlock
+    return [None] * len(answers)
+
+
 CLAIM: Operation[Claim, Claim] = Operation("claim of a request", _claim)
 """Claim a name. Returns the claim in force, which may be an earlier one."""
 RELEASE_CLAIM: Operation[Claim, None] = Operation("release of a request", _release, is_kept=True)
@@ -92,3 +122,5 @@ FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free)
 """Release the name of a run whose replica ended before it started the run. Returns False if the run has
 started or may still start. Returns True also if another replica has released the name.
 """
+KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache of answers", _keep)
+"""Store which run answers a request. Replaces an earlier entry."""

@@ -17,8 +17,7 @@ from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
 from serving.shares import in_slices
-from serving.store.cached_answers import CachedAnswer
-from serving.store.claims import Claim
+from serving.store.claims import CachedAnswer, Claim
 from serving.store.content import kept_part
 from serving.store.fair_dict import FairDict
 from serving.store.feedback import Feedback

@@ -5,25 +5,16 @@ because providers check their own turns byte by byte when they are sent back. Th
 is resumed, cancelled or expires.
 """
 
-import secrets
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from sqlalchemy import Connection, bindparam, delete, func, select, update
 
-from serving.database.clock import NOW_US, now_us
+from serving.database.clock import NOW_US
 from serving.database.inserts import RowInsert
-from serving.database.schema import run, signing_secret, suspended_run
+from serving.database.schema import run, suspended_run
 from serving.database.writer import Operation
 from serving.store.statements import RunWrite, Written, write_runs
-from serving.store.tool_ids import SECRET_BYTES
-
-MOST_SECRETS = 2
-"""Number of valid secrets: the one that signs and the previous one."""
-SECRETS_S = 30.0
-"""Maximum age of a replica's cached secrets."""
-ROTATE_S = 2 * SECRETS_S
-"""Delay before a new secret signs. By then, every replica accepts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +72,6 @@ CROWDED = (
     .returning(WAITING.run_id)
 )
 """Deletes the oldest suspended runs of each team (or key without a team) that exceeds its limit of bytes."""
-_newest = select(signing_secret).order_by(signing_secret.c.made_us.desc()).limit(MOST_SECRETS).subquery()
-SECRETS = select(_newest.c.secret).order_by(_newest.c.made_us > NOW_US, _newest.c.made_us.desc())
-FIRST_SECRET = RowInsert(signing_secret, ["name", "made_us", "secret"])
 
 
 def _suspend(connection: Connection, items: Sequence[SuspendWrite]) -> list[Written]:
@@ -133,14 +121,6 @@ def _end(connection: Connection, ids: Sequence[str], status: str) -> None:
         connection.execute(update(run).where(waits).values(status=status, ended_us=NOW_US))
 
 
-def _secrets(connection: Connection, items: Sequence[None]) -> list[list[bytes]]:
-    newest = list(connection.execute(SECRETS).scalars())
-    if not newest:
-        FIRST_SECRET.execute(connection, [("first", now_us(), secrets.token_bytes(SECRET_BYTES))])
-        newest = list(connection.execute(SECRETS).scalars())
-    return [newest] * len(items)
-
-
 SUSPEND: Operation[SuspendWrite, Written] = Operation("suspended run", _suspend)
 """Suspend a run until it gets tool results."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take)
@@ -153,7 +133,3 @@ ids, each to one caller.
 """
 DROP_SUSPENDED: Operation[str, bool] = Operation("cancellation of a suspended run", _drop)
 """Cancel a suspended run. Returns False if no run of that id waits."""
-READ_SECRETS: Operation[None, list[bytes]] = Operation("secrets of tool call ids", _secrets)
-"""Read the signing secrets of tool call ids, the one that signs first. Creates the first secret if there is
-none.
-"""
