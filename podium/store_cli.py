@@ -88,8 +88,7 @@ def _tell(address: Address, version: object) -> int:
 
 
 def _rotate(address: Address) -> int:
-    from serving.store.secret_rotation import rotate_secret
-    from serving.store.suspended import ROTATE_S
+    from serving.store.signing_secrets import ROTATE_S, rotate_secret
 
     asyncio.run(rotate_secret(address))
     print(

@@ -2,19 +2,18 @@
 kept until it is delivered.
 """
 
-import sqlite3
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from sqlalchemy import ColumnElement, and_, delete, func, or_, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serving.accounts.rates import Window, WindowId, days_and_months
 from serving.database.database import Database
+from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import api_key, budget, budget_alert, spend_window, team
-from serving.database.writer import Operation, PostgresConnection
+from serving.database.writer import Operation
 
 KEPT_US = 62 * 86_400_000_000
 """Microseconds for which alerts are kept. Longer than any month, so that each is recorded once per window."""
@@ -54,7 +53,7 @@ async def notice(database: Database, percents: Collection[int]) -> int:
     alerts = await _new_alerts(database, percents, now_us)
     if not alerts:
         return 0
-    insert = (sqlite if database.address.kind == "sqlite" else postgresql).insert(budget_alert)
+    insert = insert_into(database.address.kind, budget_alert)
     async with database.writing() as connection:
         await connection.execute(insert.on_conflict_do_nothing(), alerts)
         await connection.execute(delete(budget_alert).where(budget_alert.c.made_us < now_us - KEPT_US))
@@ -155,28 +154,19 @@ class Exhausted:
     at_us: int
 
 
-COLUMNS = "subject, period, starts, percent, cap, spent, made_us, next_us"
+NOTE = RowInsert(
+    budget_alert, ["subject", "period", "starts", "percent", "cap", "spent", "made_us", "next_us"]
+)
 
 
-def _values(each: Exhausted) -> tuple[object, ...]:
-    return (*each.id, 100, each.window.cap or 0, each.window.spent, each.at_us, each.at_us)
-
-
-async def _note(connection: PostgresConnection, items: Sequence[Exhausted]) -> list[None]:
-    for each in sorted(items, key=lambda item: item.id):  # in one order, to avoid deadlocks
-        await connection.execute(
-            f"INSERT INTO budget_alert ({COLUMNS}) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING",
-            *_values(each),
-        )
+def _note(connection: Connection, items: Sequence[Exhausted]) -> list[None]:
+    rows = [
+        (*each.id, 100, each.window.cap or 0, each.window.spent, each.at_us, each.at_us)
+        for each in sorted(items, key=lambda item: item.id)  # in one order, to avoid deadlocks
+    ]
+    NOTE.execute(connection, rows)
     return [None] * len(items)
 
 
-def _note_sqlite(connection: sqlite3.Connection, items: Sequence[Exhausted]) -> list[None]:
-    connection.executemany(
-        f"INSERT INTO budget_alert ({COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-        map(_values, items),
-    )
-    return [None] * len(items)
-
-
-NOTE_EXHAUSTED: Operation[Exhausted, None] = Operation("end of a budget", _note, _note_sqlite)
+NOTE_EXHAUSTED: Operation[Exhausted, None] = Operation("end of a budget", _note)
+"""Record that a budget is exhausted, once per window."""

@@ -10,11 +10,11 @@ from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
 from sqlalchemy import ColumnElement, and_, delete, or_, select
-from sqlalchemy.dialects import postgresql, sqlite
 
 from serving.accounts.money import to_pico, to_usd
 from serving.accounts.rates import Period, days_and_months
 from serving.database.database import Database
+from serving.database.inserts import insert_into
 from serving.database.schema import budget, spend_window
 
 
@@ -90,8 +90,9 @@ async def set_budget(database: Database, subject: str, period: Period, limit_usd
                 delete(budget).where(budget.c.subject == subject, budget.c.period == period)
             )
             return
-        insert = (sqlite if database.address.kind == "sqlite" else postgresql).insert(budget)
-        row = insert.values(subject=subject, period=period, cap=to_pico(limit_usd))
+        row = insert_into(database.address.kind, budget).values(
+            subject=subject, period=period, cap=to_pico(limit_usd)
+        )
         await connection.execute(
             row.on_conflict_do_update(index_elements=("subject", "period"), set_={"cap": row.excluded.cap})
         )

@@ -74,10 +74,7 @@ class Caller:
 
         An administrator's key sees more than it owns.
         """
-        mine = self.account
-        if mine.team_id or account.team_id:
-            return mine.team_id == account.team_id
-        return mine.key_id == account.key_id
+        return same_owner(self.account, account)
 
     def reads(self, account: Account) -> bool:
         """Return whether it may read and continue the runs of `account`.
@@ -85,6 +82,11 @@ class Caller:
         With the scope `read`, these are all that it sees. Otherwise only its own key's.
         """
         return self.sees(account) and (self.may(Scope.READ) or account.key_id == self.account.key_id)
+
+
+def same_owner(one: Account, other: Account) -> bool:
+    """Return whether two accounts share what they own: their team's, or without a team, their key's."""
+    return one.team_id == other.team_id and (bool(one.team_id) or one.key_id == other.key_id)
 
 
 ANYBODY = Caller(NOBODY, frozenset(Scope))

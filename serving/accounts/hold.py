@@ -5,7 +5,8 @@ This module does not access the database.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from operator import attrgetter
 
 from serving.accounts.rates import Window, WindowId, key_subject, team_subject
 
@@ -50,6 +51,12 @@ class HoldRequest:
             for subject in subjects
             for window in (WindowId(subject, "day", self.day), WindowId(subject, "month", self.month))
         ]
+
+
+HOLD_COLUMNS = [field.name for field in fields(HoldRequest) if field.name != "is_unpriced"]
+"""Columns of the table `hold`, in the order of the fields."""
+row_of = attrgetter(*HOLD_COLUMNS)
+"""Returns the values of `HOLD_COLUMNS` of a request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,18 @@ import asyncpg
 from conductor.errors import StoreUnavailable
 from serving.accounts.alerts import NOTE_EXHAUSTED, Exhausted
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
-from serving.accounts.leases import LEASE_S, RENEW_S, SWEEP_LIMIT
-from serving.accounts.operations import ENTER, HOLD, RELEASE, RENEW, SETTLE, SWEEP, VOID
+from serving.accounts.operations import (
+    ENTER,
+    HOLD,
+    LEASE_S,
+    RELEASE,
+    RENEW,
+    RENEW_S,
+    SETTLE,
+    SWEEP,
+    SWEEP_LIMIT,
+    VOID,
+)
 from serving.database.address import Address
 from serving.database.writer import Writer
 

@@ -3,29 +3,312 @@ a cap.
 
 A hold also records, after a replica was killed, what may have been spent. Only open holds change, so each
 operation is idempotent.
+
+On PostgreSQL, replicas write at the same time. Windows are locked in one order, always after holds, so that
+replicas cannot deadlock, and they are read after they are locked: a condition in a subquery would see the
+state before the wait (READ COMMITTED) and let two replicas spend the same cent. A batch of holds that fit, or
+of bills for open holds, takes one statement there (`postgresql.py`).
 """
 
-from serving.accounts import postgresql, sqlite
-from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from sqlalchemy import (
+    Connection,
+    Text,
+    bindparam,
+    delete,
+    insert,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from serving.accounts import postgresql
+from serving.accounts.hold import HOLD_COLUMNS, Bill, Entry, HoldRequest, Refusal, decide, row_of, sums
+from serving.accounts.rates import Window, WindowId
+from serving.database.clock import NOW_US, now_us
+from serving.database.hot import KEYS, fetch, run_each
+from serving.database.inserts import RowInsert, insert_into
+from serving.database.schema import budget, ledger, replica, spend_window
+from serving.database.schema import hold as hold_table
 from serving.database.writer import Operation
 
 SETTLES_WITHIN_S = 0.02
 """Seconds that a bill may wait to be batched with others. No request waits for it: until then its hold
 counts, and a hold that is refused meanwhile is tried again after it."""
-HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", postgresql.hold, sqlite.hold)
-"""Reserve budget. The result is None, or the window that is too tight."""
-SETTLE: Operation[Bill, None] = Operation(
-    "settle", postgresql.settle, sqlite.settle, is_kept=True, patience_s=SETTLES_WITHIN_S
+LEASE_S = 15.0
+"""Seconds for which a replica counts as alive after it has renewed its lease, by the database's clock. After
+that, any other replica posts its open holds as lost."""
+RENEW_S = 5.0
+"""Seconds between two renewals, and between two sweeps for dead replicas."""
+FORGET_US = 3_600_000_000
+"""Microseconds without a renewal after which a replica's row is deleted. Its holds are still swept."""
+SWEEP_LIMIT = 500
+"""Maximum number of holds that one transaction posts."""
+HELD, WINDOW = hold_table.c, spend_window.c
+OPEN, LOST = literal_column("'open'", Text), literal_column("'lost'", Text)
+"""Not parameters: the index `hold_open` needs a constant, and `fetch` has no others than its keys."""
+WINDOW_KEY = tuple_(WINDOW.subject, WINDOW.period, WINDOW.starts)
+
+MAKE_WINDOWS = RowInsert(spend_window, ["subject", "period", "starts"])
+LOCK_WINDOWS = (
+    select(WINDOW.subject, WINDOW.period, WINDOW.starts, budget.c.cap, WINDOW.spent, WINDOW.held)
+    .outerjoin(budget, (budget.c.subject == WINDOW.subject) & (budget.c.period == WINDOW.period))
+    .where(WINDOW_KEY.in_(KEYS))
+    .order_by(WINDOW.subject, WINDOW.period, WINDOW.starts)
+    .with_for_update(of=spend_window)
 )
-"""Replace a hold by its bill, in full, even if that is more. Correct a hold that was posted as lost."""
-VOID: Operation[HoldRequest, None] = Operation("void", postgresql.void, sqlite.void, is_kept=True)
+MOVE_WINDOW = (
+    update(spend_window)
+    .where(
+        WINDOW.subject == bindparam("of_subject"),
+        WINDOW.period == bindparam("of_period"),
+        WINDOW.starts == bindparam("of_starts"),
+    )
+    .values(held=WINDOW.held + bindparam("more_held"), spent=WINDOW.spent + bindparam("more_spent"))
+)
+KNOWN = select(HELD.id).where(HELD.id.in_(KEYS))
+MAKE_HOLD = insert(hold_table).values({name: bindparam(name) for name in HOLD_COLUMNS})
+MAKE_HOLDS = RowInsert(hold_table, HOLD_COLUMNS, returning=[HELD.id])
+BAR = RowInsert(hold_table, [*HOLD_COLUMNS, "state", "ended_us"])
+"""Prevents a hold that may still be on its way in a broken connection."""
+LOCK_HOLDS = (
+    select(*hold_table.c[*HOLD_COLUMNS], HELD.state)
+    .where(HELD.id.in_(KEYS), HELD.state.in_([OPEN, LOST]))
+    .order_by(HELD.id)
+    .with_for_update()
+)
+LOCK_DEAD = (
+    select(*hold_table.c[*HOLD_COLUMNS], NOW_US.label("now_us"))
+    .outerjoin(replica, replica.c.id == HELD.owner)
+    .where(HELD.state == OPEN, or_(replica.c.id.is_(None), replica.c.lease_until_us < NOW_US))
+    .order_by(HELD.made_us)
+    .limit(bindparam("most"))
+    .with_for_update(of=hold_table, skip_locked=True)
+)
+END_HOLD = (
+    update(hold_table)
+    .where(HELD.id == bindparam("of_id"))
+    .values(state=bindparam("to"), ended_us=bindparam("at_us"))
+)
+_call, _adjustment = ledger.alias(), ledger.alias()
+ADJUSTED = (
+    select(_call.c.hold_id)
+    .join(
+        _adjustment,
+        (_adjustment.c.run_id == _call.c.run_id) & (_adjustment.c.corrects == _call.c.id),
+    )
+    .where(_call.c.hold_id.in_(KEYS))
+)
+ENTRY_COLUMNS = [
+    "hold_id", "kind", "run_id", "call_no", "key_id", "team_id", "day", "month", "worker", "account", "amount",
+    "exact", "above_hold", "input_tokens", "output_tokens", "cached_tokens", "price", "at_us",
+]  # fmt: skip
+ENTER_LEDGER = insert(ledger).values({name: bindparam(name) for name in ENTRY_COLUMNS})
+
+
+class EndingHold(NamedTuple):
+    """Hold that can end, and its state: `open` or `lost`."""
+
+    request: HoldRequest
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class Posting:
+    """Ledger entry of an ended hold.
+
+    Args:
+        request: the hold.
+        bill: its bill.
+        kind: kind of the entry.
+        freed: amount of the hold that is freed.
+        posted: change of the amount spent.
+    """
+
+    request: HoldRequest
+    bill: Bill
+    kind: str
+    freed: int
+    posted: int
+
+
+def hold(connection: Connection, requests: Sequence[HoldRequest]) -> list[Refusal | None]:
+    if connection.dialect.name == "postgresql":
+        held = postgresql.hold_fitting(connection, requests)
+        requests_left = [each for each in requests if each.id not in held]
+        # Before any window is locked, so that replicas cannot deadlock.
+        MAKE_WINDOWS.execute(connection, list(sums(requests_left)))
+    else:
+        requests_left = requests
+    refusals = _hold_exactly(connection, requests_left) if requests_left else {}
+    return [refusals.get(each.id) for each in requests]
+
+
+def _hold_exactly(connection: Connection, requests: Sequence[HoldRequest]) -> dict[str, Refusal | None]:
+    """Hold one request after the other, in their order, regardless of refused neighbours."""
+    known = {id for (id,) in fetch(connection, KNOWN, [each.id for each in requests])}
+    new = [each for each in requests if each.id not in known]
+    windows = _lock_windows(connection, sums(new))
+    refusals = {each.id: refusal for each, refusal in zip(new, decide(new, windows), strict=True)}
+    fitting = [each for each in new if refusals[each.id] is None]
+    _move(connection, [(each, each.amount, 0) for each in fitting])
+    run_each(connection, MAKE_HOLD, HOLD_COLUMNS, map(row_of, fitting))
+    return refusals
+
+
+def settle(connection: Connection, bills: Sequence[Bill]) -> list[None]:
+    n_bills = len(bills)
+    if connection.dialect.name == "postgresql":
+        settled = postgresql.settle_open(connection, bills)
+        bills = [bill for bill in bills if bill.hold_id not in settled]
+    _settle(connection, bills)
+    return [None] * n_bills
+
+
+def _settle(connection: Connection, bills: Sequence[Bill]) -> None:
+    holds = _lock_holds(connection, [bill.hold_id for bill in bills])
+    late = [id for id, each in holds.items() if each.state == "lost"]
+    adjusted = {id for (id,) in fetch(connection, ADJUSTED, late)}
+    posted: list[Posting] = []
+    for bill in bills:
+        if (ending := holds.pop(bill.hold_id, None)) is None:
+            continue
+        amount = ending.request.amount
+        if ending.state == "open":
+            cost = amount if bill.cost is None else bill.cost
+            posted.append(Posting(ending.request, bill, "call", amount, cost))
+        elif bill.cost is not None and bill.hold_id not in adjusted:
+            # It was posted as lost, because its replica was only frozen. Post the difference.
+            posted.append(Posting(ending.request, bill, "correction", 0, bill.cost - amount))
+    _post(connection, "posted", posted)
+
+
+def void(connection: Connection, requests: Sequence[HoldRequest]) -> list[None]:
+    BAR.execute(connection, [(*row_of(each), "voided", each.made_us) for each in requests])
+    holds = _lock_holds(connection, [each.id for each in requests]).values()
+    voided = [each.request for each in holds if each.state == "open"]
+    _end(connection, "voided", [(each.id, now_us()) for each in voided])
+    _move(connection, [(each, -each.amount, 0) for each in voided])
+    _settle(connection, [Bill(each.request.id, 0, each.request.made_us) for each in holds])
+    return [None] * len(requests)
+
+
+def enter(connection: Connection, entries: Sequence[Entry]) -> list[None]:
+    requests = {entry.request.id: entry.request for entry in entries}
+    MAKE_WINDOWS.execute(connection, list(sums(requests.values())))
+    made = MAKE_HOLDS.execute(connection, [row_of(each) for each in requests.values()])
+    _move(connection, [(requests[id], requests[id].amount, 0) for (id,) in made])
+    _settle(connection, [entry.bill for entry in entries])
+    return [None] * len(entries)
+
+
+def sweep(connection: Connection, limits: Sequence[int]) -> list[int]:
+    swept: list[int] = []
+    for limit in limits:
+        dead = connection.execute(LOCK_DEAD, {"most": limit}).all()
+        posted = [_loss(HoldRequest(*values), at_us) for *values, at_us in dead]
+        _post(connection, "lost", posted)
+        swept.append(len(dead))
+    connection.execute(delete(replica).where(replica.c.lease_until_us < NOW_US - FORGET_US))
+    return swept
+
+
+def _loss(request: HoldRequest, at_us: int) -> Posting:
+    return Posting(request, Bill(request.id, None, at_us), "lost", request.amount, request.amount)
+
+
+def renew(connection: Connection, replicas: Sequence[str]) -> list[None]:
+    new = insert_into(connection.dialect.name, replica).values(
+        lease_until_us=NOW_US + int(LEASE_S * 1_000_000), began_us=NOW_US
+    )
+    renewed = new.on_conflict_do_update(
+        index_elements=["id"], set_={"lease_until_us": new.excluded.lease_until_us}
+    )
+    for id in sorted(set(replicas)):
+        connection.execute(renewed.values(id=id))
+    return [None] * len(replicas)
+
+
+def release(connection: Connection, replicas: Sequence[str]) -> list[None]:
+    connection.execute(delete(replica).where(replica.c.id.in_(replicas)))
+    return [None] * len(replicas)
+
+
+def _lock_windows(connection: Connection, ids: Collection[WindowId]) -> dict[WindowId, Window]:
+    """Lock windows and return their state. Create them if they do not exist yet."""
+    rows = fetch(connection, LOCK_WINDOWS, list(ids))
+    if len(rows) < len(ids):
+        MAKE_WINDOWS.execute(connection, list(ids))
+        rows = fetch(connection, LOCK_WINDOWS, list(ids))
+    return {WindowId(*row[:3]): Window(*row[3:]) for row in rows}
+
+
+def _lock_holds(connection: Connection, ids: Sequence[str]) -> dict[str, EndingHold]:
+    """Lock the holds that can end, and return them by id."""
+    rows = fetch(connection, LOCK_HOLDS, ids)
+    return {row[0]: EndingHold(HoldRequest(*row[:-1]), row[-1]) for row in rows}
+
+
+def _post(connection: Connection, state: str, posted: Sequence[Posting]) -> None:
+    """End holds, change their windows and add the ledger entries."""
+    _end(connection, state, [(each.request.id, each.bill.at_us) for each in posted])
+    _move(connection, [(each.request, -each.freed, each.posted) for each in posted])
+    run_each(connection, ENTER_LEDGER, ENTRY_COLUMNS, map(_entry, posted))
+
+
+def _end(connection: Connection, state: str, holds: Iterable[tuple[str, int]]) -> None:
+    run_each(connection, END_HOLD, ("of_id", "at_us", "to"), ((*each, state) for each in holds))
+
+
+def _move(connection: Connection, moves: Iterable[tuple[HoldRequest, int, int]]) -> None:
+    """Change the held and spent amounts of the windows of holds: each window once, in one order."""
+    held, spent = Counter[WindowId](), Counter[WindowId]()
+    for request, more_held, more_spent in moves:
+        for id in request.windows:
+            held[id] += more_held
+            spent[id] += more_spent
+    names = ("of_subject", "of_period", "of_starts", "more_held", "more_spent")
+    run_each(connection, MOVE_WINDOW, names, ((*id, held[id], spent[id]) for id in sorted(held)))
+
+
+def _entry(each: Posting) -> tuple[Any, ...]:
+    request, bill, is_served = each.request, each.bill, each.kind == "call"
+    # A lost call names the worker that was called, and so does its correction.
+    worker = (bill.worker if is_served else None) or request.worker
+    call = (
+        request.run_id,
+        request.call_no,
+        request.key_id,
+        request.team_id,
+        request.day,
+        request.month,
+        worker,
+    )
+    flags = (int(bill.is_exact), int((bill.cost or 0) > request.amount))
+    tokens = (bill.input_tokens, bill.output_tokens, bill.cached_tokens)
+    account = bill.account if is_served else None
+    return (request.id, each.kind, *call, account, each.posted, *flags, *tokens, bill.price, bill.at_us)
+
+
+HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", hold)
+"""Reserve budget. The result is None, or the window that is too tight."""
+SETTLE: Operation[Bill, None] = Operation("settle", settle, is_kept=True, patience_s=SETTLES_WITHIN_S)
+"""Replace a hold by its bill, in full, even if that is more. Correct a hold that was posted as lost, unless
+the cost is not known or an adjustment has already corrected the entry."""
+VOID: Operation[HoldRequest, None] = Operation("void", void, is_kept=True)
 """Release a hold without a call. If the hold does not exist yet, it cannot be made any more."""
-ENTER: Operation[Entry, None] = Operation("entry", postgresql.enter, sqlite.enter, is_kept=True)
+ENTER: Operation[Entry, None] = Operation("entry", enter, is_kept=True)
 """Hold and settle in one step, regardless of caps, because the call was already made."""
-SWEEP: Operation[int, int] = Operation("sweep", postgresql.sweep, sqlite.sweep)
+SWEEP: Operation[int, int] = Operation("sweep", sweep)
 """Post open holds of dead replicas as lost, at the held amount. The item is the maximum number; the result is
 the actual one."""
-RENEW: Operation[str, None] = Operation("renewal of a lease", postgresql.renew, sqlite.renew)
+RENEW: Operation[str, None] = Operation("renewal of a lease", renew)
 """Renew the lease of a replica, given its id."""
-RELEASE: Operation[str, None] = Operation("release of a lease", postgresql.release, sqlite.release)
+RELEASE: Operation[str, None] = Operation("release of a lease", release)
 """End the lease of a replica. Its remaining holds are swept."""

@@ -8,16 +8,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, NotAllowed, UnknownName, quote
-from conductor.run.record import Account, RunRecords
+from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import read_body
 from serving.api.request import NameText
 from serving.api.respond import success
+from serving.database.clock import now_us
 from serving.redaction.personal import redactor_of
 from serving.sessions.service import Service
 from serving.store.feedback import Feedback
-from serving.store.rows import now_us
 
 router = APIRouter()
 MOST_LABELS, LABEL_CHARS, COMMENT_CHARS, EXPECTED_CHARS = 20, 60, 4_000, 20_000
@@ -58,7 +58,7 @@ async def give_feedback(request: Request, id: str) -> Response:
     run = await service.records(id, caller)
     if run is None:
         raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
-    if not _is_owner(caller, run.record.account):
+    if not caller.owns(run.record.account):
         message = "This run belongs to another team. Only that team can give feedback on it."
         raise NotAllowed(message, param="id")
     feedback = _to_feedback(run, caller, body)
@@ -76,12 +76,6 @@ def feedback_json(feedback: Feedback) -> Json:
         "comment": feedback.comment,
         "expected": feedback.expected,
     }
-
-
-def _is_owner(caller: Caller, account: Account) -> bool:
-    """Return whether the caller's team started the run of `account`; without a team, whether its key did."""
-    mine = caller.account
-    return mine.team_id == account.team_id and (bool(mine.team_id) or mine.key_id == account.key_id)
 
 
 def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:

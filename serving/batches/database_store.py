@@ -3,24 +3,53 @@
 A batch belongs to the replica that works on it. If its lease has ended, another replica takes over.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
 import orjson
-from sqlalchemy import ColumnElement, LargeBinary, Row, Table, delete, func, insert, select, true, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    LargeBinary,
+    Row,
+    Table,
+    delete,
+    func,
+    insert,
+    select,
+    true,
+    update,
+)
 
 from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.model import OPEN, Batch, LineResult, StoredFile
 from serving.batches.store import Change
+from serving.database.clock import NOW_US, now_us
+from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import batch as batch_table
 from serving.database.schema import batch_line, replica, stored_file
-from serving.store.rows import now_us
+from serving.database.writer import Operation
+from serving.store.queries import owned_by
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
 MOST_AT_ONCE = 20
 """Maximum number of batches that a replica takes over at once."""
+
+
+PUT_LINES = RowInsert(batch_line, ["batch_id", "number", "is_error", "body"])
+
+
+def _put_results(connection: Connection, items: Sequence[tuple[str, LineResult]]) -> list[None]:
+    rows = [(batch_id, each.number, int(each.is_error), each.body) for batch_id, each in items]
+    PUT_LINES.execute(connection, sorted(rows, key=lambda row: row[:2]))  # no deadlock
+    return [None] * len(items)
+
+
+PUT_RESULT: Operation[tuple[str, LineResult], None] = Operation("line of a batch", _put_results)
+"""Store the result of a line, unless it has one. Lines that end together share a transaction."""
 
 
 class DatabaseBatchStore:
@@ -36,10 +65,9 @@ class DatabaseBatchStore:
     async def add_file(self, file: StoredFile, body: bytes) -> None:
         row = asdict(file) | {"key_id": file.account.key_id, "team_id": file.account.team_id, "body": body}
         del row["account"]
+        new = insert_into(self._store.address.kind, stored_file).values(row)
         async with (await self._store.database()).writing() as connection:
-            there = await connection.execute(select(stored_file.c.id).where(stored_file.c.id == file.id))
-            if there.first() is None:
-                await connection.execute(insert(stored_file).values(row))
+            await connection.execute(new.on_conflict_do_nothing())
 
     async def file(self, id: str) -> StoredFile | None:
         rows = await self._store.read(
@@ -68,7 +96,7 @@ class DatabaseBatchStore:
 
     async def used_bytes(self, account: Account) -> int:
         query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(
-            _of(stored_file, account), stored_file.c.drop_us > now_us()
+            owned_by(stored_file, account), stored_file.c.drop_us > now_us()
         )
         rows = await self._store.read(query)
         return int(rows[0][0]) if rows else 0
@@ -92,7 +120,7 @@ class DatabaseBatchStore:
         return [_batch(row.body) for row in await self._store.read(query)]
 
     async def count_open(self, account: Account) -> int:
-        open_ones = _of(batch_table, account) & batch_table.c.status.in_(OPEN)
+        open_ones = owned_by(batch_table, account) & batch_table.c.status.in_(OPEN)
         rows = await self._store.read(select(func.count()).select_from(batch_table).where(open_ones))
         return int(rows[0][0]) if rows else 0
 
@@ -111,10 +139,9 @@ class DatabaseBatchStore:
     async def take(self) -> list[Batch]:
         if not self._store.address.may_hold_something:
             return []
-        ledger = await self._store.ledger()
-        clock = func.extract("epoch", func.clock_timestamp()) * 1_000_000 if ledger.writer.address.kind == "postgresql" else now_us()  # fmt: skip
+        await self._store.ledger()  # its lease shows that this replica is alive
         lives = select(replica.c.id).where(
-            replica.c.id == batch_table.c.owner, replica.c.lease_until_us >= clock
+            replica.c.id == batch_table.c.owner, replica.c.lease_until_us >= NOW_US
         )
         orphans = (
             select(batch_table.c.body)
@@ -132,11 +159,7 @@ class DatabaseBatchStore:
         return batches
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
-        row = {"batch_id": batch_id, "number": result.number, "is_error": int(result.is_error), "body": result.body}  # fmt: skip
-        place = (batch_line.c.batch_id == batch_id) & (batch_line.c.number == result.number)
-        async with (await self._store.database()).writing() as connection:
-            if (await connection.execute(select(batch_line.c.number).where(place))).first() is None:
-                await connection.execute(insert(batch_line).values(row))
+        await (await self._store.ledger()).writer.do(PUT_RESULT, (batch_id, result))
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
         query = select(batch_line.c.is_error, func.count().label("n")).where(
@@ -162,13 +185,7 @@ class DatabaseBatchStore:
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:
     """Return `Caller.sees` as a database condition."""
-    return true() if caller.sees_every_run else _of(table, caller.account)
-
-
-def _of(table: Table, account: Account) -> ColumnElement[bool]:
-    if account.team_id:
-        return table.c.team_id == account.team_id
-    return (table.c.key_id == account.key_id) & (table.c.team_id == "")
+    return true() if caller.sees_every_run else owned_by(table, caller.account)
 
 
 def _file(row: Row[Any]) -> StoredFile:

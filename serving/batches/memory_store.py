@@ -1,10 +1,10 @@
 """Files and batches in the memory of one replica."""
 
 from conductor.run.record import Account
-from serving.accounts.caller import Caller
+from serving.accounts.caller import Caller, same_owner
 from serving.batches.model import Batch, LineResult, StoredFile
 from serving.batches.store import Change, newest_first
-from serving.store.rows import now_us
+from serving.database.clock import now_us
 
 
 class MemoryBatchStore:
@@ -45,7 +45,7 @@ class MemoryBatchStore:
 
     async def used_bytes(self, account: Account) -> int:
         self._drop_old()
-        return sum(file.n_bytes for file, _ in self._files.values() if _same_room(file.account, account))
+        return sum(file.n_bytes for file, _ in self._files.values() if same_owner(file.account, account))
 
     async def delete_file(self, id: str) -> None:
         self._files.pop(id, None)
@@ -64,7 +64,7 @@ class MemoryBatchStore:
         return visible
 
     async def count_open(self, account: Account) -> int:
-        return sum(each.is_open and _same_room(each.account, account) for each in self._batches.values())
+        return sum(each.is_open and same_owner(each.account, account) for each in self._batches.values())
 
     async def change(self, id: str, change: Change) -> Batch:
         self._batches[id] = changed = change(self._batches[id])
@@ -97,9 +97,3 @@ class MemoryBatchStore:
         self._batches = {
             id: each for id, each in self._batches.items() if each.is_open or each.drop_us > at_us
         }
-
-
-def _same_room(one: Account, other: Account) -> bool:
-    if one.team_id or other.team_id:
-        return one.team_id == other.team_id
-    return one.key_id == other.key_id

@@ -26,6 +26,7 @@ from serving.batches.kept_text import kept_in_steps, redactor_of
 from serving.batches.lines import Line, Lines, join_results, line_of_answer, line_of_refusal, parse_in_steps
 from serving.batches.model import Batch, LineResult, Status, StoredFile
 from serving.batches.store import BatchStore
+from serving.database.clock import now_us
 from serving.dispatch.fair_queue import FairQueue
 from serving.errors import row
 from serving.redaction.slices import in_turns
@@ -33,7 +34,6 @@ from serving.sessions.admission import room_for_batch
 from serving.sessions.execution import PolicyFinder
 from serving.sessions.service import Service
 from serving.settings.sections import BatchSettings
-from serving.store.rows import now_us
 
 logger = logging.getLogger("podium")
 

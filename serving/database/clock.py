@@ -1,14 +1,43 @@
-"""Current time by the database's clock, which leases and budgets of all routers use."""
+"""Current time: by the database's clock, which leases and budgets of all routers use, and by the machine's."""
 
-from sqlalchemy import text
+import time
+from typing import Any
+
+from sqlalchemy import BigInteger, bindparam, select
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from serving.database.address import Address
 from serving.database.database import Database
 
-NOW = {
-    "postgresql": "SELECT extract(epoch FROM clock_timestamp())",
-    "sqlite": "SELECT (julianday('now') - 2440587.5) * 86400.0",
-}
+
+class ClockUs(FunctionElement[int]):
+    """Expression for the current time in microseconds since 1970."""
+
+    type = BigInteger()
+    inherit_cache = True
+
+
+NOW_US = ClockUs()
+"""Current time of the database server. All processes that use a SQLite file share the clock of one machine."""
+
+
+def now_us() -> int:
+    """Return the time of this machine in microseconds since 1970."""
+    return time.time_ns() // 1000
+
+
+_MACHINE_US = bindparam("machine_us", callable_=now_us, type_=BigInteger)
+
+
+@compiles(ClockUs, "postgresql")
+def _server_clock(_element: ClockUs, _compiler: Any, **_: Any) -> str:
+    return "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+
+@compiles(ClockUs, "sqlite")
+def _machine_clock(_element: ClockUs, compiler: Any, **options: Any) -> str:
+    return compiler.process(_MACHINE_US, **options)
 
 
 async def read_clock_s(address: Address) -> float:
@@ -19,4 +48,4 @@ async def read_clock_s(address: Address) -> float:
         StoreUnavailable: the database cannot be reached.
     """
     async with Database(address) as database, database.reading() as connection:
-        return float((await connection.execute(text(NOW[address.kind]))).scalar_one())
+        return (await connection.execute(select(NOW_US))).scalar_one() / 1_000_000

@@ -8,13 +8,13 @@ Everything that a paid call needs goes through `writer.py`.
 import contextlib
 import logging
 import sqlite3
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Protocol, Self, cast
 
 import asyncpg
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, Engine, NullPool, create_engine, event
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from serving.database.address import Address, StoreError
@@ -42,18 +42,6 @@ POOL_SIZE = 4
 
 class PostgresConnection(Protocol):
     """Used part of an asyncpg connection, which has no types."""
-
-    async def execute(self, query: str, *arguments: object) -> str:
-        """Execute a statement. Return the server's status message."""
-        ...
-
-    async def fetch(self, query: str, *arguments: object) -> list[Mapping[str, Any]]:
-        """Execute a query. Return its rows."""
-        ...
-
-    def transaction(self) -> AbstractAsyncContextManager[None]:
-        """Open a transaction for a block."""
-        ...
 
     def is_closed(self) -> bool: ...
 
@@ -118,19 +106,13 @@ async def connect_postgresql(address: Address, command_s: float | None = None) -
 def make_engine(address: Address) -> AsyncEngine:
     """Return an engine for `address`. Its URL does not contain the password."""
     if address.kind == "postgresql":
-
-        async def connect() -> PostgresConnection:
-            return await connect_postgresql(address)
-
-        return create_async_engine(
-            "postgresql+asyncpg://",
-            async_creator=connect,
-            pool_size=POOL_SIZE,
-            max_overflow=0,
-            pool_timeout=CONNECT_S,
-            pool_pre_ping=True,
-            hide_parameters=True,  # statements in logs and errors would show hashes of keys
-        )
+        options = {
+            "pool_size": POOL_SIZE,
+            "max_overflow": 0,
+            "pool_timeout": CONNECT_S,
+            "pool_pre_ping": True,
+        }
+        return make_postgresql_engine(lambda: connect_postgresql(address), **options)
     logging.getLogger("aiosqlite").setLevel(logging.WARNING)  # it logs the parameters of every statement
     engine = create_async_engine(
         f"sqlite+aiosqlite:///{address.path}", pool_timeout=CONNECT_S, hide_parameters=True
@@ -138,6 +120,31 @@ def make_engine(address: Address) -> AsyncEngine:
     event.listen(engine.sync_engine, "connect", _prepare_sqlite)
     event.listen(engine.sync_engine, "begin", _begin_sqlite)
     return engine
+
+
+def make_postgresql_engine(
+    connect: Callable[[], Awaitable[PostgresConnection]], **options: Any
+) -> AsyncEngine:
+    """Return an engine whose pool opens connections with `connect`."""
+    return create_async_engine(
+        "postgresql+asyncpg://",
+        async_creator=connect,
+        hide_parameters=True,  # statements in logs and errors would show hashes of keys
+        **options,
+    )
+
+
+def make_sqlite_writer(path: Path) -> Engine:
+    """Return an engine for the writer of the file at `path`, which must exist. It is used in one thread."""
+
+    def connect() -> sqlite3.Connection:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_MS / 1000)
+        _set_up(connection, PRAGMAS)
+        return connection
+
+    engine = create_engine("sqlite://", creator=connect, poolclass=NullPool, hide_parameters=True)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine.execution_options(podium_writes=True)
 
 
 def make_folder(path: Path) -> None:
@@ -166,9 +173,13 @@ def make_file(path: Path) -> None:
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:
+    _set_up(connection, READER_PRAGMAS)
+
+
+def _set_up(connection: Any, pragmas: Sequence[str]) -> None:
     connection.isolation_level = None  # otherwise Python's sqlite3 begins transactions implicitly
     cursor = connection.cursor()
-    for pragma in READER_PRAGMAS:
+    for pragma in pragmas:
         cursor.execute(f"PRAGMA {pragma}")
     cursor.close()
 

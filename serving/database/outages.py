@@ -87,6 +87,15 @@ def mapped_errors(address: Address) -> Generator[None]:
         raise
 
 
+@contextlib.contextmanager
+def driver_errors() -> Generator[None]:
+    """Raise the drivers' own errors instead of SQLAlchemy's in the block."""
+    try:
+        yield
+    except DBAPIError as exc:
+        raise driver_error(exc) from None
+
+
 def driver_error(exc: DBAPIError) -> BaseException:
     """Return the driver's own error inside an error of SQLAlchemy."""
     error: BaseException = exc.orig or exc

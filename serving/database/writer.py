@@ -3,25 +3,34 @@
 While one batch is being committed, the next one collects. A busy replica therefore makes a few large
 transactions instead of many small ones, and replicas do not compete for the same rows with one connection per
 request. The writer knows no tables: it executes any `Operation`.
+
+An operation is one function for both databases, over a synchronous SQLAlchemy connection: SQLite's is used in a
+thread, PostgreSQL's through `AsyncConnection.run_sync`.
 """
 # asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
 
 import asyncio
 import logging
-import sqlite3
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import asyncpg
+from sqlalchemy import Connection, NullPool
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from serving.database.address import Address
-from serving.database.database import BUSY_MS, PRAGMAS, PostgresConnection, connect_postgresql
-from serving.database.outages import REFUSED, is_away, unavailable
+from serving.database.database import (
+    PostgresConnection,
+    connect_postgresql,
+    make_postgresql_engine,
+    make_sqlite_writer,
+)
+from serving.database.outages import REFUSED, driver_errors, is_away, unavailable
 
 logger = logging.getLogger("podium")
 
@@ -49,15 +58,13 @@ class Operation(Generic[Item, Result]):
 
     Args:
         name: name for logs.
-        postgresql: executes it, and returns one result per item.
-        sqlite: executes it in a thread, in a transaction that is already open. Returns one result per item.
+        execute: executes it in a transaction that is already open, and returns one result per item.
         is_kept: whether an item waits for an unreachable database instead of failing.
         patience_s: seconds for which an item waits for others of its kind. Other operations go first.
     """
 
     name: str
-    postgresql: Callable[[PostgresConnection, Sequence[Item]], Awaitable[Sequence[Result]]]
-    sqlite: Callable[[sqlite3.Connection, Sequence[Item]], Sequence[Result]]
+    execute: Callable[[Connection, Sequence[Item]], Sequence[Result]]
     is_kept: bool = False
     patience_s: float = 0.0
 
@@ -262,35 +269,55 @@ def _fail(job: Job, error: Exception) -> None:
         job.result.exception()  # mark it as retrieved: it was logged, or the caller gets it
 
 
+def _execute(
+    connection: Connection, operation: Operation[Item, Result], items: Sequence[Item]
+) -> Sequence[Result]:
+    with driver_errors(), connection.begin():
+        return operation.execute(connection, items)
+
+
 class PostgresBackend:
     """Backend with one asyncpg connection."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self._connection: PostgresConnection | None = None
+        self._driver: PostgresConnection | None = None
+        self._engine = make_postgresql_engine(self._connect, poolclass=NullPool)
+        self._connection: AsyncConnection | None = None
 
     @property
     def is_open(self) -> bool:
         return self._connection is not None
 
     async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await connect_postgresql(self._address, COMMAND_S)
-        return await operation.postgresql(self._connection, items)
+        if self._driver is not None and self._driver.is_closed():
+            await self.aclose()
+        if self._connection is None:
+            with driver_errors():
+                self._connection = await self._engine.connect()
+        return await self._connection.run_sync(_execute, operation, items)
 
     async def aclose(self) -> None:
         connection, self._connection = self._connection, None
+        driver, self._driver = self._driver, None
+        if driver is not None:
+            driver.terminate()
         if connection is not None:
-            connection.terminate()
+            await connection.invalidate()
+            await connection.close()
+
+    async def _connect(self) -> PostgresConnection:
+        self._driver = await connect_postgresql(self._address, COMMAND_S)
+        return self._driver
 
 
 class SqliteBackend:
-    """Backend with one sqlite3 connection, in its own thread."""
+    """Backend with one SQLite connection, in its own thread."""
 
     def __init__(self, address: Address) -> None:
-        self._path = address.path
+        self._engine = make_sqlite_writer(address.path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store writer")
-        self._connection: sqlite3.Connection | None = None
+        self._connection: Connection | None = None
 
     @property
     def is_open(self) -> bool:
@@ -305,26 +332,11 @@ class SqliteBackend:
 
     def _execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
         if self._connection is None:
-            self._connection = self._connect()
-        self._connection.execute("BEGIN IMMEDIATE")
-        try:
-            results = operation.sqlite(self._connection, items)
-            self._connection.execute("COMMIT")
-        except BaseException:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
-            raise
-        return results
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(
-            f"{self._path.as_uri()}?mode=rw", uri=True, timeout=BUSY_MS / 1000, isolation_level=None
-        )
-        for pragma in PRAGMAS:
-            connection.execute(f"PRAGMA {pragma}")
-        return connection
+            with driver_errors():
+                self._connection = self._engine.connect()
+        return _execute(self._connection, operation, items)
 
     def _close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()

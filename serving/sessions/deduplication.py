@@ -24,11 +24,10 @@ from conductor.run import codec
 from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from serving.database.address import StoreError
+from serving.database.clock import now_us
 from serving.redaction.personal import redactor_of
 from serving.settings.settings import Settings
-from serving.store.cached_answers import CachedAnswer
-from serving.store.claims import Claim
-from serving.store.rows import now_us
+from serving.store.claims import CachedAnswer, Claim
 from serving.store.store import RecordStore
 
 logger = logging.getLogger("podium")

@@ -1,11 +1,19 @@
-"""Idempotent requests: the first request with a name claims the name for its run, and repeats join that run."""
+"""Requests that an earlier run answers.
 
-import sqlite3
+The first request with a name claims the name for its run, and repeats join that run. The answer cache maps equal
+requests to the run that answered them; `answer_cache.py` decides what is cached.
+"""
+
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
-from serving.database.writer import Operation, PostgresConnection
-from serving.store.rows import CLOCK, now_us
+from sqlalchemy import ColumnElement, Connection, delete, select, tuple_
+
+from serving.database.clock import NOW_US, now_us
+from serving.database.inserts import RowInsert
+from serving.database.schema import cached_answer, idempotency, replica, run
+from serving.database.writer import Operation
 
 KEPT_US = 86_400_000_000
 """Lifetime of a claim: one day."""
@@ -30,88 +38,89 @@ class Claim:
     owner: str
 
 
-TAKE = {
-    "postgresql": """INSERT INTO idempotency (account, name, body_hash, run_id, owner, drop_us) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (account, name) DO UPDATE SET body_hash = excluded.body_hash, run_id = excluded.run_id, owner = excluded.owner,
-    drop_us = excluded.drop_us
-WHERE idempotency.drop_us < $7""",
-    "sqlite": """INSERT INTO idempotency (account, name, body_hash, run_id, owner, drop_us) VALUES (?, ?, ?, ?, ?, ?)
-ON CONFLICT (account, name) DO UPDATE SET body_hash = excluded.body_hash, run_id = excluded.run_id, owner = excluded.owner,
-    drop_us = excluded.drop_us
-WHERE idempotency.drop_us < ?""",
-}
-COLUMNS = "account, name, body_hash, run_id, owner"
-READ = {
-    "postgresql": f"SELECT {COLUMNS} FROM idempotency WHERE account = $1 AND name = $2",
-    "sqlite": f"SELECT {COLUMNS} FROM idempotency WHERE account = ? AND name = ?",
-}
-DROP = {
-    "postgresql": "DELETE FROM idempotency WHERE account = $1 AND name = $2 AND run_id = $3",
-    "sqlite": "DELETE FROM idempotency WHERE account = ? AND name = ? AND run_id = ?",
-}
-NEVER_BEGUN = """NOT EXISTS (SELECT 1 FROM run WHERE run.id = idempotency.run_id)
-    AND NOT EXISTS (SELECT 1 FROM replica a WHERE a.id = idempotency.owner AND a.lease_until_us >= {now})"""
+@dataclass(frozen=True, slots=True)
+class CachedAnswer:
+    """Cached answer of a request.
+
+    Args:
+        owner: id of the team, or of the key if it has no team.
+        asked: hash of the request.
+        run_id: id of the run that answered.
+        drop_us: expiry time in microseconds since 1970.
+    """
+
+    owner: str
+    asked: str
+    run_id: str
+    drop_us: int
+
+
+COLUMNS = [field.name for field in fields(Claim)]
+VALUES = attrgetter(*COLUMNS)
+NAME = attrgetter("account", "name")
+CLAIMED = idempotency.c
+TAKE = RowInsert(
+    idempotency,
+    [*COLUMNS, "drop_us"],
+    update=["body_hash", "run_id", "owner", "drop_us"],
+    where=lambda new: CLAIMED.drop_us < new.drop_us - KEPT_US,
+)
+NEVER_BEGUN = (
+    ~select(run.c.id).where(run.c.id == CLAIMED.run_id).exists()
+    & ~select(replica.c.id).where(replica.c.id == CLAIMED.owner, replica.c.lease_until_us >= NOW_US).exists()
+)
 """Condition: the run is not stored, and the lease of its replica has expired."""
 
 
-async def _claim(connection: PostgresConnection, claims: Sequence[Claim]) -> list[Claim]:
-    at_us = now_us()
-    current: list[Claim] = []
-    async with connection.transaction():
-        for each in sorted(set(claims), key=lambda claim: (claim.account, claim.name)):  # no deadlock
-            await connection.execute(TAKE["postgresql"], *astuple(each), at_us + KEPT_US, at_us)
-        for each in claims:
-            (row,) = await connection.fetch(READ["postgresql"], each.account, each.name)
-            current.append(Claim(*row.values()))
-    return current
+def _claim(connection: Connection, claims: Sequence[Claim]) -> list[Claim]:
+    drop_us = now_us() + KEPT_US
+    first = {NAME(each): each for each in reversed(claims)}
+    TAKE.execute(connection, [(*VALUES(each), drop_us) for _, each in sorted(first.items())])  # no deadlock
+    current = _current(connection, claims)
+    return [current[NAME(each)] for each in claims]
 
 
-def _claim_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[Claim]:
-    at_us = now_us()
-    connection.executemany(TAKE["sqlite"], [(*astuple(each), at_us + KEPT_US, at_us) for each in claims])
-    return [
-        Claim(*connection.execute(READ["sqlite"], (each.account, each.name)).fetchone()) for each in claims
-    ]
+def _current(connection: Connection, claims: Sequence[Claim]) -> dict[tuple[str, str], Claim]:
+    names = list({NAME(each) for each in claims})
+    query = select(*idempotency.c[*COLUMNS]).where(tuple_(CLAIMED.account, CLAIMED.name).in_(names))
+    return {NAME(row): Claim(*row) for row in connection.execute(query)}
 
 
-async def _release(connection: PostgresConnection, claims: Sequence[Claim]) -> list[None]:
+def _is(claim: Claim) -> ColumnElement[bool]:
+    return (
+        (CLAIMED.account == claim.account) & (CLAIMED.name == claim.name) & (CLAIMED.run_id == claim.run_id)
+    )
+
+
+def _release(connection: Connection, claims: Sequence[Claim]) -> list[None]:
     for each in claims:
-        await connection.execute(DROP["postgresql"], each.account, each.name, each.run_id)
+        connection.execute(delete(idempotency).where(_is(each)))
     return [None] * len(claims)
 
 
-def _release_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[None]:
-    connection.executemany(DROP["sqlite"], [(each.account, each.name, each.run_id) for each in claims])
-    return [None] * len(claims)
-
-
-async def _free(connection: PostgresConnection, claims: Sequence[Claim]) -> list[bool]:
-    query = f"{DROP['postgresql']} AND {NEVER_BEGUN.format(now=CLOCK)}"
-    free: list[bool] = []
+def _free(connection: Connection, claims: Sequence[Claim]) -> list[bool]:
     for each in claims:
-        await connection.execute(query, each.account, each.name, each.run_id)
-        rows = await connection.fetch(READ["postgresql"], each.account, each.name)
-        free.append(all(row["run_id"] != each.run_id for row in rows))
-    return free
+        connection.execute(delete(idempotency).where(_is(each), NEVER_BEGUN))
+    current = _current(connection, claims)
+    return [NAME(each) not in current or current[NAME(each)].run_id != each.run_id for each in claims]
 
 
-def _free_sqlite(connection: sqlite3.Connection, claims: Sequence[Claim]) -> list[bool]:
-    query = f"{DROP['sqlite']} AND {NEVER_BEGUN.format(now=now_us())}"
-    free: list[bool] = []
-    for each in claims:
-        connection.execute(query, (each.account, each.name, each.run_id))
-        rows = connection.execute(READ["sqlite"], (each.account, each.name)).fetchall()
-        free.append(all(Claim(*row).run_id != each.run_id for row in rows))
-    return free
+KEEP = RowInsert(cached_answer, ["owner", "asked", "run_id", "drop_us"], update=["run_id", "drop_us"])
 
 
-CLAIM: Operation[Claim, Claim] = Operation("claim of a request", _claim, _claim_sqlite)
+def _keep(connection: Connection, answers: Sequence[CachedAnswer]) -> list[None]:
+    newest = {(each.owner, each.asked): (each.run_id, each.drop_us) for each in answers}
+    KEEP.execute(connection, [(*key, *values) for key, values in sorted(newest.items())])  # no deadlock
+    return [None] * len(answers)
+
+
+CLAIM: Operation[Claim, Claim] = Operation("claim of a request", _claim)
 """Claim a name. Returns the claim in force, which may be an earlier one."""
-RELEASE_CLAIM: Operation[Claim, None] = Operation(
-    "release of a request", _release, _release_sqlite, is_kept=True
-)
+RELEASE_CLAIM: Operation[Claim, None] = Operation("release of a request", _release, is_kept=True)
 """Release a name, because no run was started."""
-FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free, _free_sqlite)
+FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free)
 """Release the name of a run whose replica ended before it started the run. Returns False if the run has
 started or may still start. Returns True also if another replica has released the name.
 """
+KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache of answers", _keep)
+"""Store which run answers a request. Replaces an earlier entry."""

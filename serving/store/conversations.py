@@ -7,7 +7,8 @@ from typing import Any, Protocol
 import orjson
 
 from conductor.run.record import Account
-from serving.store.rows import now_us
+from serving.accounts.caller import same_owner
+from serving.database.clock import now_us
 
 Json = dict[str, Any]
 MOST_ITEMS = 10_000
@@ -129,7 +130,7 @@ class MemoryConversations:
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""
-        mine = [each for each in self._kept.values() if _same_room(each.account, account)]
+        mine = [each for each in self._kept.values() if same_owner(each.account, account)]
         return len(mine), sum(each.n_bytes for each in mine)
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
@@ -193,9 +194,3 @@ def _place(ids: list[str], id: str) -> int:
     if id not in ids:
         raise KeyError(id)
     return ids.index(id)
-
-
-def _same_room(one: Account, other: Account) -> bool:
-    if one.team_id or other.team_id:
-        return one.team_id == other.team_id
-    return one.key_id == other.key_id

@@ -9,10 +9,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from conductor.run.record import Account
 from serving.accounts.replica_store import ReplicaStore
+from serving.database.clock import now_us
 from serving.database.schema import conversation as conversation_table
 from serving.database.schema import conversation_item
 from serving.store.conversations import Conversation
-from serving.store.rows import now_us
+from serving.store.queries import owned_by
 
 Json = dict[str, Any]
 HELD, ITEM = conversation_table.c, conversation_item.c
@@ -52,9 +53,7 @@ class DatabaseConversations:
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""
-        mine = HELD.team_id == account.team_id
-        if not account.team_id:
-            mine &= HELD.key_id == account.key_id
+        mine = owned_by(conversation_table, account)
         query = select(
             func.count().label("n"), func.coalesce(func.sum(HELD.n_bytes), 0).label("n_bytes")
         ).where(mine)

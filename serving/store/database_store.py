@@ -19,27 +19,26 @@ from conductor.run.codec import UnreadableRecord
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
-from serving.accounts.leases import RENEW_S
+from serving.accounts.operations import RENEW_S
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
+from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings, StoreSettings
-from serving.store.cached_answers import KEEP_ANSWER, CachedAnswer
-from serving.store.claims import CLAIM, FREE_CLAIM, RELEASE_CLAIM, Claim
+from serving.store.claims import CLAIM, FREE_CLAIM, KEEP_ANSWER, RELEASE_CLAIM, CachedAnswer, Claim
 from serving.store.feedback import GIVE_FEEDBACK, Feedback
 from serving.store.journal import BATCH_S, RunJournal
 from serving.store.memory_store import page_of, place
 from serving.store.numbers import without_content
 from serving.store.retention import REMOVE, REMOVE_TEXTS, Retention
-from serving.store.rows import load_records, now_us, pack_records
+from serving.store.rows import load_records, pack_records
 from serving.store.run_filter import ANY_RUN, RunFilter
+from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.stored_runs import StoredRuns
 from serving.store.suspended import (
     DROP_SUSPENDED,
     EXPIRE,
-    READ_SECRETS,
-    SECRETS_S,
     TAKE_SUSPENDED,
     Take,
 )

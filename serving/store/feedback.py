@@ -5,15 +5,15 @@ run, the rest with the run.
 """
 
 import json
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Row, select
+from sqlalchemy import Connection, Row, select
 
+from serving.database.inserts import RowInsert
 from serving.database.schema import run_feedback
-from serving.database.writer import Operation, PostgresConnection
+from serving.database.writer import Operation
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,7 @@ class Feedback:
 
 
 COLUMNS = ("run_id", "key_id", "made_us", "score", "labels", "comment", "expected")
-NEWER = ", ".join(f"{name} = excluded.{name}" for name in COLUMNS[2:])
-PUT = "INSERT INTO run_feedback ({}) VALUES ({}) ON CONFLICT (run_id, key_id) DO UPDATE SET {}"
+PUT = RowInsert(run_feedback, COLUMNS, update=COLUMNS[2:])
 OF_RUN = select(run_feedback).order_by(run_feedback.c.made_us)
 
 
@@ -64,20 +63,11 @@ def _values(feedback: Feedback) -> tuple[object, ...]:
     )
 
 
-async def _give(connection: PostgresConnection, items: Sequence[Feedback]) -> list[None]:
-    marks = ", ".join(f"${n}" for n in range(1, len(COLUMNS) + 1))
-    statement = PUT.format(", ".join(COLUMNS), marks, NEWER)
-    async with connection.transaction():
-        for feedback in items:
-            await connection.execute(statement, *_values(feedback))
+def _give(connection: Connection, items: Sequence[Feedback]) -> list[None]:
+    newest = {(each.run_id, each.key_id): _values(each) for each in items}
+    PUT.execute(connection, list(newest.values()))
     return [None] * len(items)
 
 
-def _give_sqlite(connection: sqlite3.Connection, items: Sequence[Feedback]) -> list[None]:
-    marks = ", ".join("?" * len(COLUMNS))
-    connection.executemany(PUT.format(", ".join(COLUMNS), marks, NEWER), [_values(each) for each in items])
-    return [None] * len(items)
-
-
-GIVE_FEEDBACK: Operation[Feedback, None] = Operation("feedback", _give, _give_sqlite)
+GIVE_FEEDBACK: Operation[Feedback, None] = Operation("feedback", _give)
 """Store feedback. Replaces earlier feedback of the same key on the run."""

@@ -14,15 +14,15 @@ from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolR
 from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
+from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
 from serving.shares import in_slices
-from serving.store.cached_answers import CachedAnswer
-from serving.store.claims import Claim
+from serving.store.claims import CachedAnswer, Claim
 from serving.store.content import kept_part
 from serving.store.fair_dict import FairDict
 from serving.store.feedback import Feedback
 from serving.store.numbers import without_content
-from serving.store.rows import Item, fold_items, made_us, now_us
+from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds

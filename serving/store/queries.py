@@ -1,7 +1,8 @@
 """SQL conditions that select runs."""
 
-from sqlalchemy import ColumnElement, false, select, true
+from sqlalchemy import ColumnElement, Table, false, select, true
 
+from conductor.run.record import Account
 from serving.accounts.caller import Caller
 from serving.accounts.money import to_pico
 from serving.database.schema import run, run_feedback, run_text, run_worker
@@ -16,6 +17,12 @@ def visible(caller: Caller) -> ColumnElement[bool]:
     if account.team_id:
         return run.c.team_id == account.team_id
     return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
+
+
+def owned_by(table: Table, account: Account) -> ColumnElement[bool]:
+    """Return the SQL condition for `same_owner`, for a table in which the `team_id` of no team is empty."""
+    is_team = table.c.team_id == account.team_id
+    return is_team if account.team_id else is_team & (table.c.key_id == account.key_id)
 
 
 def among(run_filter: RunFilter) -> list[ColumnElement[bool]]:

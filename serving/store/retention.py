@@ -3,84 +3,125 @@
 Each step removes a bounded number of rows, so that other writers do not wait long.
 """
 
-import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
-from serving.database.writer import Operation, PostgresConnection
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Select,
+    Table,
+    Update,
+    case,
+    delete,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from serving.database.clock import now_us
+from serving.database.schema import (
+    batch,
+    cached_answer,
+    conversation,
+    conversation_item,
+    idempotency,
+    run,
+    run_event,
+    run_feedback,
+    run_text,
+    run_worker,
+    stored_file,
+)
+from serving.database.writer import Operation
 from serving.settings.sections import StoreSettings
-from serving.store.rows import now_us
 
 DAY_US = 86_400_000_000
 EVENTS_US = 3_600_000_000
 """Retention of the events of a run with a complete record: one hour, for clients that follow the run."""
 STEP = 500
 """Maximum number of runs or rows per step and statement."""
-OLD_CONTENT = """SELECT id FROM run WHERE body_bytes > 0 AND made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"""
-MUCH_CONTENT = """SELECT id FROM (SELECT id, sum(body_bytes) OVER (PARTITION BY team_id, CASE WHEN team_id IS NULL THEN key_id END
-    ORDER BY made_us DESC, id DESC) AS room FROM run WHERE body_bytes > 0) AS kept WHERE room > {0} LIMIT {1}"""
-REMOVE_CONTENT = (
-    "UPDATE run SET body = NULL, body_bytes = 0 WHERE id {0}",
-    "DELETE FROM run_event WHERE run_id {0}",
-    "DELETE FROM run_text WHERE run_id {0}",
-    "UPDATE run_feedback SET comment = '', expected = '' WHERE run_id {0}",
-)
-REMOVE_RUN = (
-    "DELETE FROM run WHERE id {0}",
-    "DELETE FROM run_event WHERE run_id {0}",
-    "DELETE FROM run_text WHERE run_id {0}",
-    "DELETE FROM run_worker WHERE run_id {0}",
-    "DELETE FROM run_feedback WHERE run_id {0}",
-)
-ACCOUNT_CONTENT = """SELECT id FROM run WHERE {column} = '{id}' AND made_us < {{0}} AND ended_us IS NOT NULL
-    AND (body_bytes > 0 OR EXISTS (SELECT 1 FROM run_event e WHERE e.run_id = run.id)) ORDER BY made_us LIMIT {{1}}"""
-"""Selects runs of one team or key whose texts are removed."""
-OLD_RUNS = "SELECT id FROM run WHERE made_us < {0} AND ended_us IS NOT NULL ORDER BY made_us LIMIT {1}"
-OLDEST = "DELETE FROM {table} WHERE ({key}) IN (SELECT {key} FROM {table} WHERE {of} {time} < {{0}} {but} ORDER BY {time} LIMIT {step})"
-"""Deletes the oldest rows of a table, by one of its columns."""
+FILES_STEP = 10
+"""Maximum number of files per step. It is low because files may be large."""
+UNDER_WAY = ("validating", "in_progress", "finalizing", "cancelling")
+"""States of batches that are not removed."""
+HAS_TEXTS = run.c.body_bytes > literal_column("0")
+"""Condition of the index `run_content`. Databases use it only if the condition contains no parameter."""
+OF_RUNS = (run_event, run_text, run_worker, run_feedback)
+"""Tables whose rows belong to a run."""
 
 
-def oldest(table: str, key: str, time: str, of: str = "", but: str = "", step: int = STEP) -> str:
+def oldest(
+    table: Table, time: str, bound_us: int, *conditions: ColumnElement[bool], step: int = STEP
+) -> Delete:
     """Return the statement that deletes up to `step` of the oldest rows of a table.
 
     Args:
-        table: name of the table.
-        key: columns of the primary key.
+        table: table.
         time: column with the time of a row.
-        of: condition before the one on `time`, with a trailing AND.
-        but: condition after it, with a leading AND.
+        bound_us: only rows with an earlier time.
+        conditions: further conditions.
         step: maximum number of rows.
     """
-    return OLDEST.format(table=table, key=key, time=time, of=of, but=but, step=step)
+    key = list(table.primary_key)
+    rows = select(*key).where(table.c[time] < bound_us, *conditions).order_by(table.c[time]).limit(step)
+    return delete(table).where(tuple_(*key).in_(rows.correlate(None)))
 
 
-FILES_STEP = 10
-"""Maximum number of files per step. It is low because files may be large."""
-UNDER_WAY = "AND status NOT IN ('validating', 'in_progress', 'finalizing', 'cancelling')"
-DROPPED = (
-    oldest("idempotency", "account, name", "drop_us"),
-    oldest("cached_answer", "owner, asked", "drop_us"),
-    oldest("stored_file", "id", "drop_us", step=FILES_STEP),
-    oldest("batch", "id", "drop_us", but=UNDER_WAY),
-)
-"""Deletions from tables whose rows have an expiry time."""
-OLD_ITEMS = """SELECT i.conversation_id, i.number, i.n_bytes FROM conversation_item i JOIN conversation c ON c.id = i.conversation_id
-    WHERE {of} i.made_us < {{0}} ORDER BY i.made_us, i.conversation_id, i.number LIMIT {step}"""
-OF_CONVERSATIONS = (
-    """UPDATE conversation SET n_bytes = n_bytes - (SELECT sum(old.n_bytes) FROM ({items}) AS old
-    WHERE old.conversation_id = conversation.id) WHERE id IN (SELECT old.conversation_id FROM ({items}) AS old)""",
-    """DELETE FROM conversation_item WHERE (conversation_id, number) IN
-    (SELECT old.conversation_id, old.number FROM ({items}) AS old)""",
-    """DELETE FROM conversation WHERE id IN (SELECT c.id FROM conversation c WHERE {of} c.changed_us < {{0}}
-    AND NOT EXISTS (SELECT 1 FROM conversation_item i WHERE i.conversation_id = c.id) ORDER BY c.changed_us LIMIT {step})""",
-)
-"""Removes old items of conversations, and conversations without items."""
-OLD_EVENTS = """DELETE FROM run_event WHERE (run_id, first_seq) IN (SELECT e.run_id, e.first_seq FROM run_event e LEFT JOIN run r ON r.id = e.run_id
-    WHERE (e.at_us < {0} AND r.body_bytes > 0) OR (e.at_us < {1} AND (r.id IS NULL OR r.ended_us IS NOT NULL)) ORDER BY e.at_us LIMIT {2})"""
-"""Deletes old events. Runs with a body lose them after `EVENTS_US`. The events of runs without a body, such as lost
-ones, are their only content and are deleted with the texts.
-"""
+def _old_runs(bound_us: int, *conditions: ColumnElement[bool]) -> Select[Any]:
+    is_old = (run.c.made_us < bound_us) & run.c.ended_us.is_not(None)
+    return select(run.c.id).where(is_old, *conditions).order_by(run.c.made_us).limit(STEP)
+
+
+def _crowded_runs(bytes_per_team: int) -> Select[Any]:
+    """Select the runs with the oldest texts of each team, or key without a team, that has too many bytes."""
+    room = func.sum(run.c.body_bytes).over(
+        partition_by=(run.c.team_id, case((run.c.team_id.is_(None), run.c.key_id))),
+        order_by=(run.c.made_us.desc(), run.c.id.desc()),
+    )
+    by_team = select(run.c.id, room.label("room")).where(HAS_TEXTS).subquery()
+    return select(by_team.c.id).where(by_team.c.room > bytes_per_team).limit(STEP)
+
+
+def _old_events(events_us: int, content_us: int) -> Delete:
+    """Delete old events. Runs with a body lose them after `EVENTS_US`. The events of runs without a body, such
+    as lost ones, are their only content and are deleted with the texts.
+    """
+    event, key = run_event.c, (run_event.c.run_id, run_event.c.first_seq)
+    is_spare = (event.at_us < events_us) & (HAS_TEXTS)
+    is_old = (event.at_us < content_us) & or_(run.c.id.is_(None), run.c.ended_us.is_not(None))
+    rows = select(*key).outerjoin(run, run.c.id == event.run_id).where(or_(is_spare, is_old))
+    return delete(run_event).where(tuple_(*key).in_(rows.order_by(event.at_us).limit(STEP).correlate(None)))
+
+
+def _of_conversations(bound_us: int, *conditions: ColumnElement[bool]) -> list[Update | Delete]:
+    """Return the statements that remove old items of conversations, and conversations without items."""
+    item = conversation_item.c
+    of_it = item.conversation_id == conversation.c.id
+    old = (
+        select(item.conversation_id, item.number, item.n_bytes)
+        .join(conversation, of_it)
+        .where(item.made_us < bound_us, *conditions)
+        .order_by(item.made_us, item.conversation_id, item.number)
+        .limit(STEP)
+        .subquery()
+    )
+    less = select(func.sum(old.c.n_bytes)).where(old.c.conversation_id == conversation.c.id).scalar_subquery()
+    is_empty = ~select(item.number).where(of_it).correlate(conversation).exists()
+    return [
+        update(conversation)
+        .where(conversation.c.id.in_(select(old.c.conversation_id)))
+        .values(n_bytes=conversation.c.n_bytes - less),
+        delete(conversation_item).where(
+            tuple_(item.conversation_id, item.number).in_(select(old.c.conversation_id, old.c.number))
+        ),
+        oldest(conversation, "changed_us", bound_us, is_empty, *conditions),
+    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,16 +130,13 @@ class ContentDays:
 
     Args:
         column: column of `run` with its id: `team_id` or `key_id`.
-        id: id of the team or key. It is generated here and safe to insert into a statement.
+        id: id of the team or key.
         days: retention in days.
     """
 
     column: str
     id: str
     days: float
-
-    def __post_init__(self) -> None:
-        assert self.id.isidentifier(), "ids are made by `Directory`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,91 +175,67 @@ class Retention:
         )
 
     @property
-    def of_rows(self) -> list[tuple[str, int]]:
-        """Statements that remove data other than runs, each with its bound."""
-        files = [
-            (oldest("stored_file", "id", "made_us", of=f"{column} = '{id}' AND", step=FILES_STEP), bound)
-            for column, id, bound in self.of_accounts
+    def of_rows(self) -> list[Update | Delete]:
+        """Statements that remove data other than runs."""
+        at_us, is_over = now_us(), batch.c.status.not_in(UNDER_WAY)
+        statements: list[Update | Delete] = [
+            oldest(idempotency, "drop_us", at_us),
+            oldest(cached_answer, "drop_us", at_us),
+            oldest(stored_file, "drop_us", at_us, step=FILES_STEP),
+            oldest(batch, "drop_us", at_us, is_over),
         ]
-        at_us = now_us()
-        return [*((statement, at_us) for statement in DROPPED), *files, *self._of_conversations]
+        for column, id, bound_us in self.of_accounts:
+            mine = stored_file.c[column] == id
+            statements.append(oldest(stored_file, "made_us", bound_us, mine, step=FILES_STEP))
+        statements += _of_conversations(self.content_us)
+        for column, id, bound_us in self.of_accounts:
+            statements += _of_conversations(bound_us, conversation.c[column] == id)
+        return [*statements, _old_events(self.events_us, self.content_us)]
 
     @property
-    def _of_conversations(self) -> list[tuple[str, int]]:
-        bounds = [("", self.content_us)]
-        bounds += [(f"c.{column} = '{id}' AND", bound) for column, id, bound in self.of_accounts]
-        return [
-            (statement.format(of=of, items=OLD_ITEMS.format(of=of, step=STEP), step=STEP), bound)
-            for of, bound in bounds
-            for statement in OF_CONVERSATIONS
-        ]
-
-    @property
-    def of_content(self) -> list[tuple[str, int]]:
-        """Queries for runs whose texts are removed, each with its bound."""
-        by_size = [] if self.bytes_per_team is None else [(MUCH_CONTENT, self.bytes_per_team)]
-        by_account = [
-            (ACCOUNT_CONTENT.format(column=column, id=id), bound) for column, id, bound in self.of_accounts
-        ]
-        return [(OLD_CONTENT, self.content_us), *by_size, *by_account]
+    def of_content(self) -> list[Select[Any]]:
+        """Queries for runs whose texts are removed."""
+        queries = [_old_runs(self.content_us, HAS_TEXTS)]
+        if self.bytes_per_team is not None:
+            queries.append(_crowded_runs(self.bytes_per_team))
+        has_events = select(run_event.c.run_id).where(run_event.c.run_id == run.c.id).exists()
+        for column, id, bound_us in self.of_accounts:
+            is_left = or_(HAS_TEXTS, has_events)
+            queries.append(_old_runs(bound_us, run.c[column] == id, is_left))
+        return queries
 
 
-async def _remove(connection: PostgresConnection, items: Sequence[Retention]) -> list[int]:
-    removed = 0
-    async with connection.transaction():
-        for query, bound in items[-1].of_content:
-            ids = [row["id"] for row in await connection.fetch(query.format("$1", "$2"), bound, STEP)]
-            for statement in REMOVE_CONTENT:
-                await connection.execute(statement.format("= ANY ($1::text[])"), ids)
-            removed += len(ids)
-        ids = [
-            row["id"]
-            for row in await connection.fetch(OLD_RUNS.format("$1", "$2"), items[-1].numbers_us, STEP)
-        ]
-        for statement in REMOVE_RUN:
-            await connection.execute(statement.format("= ANY ($1::text[])"), ids)
-        for statement, bound in items[-1].of_rows:
-            status = await connection.execute(statement.format("$1"), bound)
-            removed += int(status.rpartition(" ")[2]) if status.startswith("DELETE") else 0
-        bounds = (items[-1].events_us, items[-1].content_us, STEP)
-        status = await connection.execute(OLD_EVENTS.format("$1", "$2", "$3"), *bounds)
-    return [removed + len(ids) + int(status.rpartition(" ")[2])] * len(items)
-
-
-def _remove_sqlite(connection: sqlite3.Connection, items: Sequence[Retention]) -> list[int]:
-    removed = 0
-    for query, bound in items[-1].of_content:
-        ids = connection.execute(query.format("?", "?"), (bound, STEP)).fetchall()
-        for statement in REMOVE_CONTENT:
-            connection.executemany(statement.format("= ?"), ids)
+def _remove(connection: Connection, items: Sequence[Retention]) -> list[int]:
+    retention, removed = items[-1], 0
+    for query in retention.of_content:
+        ids = list(connection.execute(query).scalars())
+        _remove_texts(connection, ids)
         removed += len(ids)
-    ids = connection.execute(OLD_RUNS.format("?", "?"), (items[-1].numbers_us, STEP)).fetchall()
-    for statement in REMOVE_RUN:
-        connection.executemany(statement.format("= ?"), ids)
-    for statement, bound in items[-1].of_rows:
-        n = connection.execute(statement.format("?1"), (bound,)).rowcount
-        removed += n if statement.startswith("DELETE") else 0
-    bounds = (items[-1].events_us, items[-1].content_us, STEP)
-    old = connection.execute(OLD_EVENTS.format("?", "?", "?"), bounds).rowcount
-    return [removed + len(ids) + old] * len(items)
+    ids = list(connection.execute(_old_runs(retention.numbers_us)).scalars())
+    if ids:
+        connection.execute(delete(run).where(run.c.id.in_(ids)))
+        for table in OF_RUNS:
+            connection.execute(delete(table).where(table.c.run_id.in_(ids)))
+    removed += len(ids)
+    for statement in retention.of_rows:
+        n_rows = connection.execute(statement).rowcount
+        removed += n_rows if statement.is_delete else 0
+    return [removed] * len(items)
 
 
-REMOVE: Operation[Retention, int] = Operation("removal of old runs", _remove, _remove_sqlite)
+def _remove_texts(connection: Connection, ids: Sequence[str]) -> list[None]:
+    if ids:
+        connection.execute(update(run).where(run.c.id.in_(ids)).values(body=None, body_bytes=0))
+        connection.execute(delete(run_event).where(run_event.c.run_id.in_(ids)))
+        connection.execute(delete(run_text).where(run_text.c.run_id.in_(ids)))
+        texts = update(run_feedback).where(run_feedback.c.run_id.in_(ids))
+        connection.execute(texts.values(comment="", expected=""))
+    return [None] * len(ids)
+
+
+REMOVE: Operation[Retention, int] = Operation("removal of old runs", _remove)
 """Remove one step of expired data. Returns the number of rows."""
 
 
-async def _remove_texts(connection: PostgresConnection, items: Sequence[str]) -> list[None]:
-    async with connection.transaction():
-        for statement in REMOVE_CONTENT:
-            await connection.execute(statement.format("= ANY ($1::text[])"), list(items))
-    return [None] * len(items)
-
-
-def _remove_texts_sqlite(connection: sqlite3.Connection, items: Sequence[str]) -> list[None]:
-    for statement in REMOVE_CONTENT:
-        connection.executemany(statement.format("= ?"), [(id,) for id in items])
-    return [None] * len(items)
-
-
-REMOVE_TEXTS: Operation[str, None] = Operation("removal of texts", _remove_texts, _remove_texts_sqlite)
+REMOVE_TEXTS: Operation[str, None] = Operation("removal of texts", _remove_texts)
 """Remove the texts of a run that has ended. Its numbers remain."""

@@ -4,7 +4,6 @@ A body is the compressed JSON of `conductor/run/codec.py`. The events of a run a
 numbered over the run and the runs nested in it.
 """
 
-import time
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
 from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
 from serving.accounts.money import to_pico
+from serving.database.clock import now_us
 from serving.store.numbers import without_content
 
 T = TypeVar("T")
@@ -208,17 +208,6 @@ def join_work(items: list[Item], run_id: str, piece: WorkDelta) -> bool:
 def made_us(record: Record) -> int:
     """Return the start of a run in microseconds since 1970."""
     return int(record.created * 1_000_000)
-
-
-CLOCK = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-"""Current time on the PostgreSQL server, in microseconds. With SQLite, all processes share the clock of one
-machine.
-"""
-
-
-def now_us() -> int:
-    """Return the current time in microseconds since 1970."""
-    return time.time_ns() // 1000
 
 
 def _cost(record: Record) -> int | None:

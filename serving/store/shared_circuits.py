@@ -13,15 +13,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 
-from sqlalchemy import BigInteger, ColumnElement, delete, literal_column, not_, select
-from sqlalchemy.dialects.postgresql import Insert, insert
+from sqlalchemy import delete, not_, select
+from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.exc import SQLAlchemyError
 
 from conductor.errors import StoreUnavailable
 from conductor.run.waiting import end_task
-from serving.accounts.postgresql import NOW_US
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
+from serving.database.clock import NOW_US
+from serving.database.inserts import insert_into
 from serving.database.schema import circuit
 from serving.health import MOST_ASKED_REST_S, Health, Identity, Opening
 
@@ -43,9 +44,8 @@ MOST_ROWS = 1000
 """Maximum number of rows to read, newest first."""
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
 """Errors after which this replica uses only its own circuits. `SQLAlchemyError` covers a missing table."""
-NOW: ColumnElement[int] = literal_column(NOW_US, BigInteger)
-IS_SOUND = circuit.c.since_us.between(0, NOW + int(SLACK_S * 1e6)) & circuit.c.until_us.between(
-    NOW - int(STALE_S * 1e6), NOW + int((MOST_ASKED_REST_S + SLACK_S) * 1e6)
+IS_SOUND = circuit.c.since_us.between(0, NOW_US + int(SLACK_S * 1e6)) & circuit.c.until_us.between(
+    NOW_US - int(STALE_S * 1e6), NOW_US + int((MOST_ASKED_REST_S + SLACK_S) * 1e6)
 )
 """Condition of a valid row. Stale rows, and rows with times that no replica writes, are ignored and deleted.
 """
@@ -126,7 +126,10 @@ class SharedCircuits:
 
     async def _read(self, known: list[str]) -> dict[str, list[Opening]]:
         """Return the open circuits of other replicas for the known workers, by `digest`."""
-        since, until = (circuit.c.since_us - NOW).label("since"), (circuit.c.until_us - NOW).label("until")
+        since, until = (
+            (circuit.c.since_us - NOW_US).label("since"),
+            (circuit.c.until_us - NOW_US).label("until"),
+        )
         is_others = (circuit.c.owner != self._store.owner) & circuit.c.identity.in_(known)
         query = select(circuit.c.identity, since, until).where(is_others, IS_SOUND).order_by(until.desc())
         rows = await self._store.read(query.limit(MOST_ROWS))
@@ -160,10 +163,12 @@ def _put(owner: str, worker: Identity, opening: Opening) -> Insert:
     """Return the statement that inserts or replaces a row."""
     now_s = time.monotonic()
     times = {
-        "since_us": NOW + int((opening.since_s - now_s) * 1e6),
-        "until_us": NOW + int((opening.until_s - now_s) * 1e6),
+        "since_us": NOW_US + int((opening.since_s - now_s) * 1e6),
+        "until_us": NOW_US + int((opening.until_s - now_s) * 1e6),
     }
-    new = insert(circuit).values(identity=digest(worker), owner=owner, worker=worker.name, **times)
+    new = insert_into("postgresql", circuit).values(
+        identity=digest(worker), owner=owner, worker=worker.name, **times
+    )
     return new.on_conflict_do_update(index_elements=["identity", "owner"], set_=times)
 
 

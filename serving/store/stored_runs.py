@@ -16,6 +16,7 @@ from conductor.run.record import RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.accounts.money import to_usd
 from serving.accounts.replica_store import ReplicaStore
+from serving.database.clock import now_us
 from serving.database.schema import (
     api_key,
     cached_answer,
@@ -31,7 +32,7 @@ from serving.shares import in_slices
 from serving.store.feedback import OF_RUN, Feedback, load_feedback
 from serving.store.listing import list_rows
 from serving.store.retention import ContentDays
-from serving.store.rows import fold_items, load_items, load_records, mark_lost, now_us
+from serving.store.rows import fold_items, load_items, load_records, mark_lost
 from serving.store.run_filter import RunFilter
 from serving.store.store import EventPage, Place, RunPage
 

@@ -13,15 +13,12 @@ from serving.accounts.hold import Entry
 from serving.accounts.ledger_lines import adjust
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import to_pico
-from serving.accounts.postgresql import REQUEST_ROWS
+from serving.accounts.operations import MAKE_WINDOWS
 from serving.database.address import Address
 from serving.database.schema import ledger
 from tests.serving.accounts.ledgers import CENT, Ledgers, bill, open_ledgers
 
 pytestmark = pytest.mark.postgresql
-
-NOTHING_FITS = f"SELECT id FROM ({REQUEST_ROWS}) AS asked WHERE false"
-MAKE_NONE = "SELECT unnest($1::text[]), unnest($2::text[]), unnest($3::int[])"
 
 
 @pytest.fixture
@@ -92,10 +89,9 @@ async def test_a_hold_that_waited_for_another_sees_what_that_one_took(
     await ledgers.set_caps(100)
     assert await ledgers.store.hold(ledgers.request(10)) is None
     if path == "exactly":
-        monkeypatch.setattr("serving.accounts.postgresql.FITTING", NOTHING_FITS)
-        monkeypatch.setattr(
-            "serving.accounts.postgresql.MAKE_WINDOWS", MAKE_NONE
-        )  # they are there, and it would wait
+        monkeypatch.setattr("serving.accounts.postgresql.hold_fitting", lambda *_: set[str]())
+        # The windows exist, and an insert would wait for the other transaction, too.
+        monkeypatch.setattr(MAKE_WINDOWS, "execute", lambda *_: list[object]())
     async with ledgers.windows_locked(more_cents=50):
         waiting = asyncio.create_task(ledgers.store.hold(ledgers.request(50)))
         await asyncio.sleep(0.1)

@@ -27,6 +27,7 @@ from serving.api.feed import Feeds
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
+from serving.database.clock import now_us
 from serving.database.writer import Writer
 from serving.edge.capacity import WaitingRoom
 from serving.edge.policy import HttpPolicy
@@ -39,7 +40,6 @@ from serving.settings.settings import Settings, parse
 from serving.store.conversations import ConversationStore
 from serving.store.database_store import DatabaseStore
 from serving.store.journal import RunJournal
-from serving.store.rows import now_us
 from serving.store.shared_circuits import SharedCircuits
 from serving.store.store import StoreFactory
 from serving.telemetry.measurement import MeasurementSink

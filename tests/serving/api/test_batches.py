@@ -19,9 +19,9 @@ from serving.batches.kept_text import kept_lines
 from serving.batches.lines import parse_lines
 from serving.batches.model import StoredFile
 from serving.batches.runner import LineAnswer
+from serving.database.clock import now_us
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import redact_secrets
-from serving.store.rows import now_us
 from tests.databases import make_file
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, team

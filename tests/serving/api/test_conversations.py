@@ -10,9 +10,9 @@ from openai.types.conversations import ConversationItem
 from pydantic import TypeAdapter
 
 from serving.database.address import Address
+from serving.database.clock import now_us
 from serving.store.conversations import MOST_BYTES
 from serving.store.retention import DAY_US, STEP
-from serving.store.rows import now_us
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import Json, scripted, served, team
 from tests.serving.api.test_responses_later import TOOLS, results

@@ -9,8 +9,8 @@ import pytest
 
 from podium.cli import main as podium
 from serving.database.address import Address
+from serving.database.clock import now_us
 from serving.store.retention import DAY_US
-from serving.store.rows import now_us
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Json, Served, served, team
 from tests.serving.store.stores import replicas

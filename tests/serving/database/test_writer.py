@@ -7,45 +7,34 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from conductor.errors import StoreUnavailable
 from serving.database.address import Address
-from serving.database.database import Database, PostgresConnection
+from serving.database.database import Database
+from serving.database.inserts import RowInsert
 from serving.database.migrate import open_database
+from serving.database.schema import team
 from serving.database.writer import Operation, Writer
 from tests.databases import Postgres, running_postgres
 
 pytestmark = pytest.mark.postgresql
 
 batches: list[int] = []
-INSERT = "INSERT INTO team (id, name, made_us) VALUES"
+INSERT = RowInsert(team, ["id", "name", "made_us"])
 
 
-async def insert_in_postgresql(connection: PostgresConnection, names: Sequence[str]) -> list[str]:
+def insert(connection: Connection, names: Sequence[str]) -> list[str]:
     batches.append(len(names))
-    await connection.execute(
-        f"{INSERT} " + "(unnest($1::text[]), unnest($1::text[]), 1) ON CONFLICT (id) DO NOTHING", names
-    )
+    if any("\0" in name for name in names):
+        raise ValueError("no text")
+    INSERT.execute(connection, [(name, name, 1) for name in names])
     return list(names)
 
 
-def insert_in_sqlite(connection: sqlite3.Connection, names: Sequence[str]) -> list[str]:
-    batches.append(len(names))
-    for name in names:
-        if "\0" in name:
-            raise ValueError("no text")
-        connection.execute(f"{INSERT} (?, ?, 1) ON CONFLICT (id) DO NOTHING", (name, name))
-    return list(names)
-
-
-ADD: Operation[str, str] = Operation("team", insert_in_postgresql, insert_in_sqlite)
-ADD_LATER: Operation[str, str] = Operation("team", insert_in_postgresql, insert_in_sqlite, is_kept=True)
-
-
-ADD_PATIENTLY: Operation[str, str] = Operation(
-    "team", insert_in_postgresql, insert_in_sqlite, is_kept=True, patience_s=0.3
-)
+ADD: Operation[str, str] = Operation("team", insert)
+ADD_LATER: Operation[str, str] = Operation("team", insert, is_kept=True)
+ADD_PATIENTLY: Operation[str, str] = Operation("team", insert, is_kept=True, patience_s=0.3)
 
 
 @pytest.fixture
@@ -158,8 +147,8 @@ async def test_while_the_server_is_away_some_fail_and_others_are_kept(postgres_o
 async def test_a_file_that_another_process_has_locked_for_long_is_a_store_that_is_away(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("serving.database.writer.BUSY_MS", 50)
-    monkeypatch.setattr("serving.database.writer.PRAGMAS", ())
+    monkeypatch.setattr("serving.database.database.BUSY_MS", 50)
+    monkeypatch.setattr("serving.database.database.PRAGMAS", ())
     address = Address("sqlite", str(tmp_path / "podium.db"))
     await (await open_database(address)).aclose()
     other = sqlite3.connect(address.path, isolation_level=None)

@@ -8,8 +8,7 @@ from conductor.errors import BadTask
 from serving.accounts.caller import ANYBODY
 from serving.database.address import Address
 from serving.settings.sections import StoreSettings
-from serving.store.secret_rotation import rotate_secret
-from serving.store.suspended import ROTATE_S
+from serving.store.signing_secrets import ROTATE_S, rotate_secret
 from tests.serving.api.calling_team import calling_team
 from tests.serving.api.served import served
 from tests.serving.store.stores import opened, replicas

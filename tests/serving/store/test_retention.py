@@ -10,10 +10,10 @@ from conductor.run.record import Account
 from serving.accounts.caller import ANYBODY
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
+from serving.database.clock import now_us
 from serving.settings.sections import StoreSettings
 from serving.store.database_store import DatabaseStore
 from serving.store.retention import DAY_US, REMOVE, STEP, ContentDays, Retention
-from serving.store.rows import now_us
 from tests.serving.api.served import team
 from tests.serving.store.stores import opened, replicas
 from tests.serving.store.test_database_store import begun, tell

@@ -10,9 +10,9 @@ from loadtest.prove.run_lists import fill
 from serving.accounts.caller import ANYBODY
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
+from serving.database.clock import now_us
 from serving.store.listing import FIRST_RUNS, list_rows
 from serving.store.retention import DAY_US
-from serving.store.rows import now_us
 from serving.store.run_filter import RunFilter
 from serving.store.store import Place
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, step, team
