@@ -30,7 +30,7 @@ FRONT    := $(or $(PROXY),$(if $(FAST),$(if $(filter 0,$(FAST)),serve,haproxy)))
 SERVER   := $(CHOSEN) --port $(PORT) $(if $(FRONT),--proxy $(call quote,$(FRONT)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor access-table faults lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor faults lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -143,18 +143,14 @@ train-conductor: setup-learning ## train a conductor on requests, 75 minutes on 
 	@$(if $(DATA),mkdir -p build && { test $(call quote,$(DATA)) -ef build/recorded.jsonl.gz || cp -- $(call quote,$(DATA)) build/recorded.jsonl.gz; })
 	@for name in $(LEARNED); do $(if $(MALLOC),LD_PRELOAD=$(MALLOC)) $(BIN)/podium train --config training/configs/$$name.yaml $$(test ! -d build/training/$$name || echo --resume) || exit $$?; done
 
-docs: setup-base ## write docs/settings.md and docs/conductor.md again, from the settings' classes and the prompts
-	@$(BIN)/python -m serving.settings.page > build/settings.md && mv build/settings.md docs/settings.md
-	@$(BIN)/python -m serving.conductor_page > build/conductor.md && mv build/conductor.md docs/conductor.md
+docs: setup-dev ## write the parts of docs/ that are generated from the code
+	@$(BIN)/podium docs
 
-site: setup-site ## build the documentation as a static site, build/site, with search and the API reference; every link is checked
-	@$(BIN)/python -m podium.docsite.build
+site: setup-site ## build the documentation as a static site, build/site, with search, HTTP and Python reference; every link is checked
+	@$(BIN)/podium docs --site build/site
 
 doctor: setup-base ## what is wrong with this machine or with SETTINGS, and what to do
 	@$(BIN)/podium doctor --settings $(call quote,$(SETTINGS)) --port $(PORT)
-
-access-table: setup-dev ## generate the tables of docs/access.md from the test that proves them
-	@$(BIN)/python -m tests.serving.api.access_table
 
 faults: setup-dev ## play every provider fault to clients and generate docs/faults.md
 	@mkdir -p build

@@ -1,34 +1,35 @@
-"""Errors as a tree. The class says where a request failed.
+"""Errors as a tree. The class says where a request failed; the first paragraph of its docstring is the cause in
+docs/errors.md.
 
 ::
 
     PodiumError
-    ├── BadTask              no plan can serve the request
-    │   ├── UnknownName          the request names something that does not exist, such as a run
-    │   │   └── UnknownModel         the model does not exist, or this caller may not use it
-    │   ├── TooLarge             the request exceeds a size limit
-    │   ├── NotTheSame           an earlier request with the same Idempotency-Key was different
-    │   ├── TooSlow              the request did not arrive in time
-    │   └── WrongContentType     the body is not JSON, or not declared as JSON
-    ├── NotAllowed           the caller is not permitted to do this
-    │   └── Unauthenticated      the key is missing or not in force
-    ├── NoPlan               neither a plan nor a fallback could be made
-    │   └── InvalidPlan      the plan cannot run; `reason` is one of `Reason`
-    ├── WorkerError          a model failed; has the worker, and the step if there is one
-    │   ├── WorkerUnavailable    unreachable, cut off or broken: may be retried
-    │   ├── WorkerBusy           at its rate limit: may be retried after `retry_after_s`
-    │   ├── LineTooLong          the call waited too long in the queue and was not sent; has `retry_after_s`
-    │   ├── WorkerRefused        rejected the call: a retry gives the same result
-    │   │   └── ContentFiltered      the provider's content filter rejected the prompt
-    │   ├── AnswerInvalid        the answer and its repair do not have the required format
-    │   └── ContextOverflow      the prompt is too long for the model's context
-    ├── BudgetExceeded       the next call could cost more than is left; has cost, spent, held, limit
-    ├── DeadlineExceeded     the caller's deadline has passed
-    ├── Overloaded           Podium itself has no capacity; has `retry_after_s`
-    ├── RateLimited          the caller exceeds its limit per minute; has `retry_after_s`
-    ├── StoreUnavailable     the store cannot be reached, so no new call is made; has `retry_after_s`
-    ├── Cancelled            the run was cancelled
-    └── Interrupted          the process that ran it has ended
+    ├── BadTask
+    │   ├── UnknownName
+    │   │   └── UnknownModel
+    │   ├── TooLarge
+    │   ├── NotTheSame
+    │   ├── TooSlow
+    │   └── WrongContentType
+    ├── NotAllowed
+    │   └── Unauthenticated
+    ├── NoPlan
+    │   └── InvalidPlan
+    ├── WorkerError
+    │   ├── WorkerUnavailable
+    │   ├── WorkerBusy
+    │   ├── LineTooLong
+    │   ├── WorkerRefused
+    │   │   └── ContentFiltered
+    │   ├── AnswerInvalid
+    │   └── ContextOverflow
+    ├── BudgetExceeded
+    ├── DeadlineExceeded
+    ├── Overloaded
+    ├── RateLimited
+    ├── StoreUnavailable
+    ├── Cancelled
+    └── Interrupted
 
 Every error takes its message as the only positional argument, and its attributes by keyword. Errors can
 therefore be pickled across processes (Ray, multiprocessing) without loss. `serving/errors.py` maps them to HTTP
@@ -69,7 +70,9 @@ class Reason(StrEnum):
 
 
 class PodiumError(Exception):
-    """Base class of all errors that Podium raises on purpose.
+    """An unexpected failure inside Podium.
+
+    Base class of all errors that Podium raises on purpose.
 
     Args:
         message: one sentence for the caller on what happened and what to do. It contains no address and no
@@ -96,11 +99,11 @@ class PodiumError(Exception):
 
 
 class BadTask(PodiumError):
-    """No plan can serve the request. Nothing was run or billed."""
+    """The request is invalid, or no plan can serve it. Nothing was run or billed."""
 
 
 class UnknownName(BadTask):
-    """The request names something that does not exist, such as a run."""
+    """The request names something that does not exist, such as a run, or that belongs to another team."""
 
 
 class UnknownModel(UnknownName):
@@ -193,7 +196,7 @@ class WorkerBusy(WorkerError):
 
 
 class LineTooLong(WorkerError):
-    """The call waited too long in the queue and was not sent. It says nothing about the worker."""
+    """The call waited `max_wait_s` in the worker's queue and was not sent."""
 
     retryable = True
     retry_after_s: float = 1.0
@@ -278,7 +281,7 @@ class Cancelled(PodiumError):
 
 
 class Interrupted(PodiumError):
-    """The process ended before its work was done. The request can be sent again."""
+    """The router stopped before the run was done."""
 
     retryable = True
 

@@ -37,7 +37,7 @@ SHOWN = 170
 HEADER = """\
 # Ten questions
 
-Answers of {model}, asked one question after another by `python -m evaluation.transcript` ({day}). Next to each answer is what the same worker answers when it is called by name.
+This page shows ten answers of {model}, asked one after another by `python -m evaluation.transcript` ({day}). Next to each answer is what the same worker answers when it is called by name.
 The first words came after {first:.2f} s through the conductor and {alone:.2f} s by name (medians). The call by name comes second, when the worker has read the question once.
 Answers have at most 120 tokens and are cut at " ..." here. They differ from run to run, because each worker has its own temperature.
 Both columns show what models of that size can do: many answers are wrong either way, and the `needs` of a step is sometimes wrong.

@@ -76,13 +76,18 @@ VERBS = {
     ),
     "adapters": Verb("podium.adapters_cli", "list the LoRA adapters in use, or in a folder"),
     "adapter": Verb("cluster.local.adapter", "publish a LoRA adapter under the name by which it is served"),
+    "docs": Verb(
+        "podium.docs.cli",
+        "write the generated parts of docs/, or build the documentation as a site",
+        "setup-dev",
+    ),
     "completion": Verb("podium.completion_cli", "print a completion script for bash, zsh or fish"),
 }
 PRIVATE = 0o077
 """Umask of a verb: exports, reports and records hold users' texts, so files get mode 600 and folders 700."""
-INSTALL = {"serve", "demo", "bench"}
-"""Verbs that install packages for all accounts of the machine and so keep the caller's umask. They write user
-data to a private folder."""
+INSTALL = {"serve", "demo", "bench", "docs"}
+"""Verbs that install packages or pages for all accounts of the machine and so keep the caller's umask. They
+write user data to a private folder."""
 OURS = {
     "podium",
     "conductor",

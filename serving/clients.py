@@ -125,8 +125,7 @@ async def find_faults(settings: Settings, environment: Mapping[str, str]) -> lis
 
 
 def _scripted_reply(reply: ScriptedReplySettings) -> "ScriptedReply":
-    from serving.workers.scripted import ScriptedReply
-    from serving.workers.scripted_calls import ScriptedCall
+    from serving.workers.scripted import ScriptedCall, ScriptedReply
 
     def text(arguments: object) -> str:
         return arguments if isinstance(arguments, str) else json.dumps(arguments)

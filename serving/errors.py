@@ -17,42 +17,45 @@ FINAL = 400
 
 
 class Row(NamedTuple):
-    """HTTP status of an error, OpenAI's `type` and Podium's own `code`."""
+    """HTTP status of an error, OpenAI's `type`, Podium's own `code`, and the remedy as Markdown for
+    docs/errors.md.
+    """
 
     status: int
     type: str
     code: str
+    remedy: str
 
 
 TABLE: Mapping[type[errors.PodiumError], Row] = {
-    errors.PodiumError: Row(500, "server_error", "internal_error"),
-    errors.BadTask: Row(400, "invalid_request_error", "bad_task"),
-    errors.UnknownName: Row(404, "invalid_request_error", "not_found"),
-    errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found"),
-    errors.TooLarge: Row(413, "invalid_request_error", "too_large"),
-    errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused"),
-    errors.TooSlow: Row(408, "invalid_request_error", "request_timeout"),
-    errors.WrongContentType: Row(415, "invalid_request_error", "wrong_content_type"),
-    errors.NotAllowed: Row(403, "permission_error", "not_allowed"),
-    errors.Unauthenticated: Row(401, "authentication_error", "invalid_api_key"),
-    errors.NoPlan: Row(502, "upstream_error", "no_plan"),
-    errors.InvalidPlan: Row(502, "upstream_error", "invalid_plan"),
-    errors.WorkerError: Row(502, "upstream_error", "worker_failed"),
-    errors.WorkerUnavailable: Row(502, "upstream_error", "worker_unavailable"),
-    errors.WorkerBusy: Row(503, "upstream_error", "worker_busy"),
-    errors.LineTooLong: Row(429, "rate_limit_error", "line_too_long"),
-    errors.WorkerRefused: Row(502, "upstream_error", "worker_refused"),
-    errors.ContentFiltered: Row(400, "invalid_request_error", "content_filter"),
-    errors.AnswerInvalid: Row(400, "upstream_error", "answer_invalid"),
-    errors.ContextOverflow: Row(400, "invalid_request_error", "context_length_exceeded"),
-    errors.BudgetExceeded: Row(402, "budget_error", "budget_exceeded"),
-    errors.DeadlineExceeded: Row(504, "timeout_error", "deadline_exceeded"),
-    errors.Cancelled: Row(409, "invalid_request_error", "cancelled"),
-    errors.Interrupted: Row(503, "server_error", "interrupted"),
-    errors.StoreUnavailable: Row(503, "server_error", "store_unavailable"),
-    errors.Overloaded: Row(429, "rate_limit_error", "overloaded"),
-    errors.RateLimited: Row(429, "rate_limit_error", "rate_limit_exceeded"),
-}
+    errors.PodiumError: Row(500, "server_error", "internal_error", "This is a defect: the log has the traceback."),
+    errors.BadTask: Row(400, "invalid_request_error", "bad_task", "Correct the field in `param`."),
+    errors.UnknownName: Row(404, "invalid_request_error", "not_found", "Check the id, and use a key of the team that owns the object."),
+    errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found", "Use a name of `GET /v1/models` with the same key. Operators: `podium keys policy` and `podium teams policy`."),
+    errors.TooLarge: Row(413, "invalid_request_error", "too_large", "Send less, or raise the [limit](operations/request-limits.md) that the message names."),
+    errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused", "Send another body with another `Idempotency-Key`."),
+    errors.TooSlow: Row(408, "invalid_request_error", "request_timeout", "Send the request again over a faster connection."),
+    errors.WrongContentType: Row(415, "invalid_request_error", "wrong_content_type", "Send JSON with `content-type: application/json`."),
+    errors.NotAllowed: Row(403, "permission_error", "not_allowed", "Check the key's scopes and [policy](policies.md), and the request's `Host` and `Origin`."),
+    errors.Unauthenticated: Row(401, "authentication_error", "invalid_api_key", "Send a key that is in force, as the message says."),
+    errors.NoPlan: Row(502, "upstream_error", "no_plan", "Read the plans in the run's record, and the log."),
+    errors.InvalidPlan: Row(502, "upstream_error", "invalid_plan", "Read the plan and the reason in the run's record; choose a stronger conductor, or set `conductor.fallback`."),
+    errors.WorkerError: Row(502, "upstream_error", "worker_failed", "Read the run's record and the log."),
+    errors.WorkerUnavailable: Row(502, "upstream_error", "worker_unavailable", "Check the provider, the engine and the network; give the worker [fallbacks](operations/worker-failures.md#fallbacks)."),
+    errors.WorkerBusy: Row(503, "upstream_error", "worker_busy", "Raise the provider's quota; give the worker [fallbacks](operations/worker-failures.md#fallbacks)."),
+    errors.LineTooLong: Row(429, "rate_limit_error", "line_too_long", "Add capacity, or raise `max_wait_s` of the worker ([overload](operations/overload.md))."),
+    errors.WorkerRefused: Row(502, "upstream_error", "worker_refused", "Read the record: invalid key, no credit, unknown model or unsupported parameter."),
+    errors.ContentFiltered: Row(400, "invalid_request_error", "content_filter", "Change the prompt, or set `on_content_filter` of the worker."),
+    errors.AnswerInvalid: Row(400, "upstream_error", "answer_invalid", "Simplify the [format](structured-output.md), or use a stronger worker."),
+    errors.ContextOverflow: Row(400, "invalid_request_error", "context_length_exceeded", "Shorten the prompt, or add a worker with more context. If the record says so, the prompt exceeds the provider's tokens per minute."),
+    errors.BudgetExceeded: Row(402, "budget_error", "budget_exceeded", "Raise the limit that the message names: of the request, its model, key or team ([budgets](budgets.md))."),
+    errors.DeadlineExceeded: Row(504, "timeout_error", "deadline_exceeded", "Raise `deadline_s` of the request or model, or allow fewer steps."),
+    errors.Cancelled: Row(409, "invalid_request_error", "cancelled", "Send a new request if the answer is still needed."),
+    errors.Interrupted: Row(503, "server_error", "interrupted", "Send the request again."),
+    errors.StoreUnavailable: Row(503, "server_error", "store_unavailable", "Check the [store](operations/store.md#outages)."),
+    errors.Overloaded: Row(429, "rate_limit_error", "overloaded", "Add capacity ([overload](operations/overload.md); alerts `PodiumFull`, `WorkerQueue`)."),
+    errors.RateLimited: Row(429, "rate_limit_error", "rate_limit_exceeded", "Send fewer requests, or raise the rates of the key or team ([policies](policies.md))."),
+}  # fmt: skip
 
 
 def row(error: errors.PodiumError | Failure) -> Row:

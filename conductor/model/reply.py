@@ -180,7 +180,8 @@ class Reply:
         self.tool_calls += delta.tool_calls
         self.logprobs += delta.logprobs
         self.native = delta.native or self.native
-        self.model = whole(delta.model or self.model)[:MODEL_CHARS]
+        if delta.model and delta.model != self.model:
+            self.model = whole(delta.model)[:MODEL_CHARS]
         self.finish = delta.finish or self.finish
         self.inner_run = delta.inner_run or self.inner_run
         self.stop_sequence = delta.stop_sequence or self.stop_sequence
@@ -367,11 +368,16 @@ class _SurrogateJoiner:
 
     def __init__(self) -> None:
         self._text, self._reasoning = HalfJoiner(), HalfJoiner()
+        self._holds_half = False
 
     def join(self, delta: Delta) -> Delta:
+        is_plain = delta.text.isascii() and delta.reasoning.isascii()
+        if is_plain and not (self._holds_half or delta.tool_calls or delta.native):
+            return delta
         is_last = delta.finish is not None
         text = self._text.feed(delta.text, is_last=is_last)
         reasoning = self._reasoning.feed(delta.reasoning, is_last=is_last)
+        self._holds_half = self._text.holds_half or self._reasoning.holds_half
         if text != delta.text or reasoning != delta.reasoning:
             delta = replace(delta, text=text, reasoning=reasoning)
         if delta.tool_calls or delta.native:

@@ -23,11 +23,11 @@ Layout = Literal["lines", "object", "thinking object", "lists"]
 * `lists`: three lists."""
 
 _STARTS = {
-    "lines": "Write one JSON object for each step, each on a line of its own, and nothing else.",
-    "object": "Write one JSON object that holds the steps in order, and nothing else.",
-    "thinking object": "Write one JSON object and nothing else: first, under `thinking`, a sentence or two on what the request needs, "
-    "then the steps in order.",
-    "lists": "Think first, in a sentence or two. Then write three Python lists of equal length and nothing after them.",
+    "lines": "Write one JSON object for each step, each on its own line, and nothing else.",
+    "object": "Write one JSON object that contains the steps in order, and nothing else.",
+    "thinking object": "Write one JSON object and nothing else. It starts with `thinking`: one or two sentences on what the request needs. "
+    "The steps follow in order.",
+    "lists": "Think first, in one or two sentences. Then write three Python lists of equal length and nothing after them.",
 }
 _ACCEPTS = {
     "lines": 'write {"accept": true}',
@@ -37,42 +37,41 @@ _ACCEPTS = {
 }
 
 _PLAN = """\
-You lead a team of language models. You do not answer the user: you write the plan by which the team answers.
+You lead a team of language models. You do not answer the user. You write the plan by which the team answers.
 
-A plan has at most {max_steps} step{s}. A step has
-- a worker: the number of the model that does it,
-- a subtask: what it is to do; if it is empty, the worker is asked the user's own words,
-- an access list: the earlier steps, counted from 0, whose outputs it reads{only}.
+A plan has at most {max_steps} step{s}. Each step has
+- a worker: the number of the model that does the step,
+- a subtask: what the worker must do. If it is empty, the worker gets the user's own words,
+- an access list: the earlier steps, counted from 0, whose outputs the worker reads{only}.
 """
 _FLOW = """\
 Every worker sees the user's request. Steps that do not read each other run at the same time. The output of the last step is the \
-answer, and the only one the user sees.
+answer. It is the only output that the user sees.
 """
 _ONE = """
 How to plan:
-- Leave the subtask empty: the user's own words are the best task, and a rewording can only lose something.
+- Leave the subtask empty: the user's own words are the best task.
 """
 _SEVERAL = """
 How to plan:
-- Most requests need one step. Leave its subtask empty: the user's own words are the best task, and a rewording can only lose \
-something.
+- Most requests need one step. Leave its subtask empty: the user's own words are the best task.
 """
 _WORKERS = """\
-- Cards say what workers are good at; the line below a card, what is known of its model, price (an answer costs mostly its \
-output), speed, context and images. Take the cheapest whose card fits; but a card is a claim, and a model that you know to be very \
-small does only what is easy, whatever its card says. Small talk goes to the cheapest of all; a dear worker is for what cheaper \
-ones get wrong, a fast one where a quick answer counts. A picture needs a worker that sees images, a long text one whose context \
-holds it.
+- A card says what a worker is good at. The line below it gives the worker's model, price, speed and context length, and whether it \
+sees images. Most of an answer's cost is its output.
+- Choose the cheapest worker whose card fits. A card is a claim: a very small model can only do easy work, whatever its card says. \
+Give small talk to the cheapest worker of all. Use an expensive worker for what cheaper ones get wrong, and a fast one if the answer \
+must come quickly. A picture needs a worker that sees images. A long text needs a worker with enough context.
 """
 _SPLIT = """\
-- Split only where a part suits another worker, or needs another part's result. The same work done twice costs twice.
-- Let a second worker check what easily goes wrong and must be right: long calculations, proofs, code. The checker reads the \
-answer and writes it out corrected.
-- With several steps, each subtask names what it is about in the request's own words, with its names, numbers and languages; never \
-"do the second part".
-- The last step reads every part it needs and answers the whole request, in the user's language.
+- Use several steps only if a part suits another worker, or needs the result of another part. Doing the same work twice costs twice.
+- Let a second worker check work that is error-prone and must be right: long calculations, proofs, code. The checker reads the \
+answer and writes out the corrected answer.
+- If there are several steps, each subtask names its subject in the request's own words, with names, numbers and languages. Never \
+write "do the second part".
+- The last step reads every part that it needs and answers the whole request in the user's language.
 """
-_EXAMPLES = "Examples (their workers are arbitrary; choose yours by the cards):"
+_EXAMPLES = "Examples (their workers are arbitrary; choose workers by their cards):"
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,10 @@ class Subscription:
         self._events = deque[tuple[int, Event]]()
         self._waiting: asyncio.Future[None] | None = None
         """Done once an event arrives."""
-        self._room = asyncio.Semaphore(ROOM)
+        self._n_pieces = 0
+        """Queued pieces of the answer."""
+        self._has_room = asyncio.Event()
+        """Set while a writer may add a piece. Cleared only by a writer that has to wait."""
         self._is_closed = False
         self._newest = seq
         self.seq = seq
@@ -68,16 +71,30 @@ class Subscription:
 
     async def next(self) -> Event:
         """Return the next event. Do not call it after the terminal one. Cancelling the wait loses no event."""
-        await self._wait()
+        while not self._events:
+            await self._wait()
         return self._take()
 
     async def next_all(self) -> list[Event]:
-        """Wait for the next event and return it with all others that are queued."""
-        await self._wait()
-        events = [self._take()]
+        """Wait for the next event and return it with all others that are queued. After a call of `wake`, the
+        list may be empty.
+        """
+        if not self._events:
+            await self._wait()
+        events: list[Event] = []
         while self._events:
             events.append(self._take())
         return events
+
+    def wake(self) -> None:
+        """Let a waiting `next_all` return."""
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def skip_pieces(self) -> None:
+        """Receive no more pieces of the answer, only events."""
+        self._deltas = "none"
+        self._has_room.set()
 
     async def __aiter__(self) -> AsyncGenerator[Event]:
         while True:
@@ -87,26 +104,26 @@ class Subscription:
                 return
 
     async def _wait(self) -> None:
-        while not self._events:
-            self._waiting = asyncio.get_running_loop().create_future()
-            await self._waiting
+        self._waiting = asyncio.get_running_loop().create_future()
+        await self._waiting
 
     def _take(self) -> Event:
         self.seq, event = self._events.popleft()
         if isinstance(event, AnswerDelta):
-            self._room.release()
+            self._n_pieces -= 1
+            if self._n_pieces == ROOM - 1:
+                self._has_room.set()
         return event
 
     def _put(self, seq: int, event: Event) -> None:
         self._events.append((seq, event))
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        self.wake()
 
     def close(self) -> None:
         """Stop reading and release a writer that waits for this reader."""
         if not self._is_closed:
             self._is_closed = True
-            self._room.release()
+            self._has_room.set()
             self._on_close(self)
 
     def deliver(self, seq: int, event: Event) -> None:
@@ -115,18 +132,22 @@ class Subscription:
             self._newest = seq
             self._put(seq, event)
 
-    async def deliver_delta(self, delta: AnswerDelta) -> None:
-        """Queue a piece of the answer. Wait if this is the owner; drop the piece if another reader is behind.
+    @property
+    def is_full(self) -> bool:
+        """True if this reader has as many unread pieces of the answer as may queue."""
+        return self._n_pieces >= ROOM and not self._is_closed and self._deltas != "none"
 
-        Events may overtake the piece during the wait, so it gets its number once there is room.
-        """
-        if self._is_closed or self._deltas == "none" or (self._deltas == "all" and self._room.locked()):
-            return
-        await self._room.acquire()
-        if not self._is_closed:
-            self._put(self._newest, delta)
-        else:
-            self._room.release()
+    async def wait_for_room(self) -> None:
+        """Wait until a piece was read, or the reader takes no more."""
+        while self.is_full:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    def deliver_piece(self, piece: AnswerDelta) -> None:
+        """Queue a piece of the answer, or drop it if this reader takes none or is behind."""
+        if self._n_pieces < ROOM and not self._is_closed and self._deltas != "none":
+            self._n_pieces += 1
+            self._put(self._newest, piece)
 
 
 class EventLog:
@@ -179,13 +200,21 @@ class EventLog:
             await write()
         self._publish(event)
 
-    async def append_delta(self, delta: AnswerDelta) -> None:
-        """Fold and publish a piece of the answer. Wait while the owner is behind. Later subscribers do not
-        receive it.
+    def offer_piece(self, piece: AnswerDelta) -> bool:
+        """Fold and publish a piece of the answer, unless its owner is behind. Return whether it was published.
+        Later subscribers do not receive it.
         """
-        self._fold(delta)
-        for subscription in tuple(self._subscriptions):
-            await subscription.deliver_delta(delta)
+        if self.answer.is_full:
+            return False
+        self._fold(piece)
+        for subscription in self._subscriptions:
+            subscription.deliver_piece(piece)
+        return True
+
+    async def append_piece(self, piece: AnswerDelta) -> None:
+        """Fold and publish a piece of the answer. Wait while the owner is behind."""
+        while not self.offer_piece(piece):
+            await self.answer.wait_for_room()
 
     def end_answer(self, why: RunFailed) -> None:
         """End the answer for its owner only, whatever the run does next: another answer replaces the one
@@ -199,13 +228,13 @@ class EventLog:
         if self._journal is not None:
             self._journal(self.record, self.seq, piece)
 
-    async def replay(self) -> None:
+    def replay(self) -> None:
         """Publish the answer and the terminal event of an ended run again, without folding them."""
         record = self.record
         reasoning = record.answering.reasoning if record.answering else ""
         text = record.shown
         if record.status in ("finished", "waiting") and (text or reasoning):
-            await self.answer.deliver_delta(AnswerDelta(record.wall_s, text, reasoning))
+            self.answer.deliver_piece(AnswerDelta(record.wall_s, text, reasoning))
         self._publish(self._ending)
 
     @property
@@ -263,6 +292,6 @@ class EventLog:
         return self.record.seq
 
     def _fold(self, event: Event) -> None:
-        self.record = after(self.record, event)
+        record = self.record = after(self.record, event)
         if self._journal is not None:
-            self._journal(self.record, self.seq, event)
+            self._journal(record, record.seq, event)

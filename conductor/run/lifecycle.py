@@ -195,7 +195,7 @@ async def _running(
     was_given_up = log.record.status == "cancelled" and outer is not None  # its step may be restarted
     goes_on = given is not None or was_given_up or log.record.status in ("running", "detached")
     if not goes_on:
-        await log.replay()
+        log.replay()
         yield run
         return
     members = _members(family, run)

@@ -161,7 +161,7 @@ class RoundLoop:
         """End the run with its answer. Publish it now if it was held back for the conductor's review."""
         result = move.result
         if result is not None and not self._log.has_answer_begun and (result.output or result.reasoning):
-            await self._log.append_delta(AnswerDelta(self.now_s(), result.output, result.reasoning))
+            await self._log.append_piece(AnswerDelta(self.now_s(), result.output, result.reasoning))
         finish = (result.finish if result else None) or FinishReason.STOP
         self._log.append(RunFinished(self.now_s(), result.output if result else "", finish))
 

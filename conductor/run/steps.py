@@ -50,7 +50,7 @@ class StepWords:
             self._last = last
             self._is_decided.set()
             for delta in self._waiting.pop(last, []):
-                await self._context.log.append_delta(replace(delta, at_s=self._context.now_s()))
+                await self._context.log.append_piece(replace(delta, at_s=self._context.now_s()))
             self._waiting.clear()
 
     def are_seen(self, index: int) -> bool:
@@ -103,11 +103,13 @@ class StepWords:
     async def _show(self, index: int, delta: AnswerDelta) -> None:
         if self._last not in (None, index):
             return
+        if self._last == index and not self.stopped.locked() and self._context.log.offer_piece(delta):
+            return  # most pieces: nothing holds the answer back
         async with self.stopped:
             if self._last is None:
                 self._waiting.setdefault(index, []).append(delta)
             elif self._last == index:
-                await self._context.log.append_delta(delta)
+                await self._context.log.append_piece(delta)
 
 
 TOOLLESS_NOTE = "The client's tools were left out: this worker calls none (calls_tools)."

@@ -32,9 +32,9 @@ from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.database.address import parse_address
+from serving.edge.capacity import WaitingRoom
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
-from serving.edge.waiting import WaitingRoom
 from serving.garbage import trim_when_idle, tune_garbage_collection
 from serving.pool import build_pool
 from serving.sessions.service import Service

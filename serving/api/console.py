@@ -11,7 +11,6 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from serving import ROOT
-from serving.api.authentication import CONSOLE
 
 FOLDER = ROOT / "build" / "console"
 """Folder of the built page."""
@@ -28,13 +27,6 @@ HEADERS = {
 """The page may load only its own scripts, styles and addresses, so that model output can load nothing even as
 HTML.
 """
-
-
-def console_url(run_id: str) -> str:
-    """Return the path at which the page shows a run. It has no host: every replica serves it, under any
-    address.
-    """
-    return f"{CONSOLE}/#/runs/{run_id}"
 
 
 class Console(StaticFiles):

@@ -11,11 +11,11 @@ import uvicorn.config
 from starlette.middleware import Middleware
 
 from serving.api.dialects.table import DIALECTS
+from serving.edge.capacity import WaitingRoom
 from serving.edge.checks import raise_file_limit
 from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
-from serving.edge.waiting import WaitingRoom
 
 FILES_PER_CONNECTION = 2
 """File descriptors to reserve per waiting connection: as many connections may be open, and Ray needs files

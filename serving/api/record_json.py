@@ -12,12 +12,19 @@ from conductor.plan.plan import Step
 from conductor.run.plan_record import PlanRecord, StepRecord
 from conductor.run.record import Account, Record
 from conductor.run.turns import Given, Segment, StepTurn
-from serving.api.console import console_url
+from serving.api.authentication import CONSOLE
 from serving.api.error_json import attempt_json, error_json, operator_attempt_json, operator_json
 
 Json = dict[str, Any]
 PICTURE_CHARS = 64
 """Characters of a picture's URL to show: a `data:` URL holds the picture itself."""
+
+
+def console_url(run_id: str) -> str:
+    """Return the path at which the console shows a run. It has no host: every replica serves it, under any
+    address.
+    """
+    return f"{CONSOLE}/#/runs/{run_id}"
 
 
 def messages_json(messages: Iterable[Message]) -> list[Json]:

@@ -189,6 +189,7 @@ class RunResponse(Response):
             raise rate.refusal
 
     async def _send_json(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
+        run.answer.skip_pieces()  # the record has the whole answer
         is_over = False
         while not is_over:
             newest = (await run.answer.next_all())[-1]
@@ -225,25 +226,21 @@ class RunResponse(Response):
 
     async def _stream_rest(self, run: Run, encoder: Encoder, wire: Wire) -> None:
         """Stream the rest of the run."""
-        limits = self._service.pool.settings.limits
-        while True:
-            events: list[Event] = []
-            try:  # counted from the last byte, since many events send nothing
-                async with asyncio.timeout_at(wire.sent_s + limits.heartbeat_s):
-                    events = await run.answer.next_all()
-            except TimeoutError:
-                pass
-            if not await self._may_continue():
-                return await wire.end()
-            await self._service.store.wait_while_late(run.record.id)
-            if not events:
-                await wire.send(encoder.heartbeat())
-                continue
-            if is_over := isinstance(events[-1], Terminal):
-                await self._service.end_turn(run.records)
-            await wire.send(b"".join(map(encoder.encode, events)))  # one send for all
-            if is_over:
-                return await wire.end()
+        heartbeat_s = self._service.pool.settings.limits.heartbeat_s
+        with wire.beats(heartbeat_s, run.answer.wake):
+            while True:
+                events = await run.answer.next_all()
+                if not await self._may_continue():
+                    return await wire.end()
+                await self._service.store.wait_while_late(run.record.id)
+                if is_over := bool(events) and isinstance(events[-1], Terminal):
+                    await self._service.end_turn(run.records)
+                data = b"".join(map(encoder.encode, events))  # one send for all
+                if not data and wire.is_silent(heartbeat_s):  # many events send nothing
+                    data = encoder.heartbeat()
+                await wire.send(data)
+                if is_over:
+                    return await wire.end()
 
     async def _may_continue(self) -> bool:
         """Return whether the stream may go on. The client that started a run always receives all of it."""

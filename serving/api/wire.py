@@ -1,7 +1,8 @@
 """Sending side of a response that owns a run: JSON, an error, or a stream."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.types import Message, Send
@@ -94,6 +95,31 @@ class Wire:
         if data:
             await self._send({"type": "http.response.body", "body": data, "more_body": True})
             self.sent_s = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def beats(self, every_s: float, beat: Callable[[], None]) -> Generator[None]:
+        """Call `beat` whenever nothing was sent for `every_s` seconds, until the end of the block. One timer
+        serves the whole stream: a new one for each event would cost more than the event.
+        """
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            nonlocal timer
+            due_s = self.sent_s + every_s
+            if loop.time() >= due_s:
+                beat()
+                due_s = loop.time() + every_s
+            timer = loop.call_at(due_s, look)
+
+        timer = loop.call_at(self.sent_s + every_s, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def is_silent(self, for_s: float) -> bool:
+        """Return whether nothing was sent for `for_s` seconds."""
+        return asyncio.get_running_loop().time() >= self.sent_s + for_s
 
     async def end(self) -> None:
         """End the stream."""

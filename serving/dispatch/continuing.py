@@ -22,9 +22,9 @@ from serving.dispatch.resume_point import NotContinued, Seam, drop_blanks
 from serving.dispatch.stop_sequences import cut_at_seam, missing_ends
 
 GO_ON = """\
-Your answer above was cut off by a fault of the network, and its reader has it up to its last character. Finish it. \
-Begin with the mark and its last words exactly as they stand below, and go straight on from there in the same \
-sentence, in the same form, as if nothing had happened. Repeat nothing else, and say nothing of the fault. Begin with:
+A network failure interrupted your answer above. The reader has all of it up to its last character. Finish it. \
+Begin with the mark and the last words exactly as written below, and continue directly from there, in the same \
+sentence and format. Repeat nothing else, and do not mention the interruption. Begin with:
 
 {beginning}"""
 SEAM_NOTE = "The model repeated the last words of the answer before it continued. The repetition was removed."

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from starlette.types import Receive, Scope
 
 from conductor.errors import NotAllowed, Overloaded, TooLarge, TooSlow, WrongContentType, quote
+from serving.edge.capacity import WaitingRoom
 from serving.edge.policy import HttpPolicy
-from serving.edge.waiting import WaitingRoom
 
 RETRY_AFTER_S = 5.0
 WHOLE = "podium.whole"

@@ -22,10 +22,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving import errors
+from serving.edge.capacity import Ticket, WaitingRoom
 from serving.edge.checks import RETRY_AFTER_S, WHOLE, body_too_slow, has_body, overload_error, read_fields
 from serving.edge.exchange import READER, Reader
 from serving.edge.policy import ErrorBody, HttpPolicy
-from serving.edge.waiting import Ticket, WaitingRoom
 
 LINGER_S = 1.0
 MAX_HEADERS = 100

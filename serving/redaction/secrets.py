@@ -269,11 +269,11 @@ def _may_hold_secrets(text: str) -> bool:
     """Return whether a short text may contain secrets. This is called for every piece of an answer, and
     hardly any does.
     """
-    if ("@" in text and "://" in text) or "\\" in text or any(mark in text for mark in _MARKS):
+    if ("@" in text and "://" in text) or "\\" in text or any(map(text.__contains__, _MARKS)):
         return True
     if _BEGINNING.search(text) is not None or ("%" in text and _ESCAPED_BEGINNING.search(text) is not None):
         return True
-    return any(value in text for value in _known)
+    return any(map(text.__contains__, _known))
 
 
 def secrets_in_steps(text: str) -> Steps[str]:
@@ -459,7 +459,7 @@ class StreamRedactor:
         if self._is_in_key:
             return self._leave_key()
         blanks = self._boundary if self._n_waiting < MOST_WAITING else " \t\n"
-        return self._release(blanks) if any(blank in piece for blank in blanks) else ""
+        return self._release(blanks) if any(map(piece.__contains__, blanks)) else ""
 
     def flush(self) -> str:
         """Return the rest of the text at its end."""
@@ -470,7 +470,7 @@ class StreamRedactor:
 
     def _release(self, blanks: str) -> str:
         text = "".join(self._waiting)
-        end = max(text.rfind(blank) for blank in blanks) + 1
+        end = max(map(text.rfind, blanks)) + 1
         if (perhaps := _PEM_PERHAPS.search(text, max(0, len(text) - _PEM_END_CHARS))) is not None:
             end = min(end, perhaps.start())
         for key in _PEM.finditer(text):

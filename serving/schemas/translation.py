@@ -56,7 +56,7 @@ def instructions(wanted: AnswerFormat) -> str:
         return f"Your final answer is one JSON object {alone}."
     purpose = f" {wanted.description}" if wanted.description else ""
     schema = json.dumps(wanted.schema, ensure_ascii=False)
-    return f"Your final answer is one JSON value {alone}.{purpose} It holds to this JSON Schema:\n{schema}"
+    return f"Your final answer is one JSON value {alone}.{purpose} It must match this JSON Schema:\n{schema}"
 
 
 def translate_to_words(wanted: AnswerFormat, tools: Toolset) -> Translation:

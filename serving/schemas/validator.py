@@ -91,7 +91,7 @@ def _explain(schema: Schema, value: object) -> str:
         compile_schema(unroll(schema)).validate(value)
     except jsonschema_rs.ValidationError as exc:
         return _sentence(exc)
-    return "The answer does not hold to the schema: something is wrong deep inside it."
+    return "The answer does not match the schema: a value that is nested too deeply to name is invalid."
 
 
 def without_fences(text: str) -> str | None:
@@ -160,7 +160,7 @@ def _integer(digits: str) -> int:
 def _sentence(exc: jsonschema_rs.ValidationError) -> str:
     place = ".".join(str(part) for part in exc.instance_path)
     where = f"At {place}: " if place else ""
-    return f"The answer does not hold to the schema. {where}{_cut(exc.message)}."
+    return f"The answer does not match the schema. {where}{_cut(exc.message)}."
 
 
 def _cut(text: str) -> str:

@@ -113,7 +113,7 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
     if record.status == "lost":
         raise lost()
     log = EventLog(record)
-    await log.replay()
+    log.replay()
     yield Run(log, records.inner)
 
 
@@ -338,7 +338,7 @@ class Pump:
         except AnswerDiffers:
             return log.append(RunFailed(piece.at_s, Failure.of(other_answer())))
         if new is not None:
-            await log.append_delta(new)
+            await log.append_piece(new)
         return None
 
 

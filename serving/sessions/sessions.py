@@ -31,8 +31,7 @@ from serving.sessions.deduplication import RequestDeduplicator, cached_record
 from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
 from serving.sessions.memory_budget import bytes_of_record
 from serving.sessions.pools import Pools
-from serving.sessions.registry import SessionRegistry, close_answer
-from serving.sessions.session import RunSpec, Session
+from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
 from serving.store.cached_answers import CachedAnswer
 from serving.store.content import kept_part
 from serving.store.memory_store import MemoryStore
@@ -373,7 +372,7 @@ class Sessions(SessionRegistry):
 async def _replay(record: Record) -> AsyncGenerator[Run]:
     """Replay a run that has ended to its reader."""
     event_log = EventLog(record)
-    await event_log.replay()
+    event_log.replay()
     yield Run(event_log)
 
 

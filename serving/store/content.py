@@ -65,9 +65,7 @@ class ContentJournal:
         stores = self._permit.stores
         if isinstance(event, AnswerDelta):
             if stores:
-                kept = self._fold(record, event, event)  # the record does not contain the text of a piece
-                if record.parent is None:
-                    self._note_piece(kept, seq, event)
+                self._note_piece(record, seq, event)
             return
         if isinstance(event, WorkDelta):
             if stores and record.parent is None:
@@ -128,10 +126,17 @@ class ContentJournal:
         return map_texts(value, redactor_of(self._permit))
 
     def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
+        whole, kept = self._records.get(record.id, (None, record))
+        if whole is not record:
+            kept = self._fold(record, piece, piece)  # the record does not contain the text of a piece
+        if record.parent is not None:
+            return
         if record.id not in self._texts:
             self._texts[record.id] = self._redactors()
         text, reasoning = self._texts[record.id]
-        self._pass_on(record, seq, piece.at_s, text.feed(piece.text), reasoning.feed(piece.reasoning))
+        new_text = text.feed(piece.text) if piece.text else ""
+        new_reasoning = reasoning.feed(piece.reasoning) if piece.reasoning else ""
+        self._pass_on(kept, seq, piece.at_s, new_text, new_reasoning)
 
     def _note_work(self, record: Record, seq: int, piece: WorkDelta) -> None:
         """Pass on the redacted part of a step's text. The rest stays pending: the event of the step's end has

@@ -119,7 +119,9 @@ class MemoryStore:
         if record.parent is not None:
             return
         if isinstance(event, AnswerDelta) and record.id not in self._kept:
-            self._running_answers.setdefault(record.id, AnswerBuffer()).add(event)
+            if record.id not in self._running_answers:
+                self._running_answers[record.id] = AnswerBuffer()
+            self._running_answers[record.id].add(event)
             return
         if isinstance(event, StepRestarted):
             self._running_answers.pop(record.id, None)  # the restarted step sends its answer again

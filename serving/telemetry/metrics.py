@@ -1,7 +1,7 @@
 """Table of all metrics that Podium measures: name, unit, labels and buckets. The names of spans are in
 `spans.py`.
 
-Names are those of the OpenTelemetry GenAI conventions if they have one (`docs/gen-ai/gen-ai-metrics.md` of
+Names are those of the OpenTelemetry GenAI conventions if they have one (`gen-ai-metrics.md` of
 https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
 included). Podium's own names start with `podium.`. A label is a name from the settings, a word of a closed
 set, or a team's id, but never a text from a client, so the number of series is bounded by workers times

@@ -81,7 +81,7 @@ async def test_a_run_in_the_background_has_no_owner_and_goes_on_alone() -> None:
     reader = alone.subscribe(deltas="none")
     alone.append(PlanStarted(0.0, 0, 0, "client"))
     for _ in range(2 * ROOM):
-        await alone.append_delta(AnswerDelta(0.1, "x"))
+        await alone.append_piece(AnswerDelta(0.1, "x"))
     alone.append(RunFinished(0.2, "x" * 2 * ROOM, finish="stop"))  # type: ignore[arg-type]
     assert [type(event).__name__ for event in await rest_of(reader)] == ["PlanStarted", "RunFinished"]
     assert alone.record.answer_began_s == 0.1
@@ -91,7 +91,7 @@ async def test_a_closed_subscriber_is_sent_nothing_more() -> None:
     one = log()
     reader = one.subscribe(deltas="all")
     reader.close()
-    await one.append_delta(AnswerDelta(0.0, "x"))
+    await one.append_piece(AnswerDelta(0.0, "x"))
     one.append(PlanStarted(0.0, 0, 0, "client"))
     assert not reader._events
 
@@ -115,7 +115,7 @@ async def test_a_piece_that_waits_for_room_has_the_number_of_the_event_that_over
 
     async def write() -> None:
         for _ in range(ROOM + 2):
-            await one.append_delta(AnswerDelta(0.0, "x"))
+            await one.append_piece(AnswerDelta(0.0, "x"))
         one.append(RunFinished(0.0, "x", finish="stop"))  # type: ignore[arg-type]
 
     writer = asyncio.create_task(write())
@@ -145,7 +145,7 @@ async def test_time_goes_on_while_an_answer_streams_and_a_call_waits_without_a_c
     one.answer.close()
     records: list[Record] = []
     for piece in range(1000):
-        await one.append_delta(AnswerDelta(1 + piece / 1000, "x"))
+        await one.append_piece(AnswerDelta(1 + piece / 1000, "x"))
         records.append(one.record)
     assert one.record.wall_s == pytest.approx(2.0, abs=0.11)
     assert len({id(record) for record in records}) <= 11

@@ -195,20 +195,20 @@ def test_a_log_line_has_no_secret_whatever_it_is_in() -> None:
 def test_no_text_of_a_stranger_takes_long_to_look_through(part: str) -> None:
     """The router does nothing else meanwhile. Quadratic patterns took from 5 s to a minute."""
     text = f"1 @ {part * (150_000 // len(part))}"
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     PersonalDataRedactor()(text + "a" * 150_000)
-    assert time.perf_counter() - began_s < 2
+    assert time.thread_time() - began_s < 2
 
 
 @pytest.mark.parametrize("begin", ["-----BEGIN PRIVATE KEY-----\n", "-----BEGIN A ", "", "x" * 5000])
 @pytest.mark.parametrize("piece", ["word ", "abcde", "A "])
 def test_no_answer_in_pieces_takes_long_to_look_through(begin: str, piece: str) -> None:
     stream = StreamRedactor()
-    began_s = time.perf_counter()
+    began_s = time.thread_time()
     for each in [begin, *[piece] * 15_000]:
         stream.feed(each)
     stream.flush()
-    assert time.perf_counter() - began_s < 2
+    assert time.thread_time() - began_s < 2
 
 
 def test_a_key_that_never_ends_is_told_as_removed_at_once_and_what_follows_one_that_ends_is_told() -> None:

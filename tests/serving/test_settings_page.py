@@ -7,15 +7,10 @@ from typing import Any, get_args
 import pytest
 from pydantic import BaseModel
 
-from serving.settings.page import SECTIONS, own_fields, page
+from podium.docs.settings_page import SECTIONS, generate, own_fields
 from serving.settings.settings import Settings
-from tests.conftest import ROOT
 
 pytestmark = pytest.mark.usefixtures("without_collector")
-
-
-def test_the_page_of_settings_is_what_make_docs_writes() -> None:
-    assert (ROOT / "docs/settings.md").read_text("utf-8") == page(), "run `make docs`"
 
 
 def test_every_setting_has_a_meaning() -> None:
@@ -28,7 +23,7 @@ def test_every_setting_has_a_meaning() -> None:
     assert not silent, "write a docstring below the field"
 
 
-def test_no_class_of_settings_is_missing_on_the_page() -> None:
+def test_no_class_of_settings_is_missing_on_the_generate() -> None:
     shown = {model for _, model in SECTIONS}
     assert not [model for model in set(models(Settings)) - shown if own_fields(model)]
 
@@ -44,6 +39,6 @@ def models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 
 def test_every_link_of_the_page_leads_to_a_title() -> None:
-    titles = re.findall(r"^## (.+)$", page(), re.MULTILINE)
+    titles = re.findall(r"^## (.+)$", generate(), re.MULTILINE)
     anchors = {re.sub(r"[^\w-]", "", title.lower().replace(" ", "-")) for title in titles}
-    assert set(re.findall(r"\(#([^)]+)\)", page())) <= anchors
+    assert set(re.findall(r"\(#([^)]+)\)", generate())) <= anchors

@@ -244,7 +244,15 @@ def test_a_venv_of_another_python_keeps_it_and_its_stamp_says_so(
     assert "keeps its Python 3.99" in capsys.readouterr().out
 
 
-BASE = ("pydantic", "pydantic-core", "typing-extensions", "typing-inspection", "annotated-types", "PyYAML")
+BASE = (
+    "pydantic",
+    "pydantic-core",
+    "typing-extensions",
+    "typing-inspection",
+    "annotated-types",
+    "PyYAML",
+    "msgspec",
+)
 """What it takes to read settings."""
 
 

@@ -1,19 +1,13 @@
 """Tables of access: the cost of each kind of route (`serving/api/access.py`), and the routes with the statuses that
-test_who_may.py expects.
-
-`python -m tests.serving.api.access_table`, or `make access-table`, writes them into docs/access.md.
+test_who_may.py expects. `podium docs` writes them into docs/access.md.
 """
 
 import re
 from typing import TYPE_CHECKING
 
-from tests.conftest import ROOT
-
 if TYPE_CHECKING:
     from tests.serving.api.test_who_may import Asked
 
-PAGE = ROOT / "docs/access.md"
-BEGIN, END = "<!-- access table: make access-table -->\n", "<!-- end of the access table -->"
 NO_KEY = 0
 """Index of the first status, of a request without a key; an unknown key gets the same."""
 
@@ -80,13 +74,3 @@ def _grouped(groups: dict[tuple[str, ...], list[str]]) -> list[list[str]]:
 
 def _lines(head: list[str], rows: list[list[str]]) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *rows)]
-
-
-def write() -> None:
-    """Put the tables between the marks of the page."""
-    page = PAGE.read_text()
-    PAGE.write_text(re.sub(f"(?s)(?<={BEGIN}).*(?={END})", lambda _: table(), page))
-
-
-if __name__ == "__main__":
-    write()

@@ -28,9 +28,9 @@ from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
 from serving.database.writer import Writer
+from serving.edge.capacity import WaitingRoom
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
-from serving.edge.waiting import WaitingRoom
 from serving.egress.client import tls_context
 from serving.pool import Engines, build_pool
 from serving.sessions.live_settings import LiveSettings

@@ -259,7 +259,7 @@ async def test_a_client_that_reads_nothing_slows_the_worker_and_can_still_leave(
         async with slow_client(api):
             await until(lambda: api.service.running == 1)
             outbox = next(iter(api.service.sessions.running.values())).answer
-            await until(outbox._room.locked, "the worker waits for the client")
+            await until(lambda: outbox.is_full, "the worker waits for the client")
             assert len(outbox._events) <= ROOM + 5
         await api.quiet()
         record = await api.record((await api.newest())["id"])
@@ -305,7 +305,7 @@ async def test_a_client_that_reads_a_little_now_and_then_is_never_given_up():
     async with served(long_answer(unread_s=1)) as api:
         async with slow_client(api) as (reader, _):
             outbox = next(iter(api.service.sessions.running.values())).answer
-            await until(outbox._room.locked, "the worker waits for the client")
+            await until(lambda: outbox.is_full, "the worker waits for the client")
             for _ in range(14):
                 await asyncio.sleep(0.1)
                 assert await reader.read(4096)

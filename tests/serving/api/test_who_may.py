@@ -14,7 +14,7 @@ from starlette.routing import Route
 from conductor.run.record import Account
 from serving.accounts.authenticator import Authenticator
 from serving.accounts.keys import ApiKey
-from serving.api.access import access_table as access_table_of
+from serving.api.access import access_table
 from serving.api.admission import Admission
 from serving.api.app import build_api
 from serving.api.authentication import authenticate, read_credential
@@ -24,7 +24,6 @@ from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
 from serving.store.conversations import new_conversation
-from tests.serving.api import access_table
 from tests.serving.api.keyed import KEYS, Keyed, keyed
 from tests.serving.api.served import ASK, Json, scripted, served, team
 
@@ -246,12 +245,12 @@ def api_routes() -> set[tuple[str, str]]:
 
 
 def test_the_table_of_access_has_every_route_and_no_other() -> None:
-    assert {f"{method} {path}" for method, path in api_routes()} == access_table_of(DIALECTS).keys()
+    assert {f"{method} {path}" for method, path in api_routes()} == access_table(DIALECTS).keys()
 
 
 def test_a_route_without_a_row_is_not_started_with() -> None:
     service = Service(build_pool(parse(team()), {}, engines={}))
-    table = access_table_of(DIALECTS)
+    table = access_table(DIALECTS)
     admission = Admission(service, table)
     route = Route("/v1/new", lambda _: None, methods=["GET", "DELETE"])
     with pytest.raises(LookupError, match="/v1/new has no row"):
@@ -279,10 +278,6 @@ def test_the_table_has_every_route() -> None:
     assert asked == {(method, same.get(path, path)) for method, path in served}, (
         "a route, or a row, is missing"
     )
-
-
-def test_the_table_in_the_documentation_is_this_one() -> None:
-    assert access_table.table() in access_table.PAGE.read_text(), "run `make access-table`"
 
 
 async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it: Keyed) -> None:

@@ -24,17 +24,18 @@ from conductor.model.failure import Attempt
 from conductor.model.messages import File, Image, Message, Native, Text, Tool, Toolset
 from conductor.model.operation import WireOptions
 from conductor.model.terms import Permit, Terms
-from serving.dispatch.attempts import Attempts, Tries
 from serving.dispatch.conforming import Repair
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.policy import (
     QUICK_S,
+    Attempts,
     Change,
     Failed,
     Next,
     Retry,
     Step,
     Stop,
+    Tries,
     after,
     candidates,
     last_error,

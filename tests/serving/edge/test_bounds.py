@@ -19,11 +19,11 @@ from serving.api import edge_hook as hook
 from serving.api.app import build_api
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
+from serving.edge.capacity import WaitingRoom
 from serving.edge.checks import MOST_PICTURES, check_text
 from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
-from serving.edge.waiting import WaitingRoom
 from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import Settings, parse

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from serving.api.dialects.table import DIALECTS
+from serving.edge.capacity import WaitingRoom
 from serving.edge.middleware import UNREAD_BYTES, Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import (
@@ -28,7 +29,6 @@ from serving.edge.protocol import (
     ReaderProtocol,
     guard_protocol,
 )
-from serving.edge.waiting import WaitingRoom
 from serving.settings.settings import parse
 from tests.serving.api.served import team
 from tests.states import until

@@ -44,12 +44,12 @@ WRONG = {
 
 @pytest.mark.parametrize("text", WRONG.values(), ids=WRONG.keys())
 def test_a_wrong_answer_is_told_in_a_sentence(text: str):
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     fault = find_fault(text, WANTED)
     assert fault
     assert fault.endswith(".")
     assert len(fault) < 600
-    assert time.monotonic() - began_s < 1
+    assert time.thread_time() - began_s < 1
 
 
 @pytest.mark.parametrize("text", ['{"n": 1}', ' {"n":1.0}\n', '{"n": -12345678901234567890}'])
@@ -71,9 +71,9 @@ def test_formats_are_checked():
 @pytest.mark.parametrize("pattern", ["^(a+)+$", r"^(?=(a+)+$)(a+)+$", r"(a+)+\1$", "(a|a)*b"])
 def test_no_pattern_takes_long(pattern: str):
     wanted = AnswerFormat({"type": "object", "additionalProperties": {"pattern": pattern}})
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     find_fault('{"a": "' + "a" * 50_000 + '!"}', wanted)
-    assert time.monotonic() - began_s < 1
+    assert time.thread_time() - began_s < 1
 
 
 def test_a_fence_is_taken_off_only_around_the_whole():
@@ -94,9 +94,9 @@ def test_a_deep_tree_of_many_sorts_takes_no_time(word: str):
     schema = {"type": "object", "properties": {"e": {"$ref": "#/$defs/term"}}, "required": ["e"]}
     wanted = read_schema(schema | {"$defs": {"term": term}}, "it", True, "text.format")
     right, wrong = ('{"left":' * 60 + bottom + ', "op": "h"}' * 60 for bottom in ("1", '"x"'))
-    began_s = time.monotonic()
+    began_s = time.thread_time()
     assert find_fault(f'{{"e": {right}}}', wanted) is None
-    assert "deep inside" in str(find_fault(f'{{"e": {wrong}}}', wanted))
+    assert "nested too deeply" in str(find_fault(f'{{"e": {wrong}}}', wanted))
     assert "At" in str(find_fault('{"e": {"op": "a"}}', wanted))
     assert "required" in str(find_fault("{}", wanted))
-    assert time.monotonic() - began_s < 1
+    assert time.thread_time() - began_s < 1

@@ -22,8 +22,7 @@ from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
 from serving.workers.openai import OpenAIWorker
 from serving.workers.openai_responses import OpenAIResponsesWorker
-from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from serving.workers.scripted_calls import ScriptedCall
+from serving.workers.scripted import ScriptedCall, ScriptedReply, ScriptedWorker
 from serving.workers.vllm import Chunk, ChunkCall, EngineCall, VllmWorker
 from tests.states import until
 from tests.wires.anthropic import AnthropicWire

@@ -173,13 +173,13 @@ def test_words_with_the_signs_of_json_are_one_value():
 
 
 def test_a_long_event_in_small_pieces_is_read_in_linear_time():
-    reader, began_s = EventReader(), time.monotonic()
+    reader, began_s = EventReader(), time.thread_time()
     reader.feed(b"data: ")
     for _ in range(15_000):
         assert not reader.feed(b"x" * 1000)
     (event,) = reader.feed(b"\n\n")
     assert len(event.data) == 15_000_000
-    assert time.monotonic() - began_s < 3
+    assert time.thread_time() - began_s < 3
 
 
 async def test_a_byte_order_mark_is_no_part_of_the_first_event(dialect: Dialect):

@@ -1,4 +1,4 @@
-"""Pages of the site, made from files of the checkout: docs/, the README and everything they link to.
+"""Pages of the site, made from files of the checkout: docs/ and everything it links to.
 
 A link to a source file leads to a page that shows the file.
 """
@@ -79,11 +79,11 @@ class Pages:
 
 
 def page_of(place: str, *, is_folder: bool = False) -> str:
-    """Return a file's path in the site: docs/ at the top, the README as the index, other files under
+    """Return a file's path in the site: docs/ at the top with its README as the index, other files under
     `source/`.
     """
     if place == INDEX:
-        return "index.md"
+        return "overview.md"
     if place.startswith("docs/"):
         return place.removeprefix("docs/").replace(INDEX, "index.md")
     if is_folder:

@@ -1,1 +1,0 @@
-"""Documentation as a static site, built by `make site`."""

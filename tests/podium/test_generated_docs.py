@@ -1,0 +1,45 @@
+"""Every generated part of the documentation is what its generator returns."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from podium.docs.errors_page import cause
+from podium.docs.generated import GENERATORS, check, updated, write
+from serving.errors import TABLE
+from tests.conftest import ROOT
+
+pytestmark = pytest.mark.usefixtures("without_collector")
+
+
+@pytest.mark.parametrize("page", GENERATORS)
+def test_a_page_is_what_podium_docs_writes(page: str) -> None:
+    assert (ROOT / page).read_text("utf-8") == updated(page), "run `podium docs`"
+
+
+def test_a_page_that_is_out_of_date_is_named_by_a_check_and_then_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    page = tmp_path / "docs/settings.md"
+    current = page.read_text("utf-8")
+    page.write_text(current.replace("## conductor\n", "## leader\n"), "utf-8")
+    assert check(tmp_path) == 1
+    assert capsys.readouterr().err == "docs/settings.md is out of date. Run `podium docs`.\n"
+    assert write(tmp_path) == 0
+    assert capsys.readouterr().out == "docs/settings.md\n"
+    assert page.read_text("utf-8") == current
+    assert check(tmp_path) == 0
+
+
+def test_a_page_without_marks_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/settings.md").write_text("# All settings\n")
+    with pytest.raises(LookupError, match=r"settings\.md has no generated part"):
+        updated("docs/settings.md", tmp_path)
+
+
+def test_every_error_code_has_a_cause_and_a_remedy_of_whole_sentences() -> None:
+    texts = {row.code: (cause(error_class), row.remedy) for error_class, row in TABLE.items()}
+    assert {code for code, pair in texts.items() if not all(text.endswith(".") for text in pair)} == set()
