@@ -353,8 +353,8 @@ class ScriptedSettings(_WorkerBase):
 
 
 class PythonSettings(_WorkerBase):
-    """Worker that you write in Python; see `serving.workers.plugin`. Podium ships one, a vote:
-    docs/operations/program-workers.md.
+    """Worker that you write in Python; see `serving.workers.plugin`. Podium ships seven, such as a
+    calculator and a vote: docs/operations/program-workers.md.
     """
 
     kind: Literal["python"]

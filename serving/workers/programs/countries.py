@@ -70,7 +70,7 @@ _LANGUAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Country:
-    """What is known of a country or territory. Empty: nothing certain."""
+    """Facts of a country or territory. An empty field is not certain."""
 
     code: str
     name: str

@@ -188,7 +188,7 @@ class Program:
 
     provenance = "program"
     topic: ClassVar[str]
-    """What the program is for, for the reason of a refusal."""
+    """Subject of its answers. Refusals name it."""
     packages: ClassVar[tuple[str, ...]] = ()
     """Packages that it needs, which are imported at its first question."""
     most_chars: ClassVar[int] = MOST_CHARS
