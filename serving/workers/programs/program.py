@@ -245,7 +245,8 @@ class Program:
         except NotForProgram as reason:
             reasons.append(str(reason))
         why = next(iter(reasons), "there is no question.")
-        raise WorkerRefused(f"{self.name} is a program for {self.topic}: {why}", worker=self.name)
+        message = f"{self.name} is a program for {self.topic}: {why}"
+        raise WorkerRefused(message, worker=self.name, only_this_call=True)
 
     def reply(self, question: PlainQuestion) -> str:
         """Return the text of the answer: the bare value if the user wants nothing else.

@@ -4,6 +4,7 @@ from conductor.errors import WorkerRefused
 from conductor.model.call import AnswerFormat, Call, CallSite, Sampling
 from conductor.model.messages import Message, Text
 from conductor.model.reply import FinishReason, Reply
+from conductor.model.terms import Refusals, Terms
 from conductor.model.usage import FREE
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
@@ -33,7 +34,11 @@ def asked(*texts: str, **more: object) -> Call:
 async def refusal(call: Call) -> str:
     with pytest.raises(WorkerRefused) as caught:
         await answer(call)
-    assert (caught.value.worker, caught.value.every_call) == ("calculator", False)
+    assert (caught.value.worker, caught.value.every_call, caught.value.only_this_call) == (
+        "calculator",
+        False,
+        True,
+    )
     return caught.value.message
 
 
@@ -153,6 +158,27 @@ async def test_a_refusal_is_on_record_and_the_fallback_answers():
     )
     assert attempt.message.startswith("calculator is a program for sums")
     assert reply.price == FREE
+
+
+async def test_a_later_step_of_the_same_run_may_call_a_program_that_refused():
+    price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
+    worker = {
+        "name": "calculator",
+        "kind": "python",
+        "price": price,
+        "factory": "serving.workers.programs.calculator:Calculator",
+    }
+    calculator = (
+        build_pool(parse({"workers": [worker | {"card": "sums"}]}), {}, engines={})
+        .members["calculator"]
+        .worker
+    )
+    terms = Terms(refusals=Refusals())
+    with pytest.raises(WorkerRefused):
+        async with calculator.open(asked("Tell me a story.", terms=terms)):
+            pass
+    async with calculator.open(asked("What is 2 + 3?", terms=terms)) as reply:
+        assert "".join([delta.text async for delta in reply]) == "2 + 3 = 5."
 
 
 def test_a_missing_package_is_named():
