@@ -135,11 +135,11 @@ class NotAllowed(PodiumError):
 
 
 class Unauthenticated(NotAllowed):
-    """The request has no key, or one that is not in force."""
+    """The request has no API key, or its key is not valid."""
 
 
 class NoPlan(PodiumError):
-    """Neither a plan nor a fallback could be made."""
+    """The conductor wrote no usable plan, and no worker could answer instead."""
 
 
 class InvalidPlan(NoPlan):
@@ -175,7 +175,7 @@ class WorkerError(PodiumError):
 
 
 class WorkerUnavailable(WorkerError):
-    """The worker is unreachable, broke off its answer, sent an invalid one, or failed internally (5xx)."""
+    """The worker is unreachable, cut off its answer, sent an invalid answer, or failed internally (5xx)."""
 
     retryable = True
     only_this_call: bool = False
@@ -187,7 +187,7 @@ class WorkerUnavailable(WorkerError):
 
 
 class WorkerBusy(WorkerError):
-    """The worker asked to wait (429, 529, a full queue)."""
+    """The worker is busy: it returned 429 or 529, or its queue is full."""
 
     retryable = True
     retry_after_s: float | None = None
@@ -224,11 +224,13 @@ class ContentFiltered(WorkerRefused):
 
 
 class AnswerInvalid(WorkerError):
-    """Neither the answer nor its repair has the required format. Both are billed, and neither was shown."""
+    """The answer does not have the required format, and neither has the corrected answer. Both are billed, and
+    the client got neither.
+    """
 
 
 class ContextOverflow(WorkerError):
-    """The prompt and the room for the answer exceed the model's context."""
+    """The prompt and the longest allowed answer together exceed the model's context."""
 
     param = "messages"
 

@@ -23,7 +23,7 @@ def generate() -> str:
         "## Codes\n",
         *_table(["status, type", "code", "retry", "cause", "remedy"], map(_row, _errors())),
         "\n## Other statuses and types\n",
-        "Empty cells are as above.\n",
+        "Responses and Messages report some errors with another status, type or code. An empty cell means that the API reports the error as in the table above.\n",
         *_table(["code", *(name for name, _ in APIS)], _differences()),
     ])  # fmt: skip
 

@@ -45,7 +45,7 @@ class Cost:
     in_turn: bool = False
     n_bytes: int = 0
     streams: str = "`limits.max_reads`"
-    memory: str = "above 64 kB: body in `limits.max_running_bytes`, response in `limits.max_unread_bytes`"
+    memory: str = "if above 64 kB, the body counts in `limits.max_running_bytes` and the response in `limits.max_unread_bytes`"
 
 
 PROBE = Cost("probe", streams="no limit, never queued", memory="under 10 kB")
@@ -56,30 +56,30 @@ WATCH = Cost(
     counted="reads",
     in_turn=True,
     n_bytes=2 * PIECE_BYTES,
-    memory="`limits.max_unread_bytes`: 128 kB, and 256 kB of events per watched run; larger events whole",
+    memory="128 kB of `limits.max_unread_bytes`, and 256 kB for the events of each watched run, or more for a larger event",
 )
 DOWNLOAD = Cost(
     "download",
     counted="reads",
     in_turn=True,
     n_bytes=READ_BYTES,
-    memory="`limits.max_unread_bytes`: 1 MB",
+    memory="1 MB of `limits.max_unread_bytes`",
 )
 CHANGE = Cost(
     "change",
     counted="changes",
-    streams="a quarter of `limits.max_reads`, counted apart",
+    streams="a quarter of `limits.max_reads`, counted separately",
 )
 UPLOAD = Cost(
     "upload",
     counted="changes",
-    streams="a quarter of `limits.max_reads`, counted apart",
-    memory="body: `batches.room` of `limits.max_running_bytes`",
+    streams="a quarter of `limits.max_reads`, counted separately",
+    memory="all bodies together: the share `batches.room` of `limits.max_running_bytes`",
 )
 RUN = Cost(
     "run",
     streams="`limits.max_running`",
-    memory="conversation: `limits.max_running_bytes`",
+    memory="the conversation counts in `limits.max_running_bytes`",
 )
 
 

@@ -22,48 +22,50 @@ publishes them."""
 
 
 class Accepts(BaseModel):
-    """Parameters that a model accepts. The defaults are those of an unknown model: everything is accepted."""
+    """Parameters that a model accepts. The defaults fit an unknown model: everything is accepted."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     sampling: Literal["always", "unless_thinking", "never"] = "always"
     """When `temperature` and `top_p` may be sent: `always`, `unless_thinking` (only in calls without
-    thoughts), or `never`."""
+    thinking) or `never`."""
     max_temperature: float = Field(default=2.0, gt=0)
-    """Highest `temperature`. A higher one is lowered to it."""
+    """Highest `temperature` that may be sent. A higher value is lowered to it."""
     temperature_with_top_p: bool = True
-    """Allow `temperature` and `top_p` in one call. If false, only `temperature` is sent."""
+    """Allow `temperature` and `top_p` in the same call. If false, only `temperature` is sent."""
     stop_sequences: int = Field(default=16, ge=0)
-    """Maximum number of stop sequences that may be sent. Podium cuts the answer at the others itself."""
+    """Maximum number of stop sequences that may be sent. Podium itself cuts the answer at the remaining ones.
+    """
     blank_stop_sequences: bool = True
-    """Allow stop sequences of white space only."""
+    """Allow stop sequences that consist only of white space."""
     seed: Literal["int64", "int32", "none"] = "int64"
-    """Range of `seed`: 64-bit or 32-bit signed integers. `none`: it must not be sent."""
+    """Range of `seed`: 64-bit or 32-bit signed integers. With `none`, no seed may be sent."""
     samplers: tuple[Literal["top_k", "min_p", "repetition_penalty"], ...] = (
         "top_k",
         "min_p",
         "repetition_penalty",
     )
-    """Samplers that may be sent, if `temperature` may be. OpenAI's own models accept none, Anthropic's and
-    Google's `top_k`."""
+    """Samplers that may be sent in calls in which `temperature` may be sent. OpenAI's own models accept none
+    of them. Anthropic's and Google's models accept `top_k`."""
     efforts: tuple[str, ...] | None = None
-    """Levels of effort that may be sent. Another level is replaced by the nearest of them. Empty: none may be
-    sent. If null, any may."""
+    """Levels of reasoning effort that may be sent. Another level is replaced by the nearest of them. If the
+    list is empty, no level may be sent. If null, every level may be sent."""
     default_effort: str = "none"
-    """Level of effort if a call sets none. `none`: the model does not think."""
+    """Level of reasoning effort that the model uses if a call sets none. With `none`, the model does not
+    think."""
     json_schema: bool = True
     """Allow an answer to be constrained to a JSON schema."""
     prefill: bool = False
-    """Let the model continue an assistant message at the end of a conversation, so that an answer that broke
-    off continues from its last character (kind `openai`: with vLLM's `continue_final_message`). Never used
-    while it thinks."""
+    """Let the model continue an assistant message at the end of a conversation. An answer that broke off can
+    then continue from its last character. For kind `openai`, this uses vLLM's `continue_final_message`. It is
+    never used while the model thinks."""
     verbosity: bool = False
     """Allow `verbosity` (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)
-    """Highest limit that may be sent for the length of an answer, in tokens. If null, unknown."""
+    """Highest limit for the length of an answer that may be sent, in tokens. If null, it is unknown."""
     output_limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None
-    """Name of the field for the longest answer (kind `openai`). If null: `max_completion_tokens` at
-    api.openai.com, `max_tokens` elsewhere."""
+    """Name of the field that limits the length of an answer (kind `openai`). If null, it is
+    `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
 
     def effort(self, level: str | None) -> str | None:
         """Return the level to send for `level`: itself, the nearest that the model knows, or None for no

@@ -15,25 +15,27 @@ class Scaling(Frozen):
     """Number of replicas of a deployment, and when it changes; see `serving/deployments/autoscaling.py`."""
 
     min_replicas: int = Field(default=1, ge=0)
-    """Minimum number of replicas. 0 scales to zero."""
+    """Minimum number of replicas. At 0, the deployment can stop all its replicas."""
     max_replicas: int = Field(default=1, ge=1)
     """Maximum number of replicas."""
     target_ongoing_requests: float = Field(default=16, gt=0)
-    """Target number of concurrent requests per replica, queued ones included."""
+    """Target number of concurrent requests per replica, including queued requests."""
     max_ongoing_requests: int = Field(default=256, ge=1)
-    """Maximum number of concurrent requests sent to one replica; more wait until a slot is free."""
+    """Maximum number of concurrent requests that are sent to one replica. Further requests wait for a slot.
+    """
     upscale_delay_s: float = Field(default=5, ge=0)
-    """Seconds for which demand must exceed capacity before scaling up. The first replica starts immediately."""
+    """Seconds for which demand must exceed capacity before replicas are added. The first replica starts
+    immediately."""
     downscale_delay_s: float = Field(default=300, ge=0)
-    """Seconds for which capacity must exceed demand before scaling down."""
+    """Seconds for which capacity must exceed demand before replicas are removed."""
     downscale_to_zero_delay_s: float = Field(default=900, ge=0)
-    """Seconds for which there must be no demand before the last replica stops, if `min_replicas` is 0."""
+    """Seconds without demand after which the last replica stops, if `min_replicas` is 0."""
     look_back_period_s: float = Field(default=15, gt=0)
-    """Window over which load is averaged, in seconds."""
+    """Period, in seconds, over which the load is averaged."""
     drain_s: float = Field(default=600, gt=0)
-    """Maximum time in seconds that a removed replica may take to finish its requests. Set it to the length of
-    the longest stream. A router then has up to ten more seconds to end the remaining requests in an orderly
-    way."""
+    """Maximum time, in seconds, in which a removed replica may finish its requests. Set it to the length of
+    your longest stream. A router replica then has up to ten more seconds to end the remaining requests
+    cleanly."""
 
     @model_validator(mode="after")
     def _check_order(self) -> Self:
@@ -43,21 +45,24 @@ class Scaling(Frozen):
 
 
 class Scale(Scaling):
-    """Size of a vLLM deployment. GPUs per replica follow from the engine's tensor parallelism."""
+    """Number and size of the replicas of an engine. The number of GPUs per replica follows from the engine's
+    tensor parallelism.
+    """
 
     num_cpus: float = Field(default=1.0, ge=0)
     """Logical CPUs per replica, as Ray counts them."""
     gpus: int = Field(default=0, ge=0)
-    """GPUs per replica; at least the tensor parallelism. 0 runs on the CPU."""
+    """GPUs per replica. The number must be at least the tensor parallelism. At 0, the engine runs on the CPU.
+    """
     accelerator_type: str | None = None
     """Ray's name for the GPU type, such as `H100`."""
     messages_per_s: float = Field(default=400, gt=0)
-    """Maximum number of pieces of answers that a replica sends per second, over all answers. Each piece costs
-    CPU time on its way to the client, whatever its length. With more concurrent answers the pieces become
-    longer, up to a quarter of a second of text. The first token of an answer is not delayed."""
+    """Maximum number of pieces that a replica sends per second, over all its answers. Each piece costs CPU
+    time on its way to the client, whatever its length. With more concurrent answers, the pieces become
+    longer, up to a quarter of a second of text. The first token of an answer is never delayed."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Environment variables of the replica, in addition to those of its node. Do not put secrets here: Ray
-    writes these values to its logs and its store."""
+    """Environment variables of the replica, in addition to those of its node. Do not put secrets here,
+    because Ray writes these values to its logs and its store."""
 
     @field_validator("env")
     @classmethod

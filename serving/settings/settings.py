@@ -38,29 +38,30 @@ class Settings(Frozen):
     """Complete settings of one Podium server."""
 
     conductor: ConductorSettings | None = None
-    """Model that writes the plans. If null, only workflows and workers are served."""
+    """Model that writes the plans, and how it is called. If null, Podium serves only workflows and workers.
+    """
     workers: tuple[WorkerSettings, ...] = Field(min_length=1)
-    """All models that are called, including the conductor's."""
+    """All models that Podium calls, including the conductor's model."""
     models: dict[str, ModelSettings] = Field(default_factory=dict)
-    """Model names that the conductor serves, each with its limits."""
+    """Model names that the conductor serves. Each has its own limits."""
     workflows: dict[str, tuple[StepSettings, ...]] = Field(default_factory=dict)
-    """Fixed plans, each served under its name."""
+    """Fixed plans. Each is served as a model under its name."""
     prompts: PromptSettings = PromptSettings()
     """Replacements for the built-in prompts."""
     limits: LimitSettings = LimitSettings()
     """Limits of one router replica."""
     http: HttpSettings = HttpSettings()
-    """Accepted hosts and origins, and the limits for slow clients."""
+    """Accepted hosts and origins, and limits for slow clients."""
     router: RouterSettings = RouterSettings()
     """Number and size of the router replicas."""
     store: StoreSettings = StoreSettings()
     """Storage of keys, budgets, the ledger and the records of runs."""
     cache: CacheSettings = CacheSettings()
-    """Cache of answers to equal requests."""
+    """Cache of answers to repeated requests."""
     batches: BatchSettings = BatchSettings()
-    """Files and batches: requests that are not urgent."""
+    """Files and batches, for requests that are not urgent."""
     webhooks: WebhookSettings = WebhookSettings()
-    """Webhook that reports how much of a budget is spent."""
+    """Webhook that reports when a share of a budget is spent."""
     telemetry: TelemetrySettings = TelemetrySettings()
     """Contents of traces."""
 

@@ -20,23 +20,23 @@ Percent = Annotated[int, Field(ge=1, le=100)]
 
 
 class WebhookSettings(Frozen):
-    """Webhook that is called when a key or a team has spent a given share of its budget. Messages are signed
-    as Standard Webhooks specifies. They do not delay requests, and each share is reported once per day or
-    month of the budget.
+    """Webhook that is called when a key or a team has spent a given share of its budget. Each share is
+    reported once per day or month, depending on the period of the budget. Messages are signed as Standard
+    Webhooks specifies, and they never delay requests.
     """
 
     url: str | None = None
-    """URL that messages are posted to. If null, none are sent."""
+    """URL to which messages are posted. If null, no messages are sent."""
     secret_env: str = Field(default="PODIUM_WEBHOOK_SECRET", min_length=1)
-    """Environment variable with the secret that signs messages: `whsec_` followed by base64. If it holds
-    several secrets, separated by spaces, each of them signs, so that a secret can be rotated without a gap.
-    """
+    """Name of the environment variable that holds the secret for signing messages. The secret is `whsec_`
+    followed by base64. To rotate it without a gap, set several secrets, separated by spaces. Each message is
+    then signed with all of them."""
     budget_percent: tuple[Percent, ...] = (50, 80, 100)
-    """Shares of a budget to report, in percent. At 100, a call that was rejected because too little was left
-    is reported too."""
+    """Shares of a budget to report, in percent. At 100, Podium also reports a call that was rejected because
+    too little of the budget was left."""
     timeout_s: float = Field(default=10.0, gt=0, le=60)
-    """Maximum time in seconds to wait for the receiver. If its status is not 2xx, the message is sent again
-    for three days, at growing intervals."""
+    """Maximum time, in seconds, to wait for the receiver's answer. If the receiver does not answer with a 2xx
+    status, the message is sent again for three days, at growing intervals."""
 
     @field_validator("secret_env")
     @classmethod

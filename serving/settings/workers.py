@@ -22,109 +22,117 @@ NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
 
 
 class RetrySettings(Frozen):
-    """Retries of a call before its first token, and the waits between them."""
+    """Retries of a call that failed before its first token, and the waits between them."""
 
     attempts: int = Field(default=3, ge=1, le=10)
-    """Maximum number of attempts, the first one included."""
+    """Maximum number of attempts, including the first one."""
     first_wait_s: float = Field(default=0.25, gt=0)
-    """Upper bound of the first wait in seconds. It doubles with each attempt. The wait itself is random, up
-    to the bound."""
+    """Upper bound of the wait before the first retry, in seconds. The bound doubles with each further
+    attempt. The wait itself is random, between 0 and the bound."""
     max_wait_s: float = Field(default=8.0, gt=0)
-    """Upper bound of every wait in seconds. If a `Retry-After` is longer, the call is not retried: it goes to
-    a fallback, or fails."""
+    """Upper bound of every wait in seconds. If the server asks for a longer wait with `Retry-After`, the call
+    is not retried. It goes to a fallback, or fails if there is none."""
     fallback_wait_s: float = Field(default=3.0, ge=0)
-    """Maximum total time in seconds that a call waits for `Retry-After` while a fallback could answer,
-    because the client asked for this worker. If the server asks for more, or for more than half of the
-    request's remaining time, the fallback answers immediately. 0: it always does."""
+    """Maximum total time, in seconds, for which a call waits as `Retry-After` asks, although a fallback is
+    free. It waits because the client asked for this worker. If the server asks for more, or for more than
+    half of the request's remaining time, the fallback answers immediately. At 0, it always answers
+    immediately."""
     share: float = Field(default=0.2, ge=0, le=1)
-    """Maximum share of retries in the worker's calls from one router replica. In addition, 10 retries are
-    available at the start; for an engine with several replicas, as many as one replica has calls
-    (`scale.max_ongoing_requests`), because all of these fail when it is lost. Beyond that, failed calls are
-    not retried."""
+    """Maximum share of retries in the worker's calls from one router replica. Failed calls above the share
+    are not retried. In addition, 10 retries are available at the start. For an engine with several replicas,
+    this number is `scale.max_ongoing_requests`, because all calls of a replica fail when it is lost."""
 
 
 class _WorkerBase(Frozen):
-    """Fields of every worker, in addition to its `kind`: `vllm`, `openai`, `anthropic`, `gemini`, `python` or
-    `scripted`.
+    """Fields that every worker has, in addition to its `kind`: `vllm`, `openai`, `anthropic`, `gemini`,
+    `python` or `scripted`.
     """
 
     name: str = Field(pattern=NAME)
-    """Name of the worker in plans, in records and as `model` in requests."""
+    """Name of the worker in plans and records. Clients send it as `model` to call the worker directly."""
     card: str = ""
-    """Description of what the worker is good at, which the conductor reads, such as `Strong at mathematics
-    and code.`"""
+    """Description of what the worker is good at, such as `Strong at mathematics and code.` The conductor
+    chooses workers by their cards."""
     in_pool: bool = True
     """Let plans use the worker. A conductor usually should not be in its own pool."""
     price: PriceSettings | None = None
-    """Price of its tokens. If null: free for kinds `vllm` and `scripted`; for a provider's model, the price
-    in the table that ships with Podium, looked up by the model's name and endpoint when the settings are
-    read. Requests with a cost limit and keys with a budget cannot use a worker whose price is unknown."""
+    """Price of the worker's tokens. If null, workers of kind `vllm` and `scripted` are free. For a provider's
+    model, Podium looks up the price in the table that it ships, by the model's name and endpoint, when the
+    settings are read. A worker whose price stays unknown cannot be used by requests with a cost limit or by
+    keys with a budget."""
     max_concurrency: int = Field(default=64, ge=1)
-    """Maximum number of concurrent calls from one router replica; more wait for a slot."""
+    """Maximum number of concurrent calls from one router replica. Further calls wait for a slot."""
     adaptive_concurrency: bool = True
-    """Allow fewer concurrent calls, down to 1, while the worker reports that it is busy, or while its first
-    tokens take twice as long as at best and fewer calls make them faster. If false, always `max_concurrency`.
-    """
+    """Adapt the number of concurrent calls to the worker's load, between 1 and `max_concurrency`. The number
+    falls while the worker reports that it is busy. It also falls while first tokens take twice their best
+    time, if fewer calls make them faster. If false, the number is always `max_concurrency`."""
     max_wait_s: float = Field(default=60.0, gt=0)
-    """Approximate maximum wait for a slot, in seconds, estimated from the queue and the pace of recent calls.
-    If the wait would be longer, a fallback is called. Without one, a request that would start with this
-    worker gets 429 with `Retry-After`, and so does an admitted request whose first call has waited this long.
-    Batches, and runs that have already made a call, wait without a limit."""
+    """Approximate maximum wait for a slot, in seconds. Podium estimates the wait from the queue and the pace
+    of recent calls. If it would be longer, a fallback is called. If there is no fallback, a request that
+    starts with this worker gets 429 with `Retry-After`. An admitted request gets the same error when its
+    first call has waited this long. Batches, and runs that have already made a call, wait without a limit."""
     max_output_tokens: int = Field(default=4096, ge=1)
-    """Maximum length of an answer in tokens, thoughts included. As much is reserved of a budget before a
-    call."""
+    """Maximum length of an answer in tokens, including thinking. This many tokens are reserved from a budget
+    before each call."""
     temperature: float | None = Field(default=None, ge=0, le=2)
-    """Sampling temperature if a request sets none. If null, the model's own default."""
+    """Sampling temperature for requests that set none. If null, the model's own default applies."""
     top_p: float | None = Field(default=None, gt=0, le=1)
-    """Nucleus sampling (`top_p`) if a request sets none. If null, the model's own default."""
+    """Nucleus sampling (`top_p`) for requests that set none. If null, the model's own default applies."""
     effort: Effort | None = None
-    """Reasoning effort if a request sets none: `none`, `minimal`, `low`, `medium`, `high`, `xhigh` or `max`.
-    A model gets the nearest level that it accepts. The conductor always uses this value or its own `effort`:
-    a request's `reasoning_effort` applies only to the steps."""
+    """Reasoning effort for requests that set none. If the model does not accept a level, it gets the nearest
+    level that it accepts. A request's `reasoning_effort` applies only to the steps of a plan. A conductor
+    therefore always uses this value, or `conductor.effort`."""
     system_prompt: str = ""
-    """System prompt of its calls."""
+    """System prompt of the worker's calls."""
     sees_images: bool = False
-    """Send images to the worker. Set it only if the model accepts images."""
+    """Send images to the worker. Set this only if the model accepts images."""
     reads_pdfs: bool | None = None
-    """Send PDF files to the worker. If null: what is known of its kind and model; an unknown model, or a
-    server behind a `base_url`, gets none. A vllm worker never does. Every worker gets text files."""
+    """Send PDF files to the worker. If null, this follows from what Podium knows of its kind and model. An
+    unknown model, or a server behind a `base_url`, then gets no PDF files. Workers of kind `vllm` never get
+    PDF files. Every worker gets text files."""
     calls_tools: bool | None = None
-    """Offer the client's tools to the worker. If null: what is known of its kind and model; an unknown model
-    gets them. A vllm worker also needs `tool_call_parser` in its `engine`."""
+    """Offer the client's tools to the worker. If null, this follows from what Podium knows of its kind and
+    model, and an unknown model gets the tools. A worker of kind `vllm` also needs `tool_call_parser` in its
+    `engine`."""
     context_tokens: int | None = Field(default=None, ge=1)
-    """Maximum length of prompt and answer together, in tokens, shown to the conductor. If null, a vllm worker
-    uses `max_model_len` of its engine."""
+    """Maximum length of prompt and answer together, in tokens. The conductor is shown this number. If null, a
+    worker of kind `vllm` uses the `max_model_len` of its engine."""
     tokens_per_s: float | None = Field(default=None, gt=0)
-    """Approximate speed in tokens per second, shown to the conductor. A scripted worker writes at this speed."""
+    """Approximate speed in tokens per second. The conductor is shown this number. A worker of kind `scripted`
+    writes at this speed."""
     fallbacks: tuple[str, ...] | Literal["auto"] = ()
-    """Workers that are called in turn if this one fails before its first token, each named once. `auto`: up
-    to three workers of the pool with at least the same abilities and at most twice the price. Those with the
-    most similar `card` come first, the cheaper one of similar cards; then those with the nearest price."""
+    """Workers that are called, in this order, if this worker fails before its first token. Each may be named
+    once. With `auto`, Podium chooses up to three workers of the pool that have at least the same abilities
+    and at most twice the price. It prefers workers with a similar `card`, then those with a similar price. Of
+    workers with equally similar cards, the cheaper one comes first."""
     on_content_filter: Literal["fall_back", "tell"] = "tell"
-    """Action if its provider rejects a prompt because of its content. `tell`: return 400 `content_filter` to
-    the client. `fall_back`: call the fallbacks, as for any failure. A prompt that one provider rejects is
-    sent to another only with `fall_back`."""
+    """Action if the provider rejects a prompt because of its content. With `tell`, the client gets 400
+    `content_filter`. With `fall_back`, the fallbacks are called, as after any other failure. A prompt that
+    one provider has rejected is sent to another only with `fall_back`."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
-    """Action if an answer breaks off after its client has received part of it. `continue`: the worker or a
-    fallback continues it from there. `tell`: the client gets an error."""
+    """Action if an answer breaks off after the client has received part of it. With `continue`, the worker or
+    a fallback continues the answer from that point. With `tell`, the client gets an error."""
     retry: RetrySettings = RetrySettings()
-    """Retries of its calls."""
+    """Retries of the worker's calls."""
     hedge: bool | None = None
-    """Send a call a second time (hedge it) if its first token is later than for 95 % of recent calls. At most
-    5 % of the calls are hedged, and only while half of the slots are free. The second call goes to another
-    deployment or replica; if there is no other, none is sent. A worker with one address gets it at that
-    address. The first to send a token answers. The other is closed, and is charged the most that it can have
-    cost. If null: true if its tokens are free and it has several deployments or replicas."""
+    """Send a second copy of a call (a hedge) if the first token takes longer than in 95 % of recent calls.
+    The copy goes to another deployment or replica of the worker. If the worker has several but no other one
+    is available, no copy is sent. If it has only one address, the copy goes to the same address. The first of
+    the two calls to send a token answers. The other call is closed, and is billed at the most that it can
+    have cost. At most 5 % of calls are hedged, and only while half of the slots are free. If null, calls are
+    hedged if the worker's tokens are free and it has several deployments or replicas."""
     optional: bool = False
-    """Drop the worker with a warning if its key is not set, instead of failing at the start."""
+    """Drop the worker with a warning if its API key is not set. If false, a missing key stops the start."""
     provider: str | None = None
-    """Provider's name in the policies of teams and keys. If null, its kind, such as `openai`."""
+    """Provider's name in the policies of teams and keys. If null, the worker's kind is the name, such as
+    `openai`."""
     region: str | None = None
-    """Region's name in policies, such as `eu` or `eu-central-1`. If null, unknown: a policy that names
-    regions excludes the worker."""
+    """Region's name in policies, such as `eu` or `eu-central-1`. If null, the region is unknown, and a policy
+    that names regions excludes the worker."""
     local: bool | None = None
-    """Treat the worker as local for policies with `local_only`: its prompts stay on your own machines. If
-    null: true for kinds `vllm` and `scripted` and for a `base_url` on this machine, otherwise false."""
+    """Treat the worker as local for policies with `local_only`. Prompts to a local worker stay on your own
+    machines. If null, workers of kind `vllm` and `scripted`, and workers whose `base_url` is on this machine,
+    are local."""
 
     @field_validator("fallbacks", mode="before")
     @classmethod
@@ -142,43 +150,49 @@ Serves = Annotated[tuple[Operation, ...], Field(min_length=1)]
 
 
 class VllmSettings(_WorkerBase):
-    """Model on your own machines. Workers with the same `deployment` share one engine."""
+    """Model that runs on your own machines, with vLLM as its engine. Several workers can share one engine
+    with `deployment`.
+    """
 
     kind: Literal["vllm"]
     model: str
-    """Model folder, or name on a hub. Not needed with `deployment`."""
+    """Folder of the model, or its name on a hub. Not needed with `deployment`."""
     like: str | None = None
     """Public name of the model, such as `Qwen2.5-1.5B-Instruct`, if `model` is a folder. A conductor with the
     built-in prompt is shown this name."""
     deployment: str | None = Field(default=None, pattern=NAME)
-    """Name of another vllm worker whose engine also serves this one. The model, `engine` and `scale` are then
-    those of that worker."""
+    """Name of another `vllm` worker whose engine also serves this worker. The `model`, `engine` and `scale`
+    of that worker then apply."""
     engine: dict[str, Any] = Field(default_factory=dict)
-    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`, and two of Podium's:
-    `chat_template_kwargs`, and `tool_call_parser`, the parser for the model's tool calls, such as `hermes`.
-    Without a parser the worker makes no tool calls."""
+    """Engine arguments of vLLM, under vLLM's names, such as `max_model_len: 8192`. Podium adds two arguments:
+    `chat_template_kwargs` and `tool_call_parser`. `tool_call_parser` names the parser for the model's tool
+    calls, such as `hermes`. Without a parser, the worker makes no tool calls."""
     adapter: str | None = None
-    """LoRA adapter for this worker's calls: a folder, or an address in an object store (`s3://`, `gs://`,
-    `abfss://`), that ends in a name such as `conductor@1a2b3c4d`; see `serving.lora.adapters`."""
+    """LoRA adapter for this worker's calls. The value is a folder, or an address in an object store (`s3://`,
+    `gs://` or `abfss://`). It must end in a name such as `conductor@1a2b3c4d`. See `serving.lora.adapters`.
+    """
     scale: Scale = Scale()
     """Number and size of the engine's replicas."""
     serves: Annotated[tuple[Literal["chat", "text_completion"], ...], Field(min_length=1)] = (
         "chat",
         "text_completion",
     )
-    """Operations that it serves: `chat`, and `text_completion` (`/v1/completions`, with the prompt
-    unchanged)."""
+    """Operations that the worker serves: `chat`, and `text_completion` (`/v1/completions`), which sends the
+    prompt unchanged."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time between two tokens, in seconds. Then the call fails, and the engine aborts it. If null:
-    120, or 600 for requests of the priority `batch`, which yield to all others. In the middle of an answer
-    that another free worker could continue: four times the p99 of the longest pauses in recent answers, at
-    least 20, once 20 are known; not for `batch`."""
+    """Maximum time between two tokens, in seconds. After this time, the call fails and the engine aborts it.
+    If null, the limit is 120, or 600 for requests of the priority `batch`, which yield to all others. Podium
+    then also learns a second limit, which applies while another free worker could continue the answer: four
+    times the p99 of the longest pauses in recent answers, and at least 20 seconds. The learned limit needs 20
+    recent answers, and does not apply to the priority `batch`."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time until the first token, in seconds, including the engine's queue. Time in which no replica
-    is up and one is being started does not count. If null: `stall_timeout_s` if that is set, otherwise 300
-    (`batch`: 600). If a free fallback could answer and the priority is not `batch`: four times the p99 of
-    recent calls, at least 10; 13 until 20 calls are known, and 30 while its calls fail. Always at most half
-    of the request's remaining time while another worker is free."""
+    """Maximum time until the first token, in seconds, including the wait in the engine's queue. Time in which
+    no replica is running and one is starting does not count. If null, `stall_timeout_s` applies if it is set.
+    Otherwise the limit is 300, or 600 for the priority `batch`. Podium then also learns a second limit, which
+    applies while a fallback is free and the priority is not `batch`: four times the p99 of recent calls, and
+    at least 10 seconds. The learned limit is 13 seconds until 20 calls are known, and 30 seconds while the
+    worker's calls fail. Whatever the setting, the limit is at most half of the request's remaining time while
+    another worker is free."""
     stand_in: StandInSettings | None = None
     """Use a fake engine instead of vLLM, to try scaling and routing without a model."""
 
@@ -207,9 +221,9 @@ class VllmSettings(_WorkerBase):
 
 
 class DeploymentSettings(ModelAccess):
-    """Place where a worker's model is reached: an account, a region or a server. Its fields replace those of
-    the worker. A deployment with a `base_url` or a `service` uses none of the worker's access fields, so that
-    no key is sent to another server.
+    """Place where the worker's model is reached: an account, a region or a server. The fields of a deployment
+    replace those of the worker. A deployment with a `base_url` or a `service` ignores the worker's address
+    and credentials, so that no key is sent to another server.
     """
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$")
@@ -217,66 +231,71 @@ class DeploymentSettings(ModelAccess):
     weight: float = Field(default=1.0, gt=0, le=1_000_000)
     """Share of the worker's calls, relative to the weights of the other deployments."""
     requests_per_minute: int | None = Field(default=None, ge=1)
-    """Maximum number of calls per minute from one router replica. Beyond that, the other deployments are
-    used. If null, no limit."""
+    """Maximum number of calls per minute from one router replica. Further calls go to the other deployments.
+    If null, there is no limit."""
     tokens_per_minute: int | None = Field(default=None, ge=1)
-    """Maximum number of tokens per minute from one router replica, prompts and answers together. Beyond that,
-    the other deployments are used. If null, no limit."""
+    """Maximum number of tokens per minute from one router replica, counting prompts and answers. Further
+    calls go to the other deployments. If null, there is no limit."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Maximum number of concurrent calls from one router replica. Beyond that, the other deployments are used
-    first. If null, the worker's value, which in any case limits all of them together."""
+    """Maximum number of concurrent calls from one router replica. Further calls go to the other deployments
+    first. If null, the worker's `max_concurrency` applies. That value also limits all deployments together.
+    """
     model: str | None = None
-    """Model's name at the deployment. If null, the worker's."""
+    """Name of the model at the deployment. If null, the worker's `model` applies."""
     price: PriceSettings | None = None
-    """Price of its tokens at the deployment. If null, the worker's; else what the price table has for the
-    deployment."""
+    """Price of the tokens at the deployment. If null, the worker's `price` applies. If the worker has none,
+    the price table is searched for the deployment."""
     provider: str | None = None
-    """Provider's name in policies. If null, the worker's, or its kind if the deployment has a `base_url` or
-    `service`."""
+    """Provider's name in policies. If null, the worker's `provider` applies. If the deployment has a
+    `base_url` or a `service`, the worker's kind is the name instead."""
     local: bool | None = None
-    """Treat the deployment as local: its prompts stay on your own machines. If null, as for the worker; with
-    a `base_url` or `service`, whether that address is on this machine."""
+    """Treat the deployment as local for policies with `local_only`. If null, the worker's `local` applies. If
+    the deployment has a `base_url` or a `service`, it is local if that address is on this machine."""
 
 
 class _ApiSettings(ModelAccess, _WorkerBase):
-    """Model behind a provider's API. The kind is the API, not the provider: kind `openai` also fits other
-    servers with OpenAI's Chat Completions.
+    """Model behind a provider's API. The kind names the API, not the provider. Kind `openai` therefore also
+    fits other servers that implement OpenAI's Chat Completions.
     """
 
     model: str
     """Provider's name of the model, such as `gpt-5`, or the name of an Azure deployment."""
     like: str | None = None
-    """Public name of the model, such as `gpt-5`, if `model` names a deployment. Accepted parameters and
-    prices are looked up by this name."""
+    """Public name of the model, such as `gpt-5`, if `model` names a deployment. Podium looks up accepted
+    parameters and prices by this name."""
     accepts: Accepts = Accepts()
-    """What the model accepts in a call. These fields take precedence over what is known of the model by its
-    name. Parameters that it does not accept are not sent, and the record notes them."""
+    """Parameters that the model accepts in a call. These fields take precedence over what Podium knows of the
+    model by its name. Parameters that the model does not accept are not sent, and the record lists them."""
     deployments: tuple[DeploymentSettings, ...] = ()
-    """Places where the same model is reached, instead of the worker's own. Each call goes to one of them,
-    drawn by weight among those that are healthy and have a free slot. If it fails there before its first
-    token, it goes to the next."""
+    """Places where the same model is reached, instead of the worker's own address. Each call goes to one of
+    the deployments that are healthy and have a free slot. Podium draws it at random by weight. If the call
+    fails before its first token, it goes to the next deployment."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
     """Maximum time between two pieces of an answer, in seconds. Comments, pings and headers do not count as
-    pieces. If null: 120, or 600 if the model is known to think at the call's effort. In the middle of an
-    answer that another free worker could continue, if the model does not think: four times the p99 of the
-    longest pauses in recent answers, at least 20, once 20 are known. A model that had begun to answer is not
-    called again: that call is probably billed, and a fallback may still answer."""
+    pieces. If null, the limit is 120, or 600 if the model is known to think at the call's effort. For a model
+    that does not think, Podium then also learns a second limit, which applies while another free worker could
+    continue the answer: four times the p99 of the longest pauses in recent answers, and at least 20 seconds.
+    The learned limit needs 20 recent answers. A model that has begun to answer and then stalls is not called
+    again, because the first call is probably billed. A fallback may still answer."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time until the first piece of an answer, in seconds; what counts is as for `stall_timeout_s`.
-    If null: as `stall_timeout_s`. If a free fallback or deployment could answer and the model does not think
-    at the call's effort: four times the p99 of recent calls, at least 10; 13 until 20 calls are known, and 30
-    while its calls fail. Always at most half of the request's remaining time while another one is free."""
+    """Maximum time until the first piece of an answer, in seconds. Comments, pings and headers do not count
+    as pieces. If null, the limit is that of `stall_timeout_s`. For a model that does not think at the call's
+    effort, Podium then also learns a second limit, which applies while a fallback or another deployment is
+    free: four times the p99 of recent calls, and at least 10 seconds. The learned limit is 13 seconds until
+    20 calls are known, and 30 seconds while the worker's calls fail. Whatever the setting, the limit is at
+    most half of the request's remaining time while a fallback or another deployment is free."""
     connect_timeout_s: float = Field(default=5.0, gt=0)
-    """Maximum time for opening a connection, and for looking up its host name, in seconds."""
+    """Maximum time for looking up a host name and opening a connection, in seconds."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Extra fields for the body of every call, for features of a server that Podium has no setting for."""
+    """Extra fields for the body of every call. Use it for features of a server for which Podium has no
+    setting."""
     allow_link_local: bool = False
-    """Allow `base_url` to point to a link-local address or to a cloud's metadata service. Loopback and
-    private addresses are allowed without it."""
+    """Allow `base_url` to point to a link-local address or to a cloud's metadata service. Loopback addresses
+    and private addresses are always allowed."""
     fetches_pictures: bool | None = None
-    """Pass image URLs of a request to the server. It fetches them from inside its own network, and callers
-    choose them. If null: only to a server at a public address. Other servers accept only images sent as
-    `data:`."""
+    """Pass the image URLs of a request to the server, which then fetches the images. Callers choose these
+    URLs, and the server fetches them from inside its own network. If null, URLs are passed only to servers at
+    public addresses. Other servers accept only images that are sent as `data:` URLs."""
 
     def at(self, deployment: DeploymentSettings) -> Self:
         """Return the settings of this worker at one of its deployments."""
@@ -313,14 +332,14 @@ PLACE_FIELDS = ("model", "price", "max_concurrency", "provider", "local")
 
 
 class OpenAISettings(_ApiSettings):
-    """OpenAI, or any server that implements its Chat Completions (`base_url`)."""
+    """OpenAI, or any server at a `base_url` that implements OpenAI's Chat Completions."""
 
     kind: Literal["openai"]
     api: Literal["chat", "responses"] = "chat"
-    """OpenAI API for chats: `chat` (`/v1/chat/completions`), which most servers have, or `responses`
-    (`/v1/responses`), which keeps a model's thoughts across its tool calls."""
+    """OpenAI API that is used for chats. Most servers have `chat` (`/v1/chat/completions`). With `responses`
+    (`/v1/responses`), a model keeps its thoughts across its tool calls."""
     serves: Serves = ("chat",)
-    """Operations that the server offers: `chat`, `text_completion` (`/v1/completions`), `embeddings`
+    """Operations that the server offers: `chat`, `text_completion` (`/v1/completions`) and `embeddings`
     (`/v1/embeddings`). Plans cannot use a worker without `chat`."""
 
 
@@ -337,37 +356,39 @@ class GeminiSettings(_ApiSettings):
 
 
 class ScriptedSettings(_WorkerBase):
-    """Fake that answers from a script, for tests, benchmarks and demos."""
+    """Fake worker that answers from a script, for tests, benchmarks and demos."""
 
     kind: Literal["scripted"]
     replies: tuple[str | ScriptedReplySettings, ...] = ("",)
-    """Replies, used in turn and then again from the first. `{question}` is replaced by the text of the user's
-    last message."""
+    """Replies of the worker. They are used in order, and start again after the last one. In a reply,
+    `{question}` is replaced by the text of the user's last message."""
     serves: Serves = ("chat", "text_completion")
-    """Operations that it serves: `chat`, `text_completion`, `embeddings`. Its embeddings are derived from a
-    checksum of the text and mean nothing. Plans cannot use a worker without `chat`."""
+    """Operations that the worker serves: `chat`, `text_completion` and `embeddings`. Its embeddings are
+    computed from a checksum of the text and have no meaning. Plans cannot use a worker without `chat`."""
     delay_s: float = Field(default=0.0, ge=0)
-    """Time to first token, in seconds. After that it writes at `tokens_per_s`, or without pauses if that is
-    null."""
+    """Time to the first token, in seconds. After that, the worker writes at `tokens_per_s`, or without pauses
+    if that is null."""
     retry: RetrySettings = RetrySettings()
 
 
 class PythonSettings(_WorkerBase):
-    """Worker that you write in Python; see `serving.workers.plugin`. Podium ships seven, such as a
-    calculator and a vote: docs/operations/program-workers.md.
+    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships seven, such
+    as a calculator and a vote: docs/operations/program-workers.md.
     """
 
     kind: Literal["python"]
     factory: str = Field(pattern=r"^[\w.]+:\w+$")
-    """Factory of the worker: `package.module:callable`, importable by the router's process."""
+    """Function that creates the worker, as `package.module:callable`. The router's process must be able to
+    import it."""
     options: dict[str, Any] = Field(default_factory=dict)
     """Keyword arguments for the factory."""
     stall_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time between two pieces of an answer, in seconds. Then the call fails and is closed. If null,
-    no limit."""
+    """Maximum time between two pieces of an answer, in seconds. After this time, the call fails and is
+    closed. If null, there is no limit."""
     first_token_timeout_s: float | None = Field(default=None, gt=0)
-    """Maximum time until the first piece of an answer, in seconds. If null, as `stall_timeout_s`. Always at
-    most half of the request's remaining time while another worker is free."""
+    """Maximum time until the first piece of an answer, in seconds. If null, the value of `stall_timeout_s`
+    applies. While another worker is free, the limit is never more than half of the request's remaining time.
+    """
 
 
 WorkerSettings = Annotated[

@@ -138,13 +138,15 @@ async def count_calls_of_a_dead_primary(at_once: int) -> int:
 SECTION = """
 ## Default settings
 
-Streams from workers with default settings and a fallback without prefill (none in the row "once"). The last column is the longest silence after the first word, in which the client gets heartbeats only. If a model falls silent in its answer, the fallback continues after `stall_timeout_s`, 120 s, until [20 pauses are known](decisions/0060-a-worker-that-is-down-costs-little.md).
+The table above uses short timeouts. This one shows streams from workers with default settings. Each worker has a fallback that cannot continue a given text (no prefill), except in the row "once", which has no fallback.
+
+The last column is the longest silence after the first word. During the silence, the client gets heartbeats only. If a model falls silent in its answer, the fallback continues after `stall_timeout_s` (120 s). Once [20 pauses are known](decisions/0060-a-worker-that-is-down-costs-little.md), the fallback continues earlier.
 
 {table}
 
-If a worker with a fallback fails every call, all of {requests} requests are answered; {alone} reach the worker if sent in sequence, {together} if sent concurrently.
+A worker that fails every call costs little if it has a fallback. All of {requests} requests are answered. If they are sent in sequence, {alone} of them reach the failing worker. If they are sent concurrently, {together} do.
 
-[What a kill costs](operations/durable-runs.md#what-a-kill-costs) covers Podium's own components.
+[What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows the same for Podium's own components.
 """
 
 
