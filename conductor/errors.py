@@ -302,9 +302,9 @@ def quote(value: object) -> str:
     return repr(text) if len(text) <= SHOWN_CHARS else f"{text[:SHOWN_CHARS]!r}… ({len(text)} characters)"
 
 
-def did_you_mean(name: object, known: Iterable[str]) -> str:
+def did_you_mean(name: object, names: Iterable[str]) -> str:
     """Return " Did you mean 'coder'?" with the known name most like `name`, or "" if none is like it."""
-    by_lower = {each.lower(): each for each in sorted(known)}
+    by_lower = {each.lower(): each for each in sorted(names)}
     nearest = get_close_matches(str(name)[:SHOWN_CHARS].lower(), by_lower, n=1)
     return f" Did you mean {by_lower[nearest[0]]!r}?" if nearest else ""
 

@@ -6,10 +6,11 @@ from dataclasses import asdict
 from itertools import combinations
 from typing import Any
 
+import numpy as np
+
 from conductor.model.usage import total
 from evaluation.results import Result
 from evaluation.statistics import accuracy, bootstrap_difference
-from program.percentile import percentile
 
 Json = dict[str, Any]
 
@@ -80,7 +81,10 @@ def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[
 
 def percentiles(values: Sequence[float]) -> Json:
     """Return the 50th and 95th percentiles, each None if there are no values."""
-    return {f"p{percent}": percentile(values, percent) if values else None for percent in (50, 95)}
+    return {
+        f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf")) if values else None
+        for percent in (50, 95)
+    }
 
 
 def _families(results: Sequence[Result]) -> Json:
@@ -99,5 +103,9 @@ def _accuracy(results: Sequence[Result]) -> Json:
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
     """Return the mean, or None if a number is unknown or there are none."""
-    known = [number for number in numbers if number is not None]
-    return sum(known) / len(known) if known and len(known) == len(numbers) else None
+    known_numbers = [number for number in numbers if number is not None]
+    return (
+        sum(known_numbers) / len(known_numbers)
+        if known_numbers and len(known_numbers) == len(numbers)
+        else None
+    )

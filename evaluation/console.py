@@ -4,18 +4,8 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Column, Table
-
 from evaluation.report import number, percent, seconds, usd
+from podium.command_line.terminal import console, progress, table
 
 HEADS = ("accuracy, %", "± s.e.", "n", "US$ each", "calls", "tokens", "wall p50", "failed")
 
@@ -27,16 +17,8 @@ class Terminal:
     """
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, soft_wrap=True)
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[accuracy]}"),
-            console=self.console,
-        )
+        self.console = console(errors=True, markup=True)
+        self._progress = progress(self.console, "accuracy")
 
     @contextmanager
     def progress(self) -> Generator[None]:
@@ -60,10 +42,10 @@ class Terminal:
 
     def table(self, rows: Sequence[dict[str, Any]]) -> None:
         """Print the main figures to standard output."""
-        table = Table(Column("strategy", no_wrap=True), *HEADS)
+        made = table("strategy", right=HEADS)
         for row in rows:
             prompt, completion = row["prompt_tokens"], row["completion_tokens"]
-            table.add_row(
+            made.add_row(
                 row["strategy"],
                 percent(row["accuracy"]["mean"]),
                 percent(row["accuracy"]["standard_error"]),
@@ -74,7 +56,4 @@ class Terminal:
                 seconds(row["wall_s"]["p50"]),
                 str(sum(row["errors"].values())),
             )
-        console = Console()
-        if not console.is_terminal:
-            console.width = 140  # rich assumes 80 columns for a file or pipe, too few for the table
-        console.print(table)
+        console().print(made)

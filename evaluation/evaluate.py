@@ -1,6 +1,5 @@
 """Run `podium eval` with parsed options."""
 
-import argparse
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from evaluation.aggregate import comparisons, row
 from evaluation.backends import Caps, EvaluationBackend
 from evaluation.backends.in_process import InProcessBackend, with_conductor_at
 from evaluation.backends.over_http import HttpBackend
+from evaluation.cli import EvalOptions
 from evaluation.console import Terminal
 from evaluation.questions import Question
 from evaluation.results import ResultLog
@@ -21,15 +21,15 @@ from evaluation.sources import load_all
 from evaluation.statistics import RESAMPLES
 from evaluation.strategies import expand, make
 from evaluation.strategies.base import Strategy
-from program.process import machine
+from podium.command_line.process import machine
 from serving.settings.settings import load
 
 
-def evaluate(options: argparse.Namespace, command: str) -> None:
+def evaluate(options: EvalOptions, command: str) -> None:
     """Run the evaluation and write its report.
 
     Args:
-        options: as parsed by `evaluation.cli`.
+        options: what to compare.
         command: the command line, for the report.
     """
     terminal = Terminal()
@@ -51,7 +51,7 @@ def evaluate(options: argparse.Namespace, command: str) -> None:
         terminal.say(line)
 
 
-def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Question], int]:
+def _questions(options: EvalOptions) -> tuple[list[Question], list[Question], int]:
     """Return the questions, the training questions, and the number of duplicates among the latter.
 
     Training questions that are also questions of the evaluation are dropped.
@@ -69,7 +69,7 @@ def _questions(options: argparse.Namespace) -> tuple[list[Question], list[Questi
 
 
 async def _run(
-    options: argparse.Namespace, questions: list[Question], training: list[Question], terminal: Terminal
+    options: EvalOptions, questions: list[Question], training: list[Question], terminal: Terminal
 ) -> dict[str, Any]:
     caps = Caps(
         options.max_steps,
@@ -84,7 +84,7 @@ async def _run(
     backend: EvaluationBackend = (
         InProcessBackend(load(options.settings), model=options.model)
         if options.settings
-        else await HttpBackend.connect(options.url, options.model)
+        else await HttpBackend.connect(options.url or "", options.model)
     )
     strategies: list[Strategy] = []
     try:
@@ -92,7 +92,7 @@ async def _run(
         strategies = make(names, backend, partial(_open_backend, options))
         with ResultLog(options.out / "results.jsonl") as log:
             evaluation = Evaluation(config, backend, log, terminal, options.out / "embeddings.npz")
-            done = await evaluation.run(strategies)
+            outcome = await evaluation.run(strategies)
     finally:
         for strategy in strategies:
             await strategy.aclose()
@@ -101,10 +101,10 @@ async def _run(
         row(
             each.label,
             each.about,
-            list(done.results[each.label].values()),
+            list(outcome.results[each.label].values()),
             len(questions),
-            done.learned[each.label],
-            done.stopped.get(each.label, ""),
+            outcome.learned[each.label],
+            outcome.stopped.get(each.label, ""),
         )
         for each in strategies
     ]
@@ -117,20 +117,21 @@ async def _run(
         "warnings": _warnings(backend.provenance, rows),
         "caps": {name: value if value is None else str(value) for name, value in asdict(caps).items()},
         "rows": rows,
-        "comparisons": comparisons(done.results, options.seed),
+        "comparisons": comparisons(outcome.results, options.seed),
         "resamples": RESAMPLES,
     }
 
 
 def _open_backend(
-    options: argparse.Namespace, path: str | None, at: str | None, model: str | None
+    options: EvalOptions, path: str | None, at: str | None, model: str | None
 ) -> EvaluationBackend:
     """Open a pool for one strategy (`OpenBackend`)."""
-    if path is None and options.settings is None:
+    place = path or options.settings
+    if place is None:
         raise EvaluationError(
             f"at={at} needs --settings. With --url, the server knows the addresses of its conductors."
         )
-    settings = load(path or options.settings)
+    settings = load(place)
     if at:
         settings = with_conductor_at(settings, at, model)
     return InProcessBackend(settings, model=options.model if options.settings else None)

@@ -46,7 +46,7 @@ class GradingPool:
         """
         slots = self._slots.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(PROCESSES))
         async with slots:
-            for left in reversed(range(TRIES)):
+            for n_left in reversed(range(TRIES)):
                 pool = self._start()
                 try:
                     return await asyncio.wait_for(
@@ -57,7 +57,7 @@ class GradingPool:
                     raise
                 except BrokenProcessPool:
                     self._end(pool)
-                    if not left:
+                    if not n_left:
                         raise
         raise AssertionError("the last try returns or raises")
 

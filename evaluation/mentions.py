@@ -160,9 +160,11 @@ def _several(text: str, candidates: Candidates, count: int) -> str:
     return ""
 
 
-def _sequence(text: str, candidates: Candidates, accepted: Sequence[str], asked: Sequence[Mention]) -> str:
+def _sequence(
+    text: str, candidates: Candidates, accepted: Sequence[str], question_mentions: Sequence[Mention]
+) -> str:
     order = [mention.item for mention in _first_sentence(text, candidates)[1]]
-    echo = [mention.item for mention in asked]
+    echo = [mention.item for mention in question_mentions]
     return "" if order in (list(accepted), echo + list(accepted)) else "the order is wrong or incomplete"
 
 

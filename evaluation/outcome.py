@@ -109,5 +109,5 @@ def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> Ru
 
 
 def _sum(numbers: list[int | None]) -> int | None:
-    known = [number for number in numbers if number is not None]
-    return sum(known) if len(known) == len(numbers) else None
+    known_numbers = [number for number in numbers if number is not None]
+    return sum(known_numbers) if len(known_numbers) == len(numbers) else None

@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from evaluation.statistics import pareto
-from program.plots import BLUE, GREEN, GREY, ORANGE, svg
+from podium.command_line.plots import BLUE, GREEN, GREY, ORANGE, svg
 
 Row = dict[str, Any]
 BOUNDS = ("oracle", "best_of_n_oracle")

@@ -4,7 +4,6 @@ Recorded pools contain no costs. The user declares prices in US dollars per call
 costs are unknown.
 """
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +11,12 @@ from typing import Annotated, Any
 
 import yaml
 from pydantic import Field, TypeAdapter, ValidationError
+from typer import Argument, Option
 
 from conductor.errors import PodiumError
 from evaluation import EvaluationError
 from evaluation.recordings import complete_models, read_recordings
+from podium.command_line.program import CommandError, Program
 
 Price = Annotated[float, Field(ge=0, strict=True)]
 HEAD = """\
@@ -25,42 +26,46 @@ HEAD = """\
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Write the settings file and return the exit code: 0 if it was written, 2 if the input is invalid."""
-    options = parser().parse_args(argv)
+main = Program("podium recorded-pool")
+
+
+@main.command(epilog="Example: podium recorded-pool build/recorded.jsonl.gz --out build/replay.yaml")
+def write(
+    path: Annotated[Path, Argument(help="the recorded pool: JSON lines, plain or .gz")],
+    out: Annotated[Path | None, Option(help="settings file to write", show_default="standard output")] = None,
+    models: Annotated[
+        list[str] | None,
+        Option(
+            metavar="MODEL...",
+            help="models to replay",
+            show_default="all that answered every question",
+        ),
+    ] = None,
+    difficulty: Annotated[
+        str | None, Option(help="consider only questions of this difficulty when choosing models")
+    ] = None,
+    prices: Annotated[
+        Path | None,
+        Option(help="YAML of US dollars per call by model", show_default="costs are unknown"),
+    ] = None,
+) -> int:
+    """Write settings in which every worker replays one model of a recorded pool.
+
+    Raises:
+        CommandError: the input is invalid.
+    """
     try:
-        path = str(options.path.resolve())
-        prices = read_prices(options.prices) if options.prices else None
-        text = to_yaml(replay_settings(path, options.models, prices, options.difficulty), path)
+        place = str(path.resolve())
+        usd = read_prices(prices) if prices else None
+        text = to_yaml(replay_settings(place, models, usd, difficulty), place)
     except PodiumError as exc:
-        print(exc.message, file=sys.stderr)  # noqa: T201
-        return 2
-    if options.out is None:
+        raise CommandError(exc.message, 2) from exc
+    if out is None:
         sys.stdout.write(text)
     else:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(text, encoding="utf-8")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(text, encoding="utf-8")
     return 0
-
-
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="podium recorded-pool",
-        description="Write settings in which every worker replays one model of a recorded pool.",
-        epilog="example: podium recorded-pool build/recorded.jsonl.gz --out build/replay.yaml",
-    )
-    parser.add_argument("path", type=Path, help="the recorded pool: JSON lines, plain or .gz")
-    parser.add_argument("--out", type=Path, help="settings file to write (default: standard output)")
-    parser.add_argument(
-        "--models", nargs="+", help="models to replay (default: all that answered every question)"
-    )
-    parser.add_argument(
-        "--difficulty", help="consider only questions of this difficulty when choosing models"
-    )
-    parser.add_argument(
-        "--prices", type=Path, help="YAML of US dollars per call by model (default: costs are unknown)"
-    )
-    return parser
 
 
 def replay_settings(

@@ -6,18 +6,20 @@ gives an impression; `podium eval` gives figures.
     python -m evaluation.transcript --out docs/transcript.md
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2 as httpx
 import openai
 from rich.progress import track
+from typer import Option
+
+from podium.command_line.program import CommandError, Program
 
 QUESTIONS = (
     "hi, how are you?",
@@ -137,37 +139,35 @@ def _seconds(answer: TimedAnswer) -> str:
     return "-" if answer.first_s is None else f"{answer.first_s:.2f}"
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Ask the questions, print or write the page, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m evaluation.transcript", description=__doc__.splitlines()[0] if __doc__ else ""
-    )
-    parser.add_argument(
-        "--url", default="http://127.0.0.1:8000", help="URL of a running Podium (%(default)s)"
-    )
-    parser.add_argument("--key", default="none", help="its API key")
-    parser.add_argument("--model", default="podium-mini", help="the conductor's served name (%(default)s)")
-    parser.add_argument(
-        "--question",
-        action="append",
-        metavar="WORDS",
-        help="ask this instead of the ten questions; may be repeated",
-    )
-    parser.add_argument("--out", type=Path, help="Markdown file to write (default: standard output)")
-    options = parser.parse_args(argv)
-    transcript = TranscriptWriter(options.url, options.key, options.model)
+main = Program("python -m evaluation.transcript")
+
+
+@main.command()
+def write(
+    url: Annotated[str, Option(help="URL of a running Podium")] = "http://127.0.0.1:8000",
+    key: Annotated[str, Option(help="its API key")] = "none",
+    model: Annotated[str, Option(help="the conductor's served name")] = "podium-mini",
+    question: Annotated[
+        list[str] | None,
+        Option(metavar="WORDS", help="ask this instead of the ten questions; may be repeated"),
+    ] = None,
+    out: Annotated[Path | None, Option(help="Markdown file to write", show_default="standard output")] = None,
+) -> int:
+    """Ask the questions, and print or write a page with plans and answers.
+
+    Raises:
+        CommandError: the server does not answer.
+    """
+    transcript = TranscriptWriter(url, key, model)
     try:
-        rows = [
-            transcript.row(each) for each in track(options.question or QUESTIONS, "asking", transient=True)
-        ]
+        rows = [transcript.row(each) for each in track(question or QUESTIONS, "asking", transient=True)]
     except (openai.OpenAIError, httpx.HTTPError) as exc:
-        print(f"No answer from {options.url} ({exc}). Start Podium with `make serve`.", file=sys.stderr)  # noqa: T201
-        return 1
+        raise CommandError(f"No answer from {url} ({exc}). Start Podium with `make serve`.") from exc
     except KeyboardInterrupt:
         return 130
-    text = page(options.model, rows, time.strftime("%Y-%m-%d"))
-    if options.out:
-        options.out.write_text(text, encoding="utf-8")
+    text = page(model, rows, time.strftime("%Y-%m-%d"))
+    if out:
+        out.write_text(text, encoding="utf-8")
     else:
         print(text)  # noqa: T201
     return 0

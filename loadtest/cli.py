@@ -5,23 +5,24 @@ cannot be loaded or an option is wrong; 130 after Ctrl-C. A report is written in
 be written at the end (exit code 1), it is written to a temporary folder, whose name is printed.
 """
 
-import argparse
 import importlib
-import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from loadtest.objective import objective, seconds
+from typer import Argument, Context, Option
+
+from loadtest.objective import parse_duration, parse_objective
 from loadtest.recording import Recording, Sample
 from loadtest.request_options import RequestOptions, first_worker
 from loadtest.scenarios import SCENARIOS, Scenario
-from program.options import count, option, rate, url
-from program.process import allow_open_files, machine, restore_interrupts
+from podium.command_line.options import option, parse_count, parse_rate, parse_url
+from podium.command_line.process import allow_open_files, machine, restore_interrupts
+from podium.command_line.program import Program, UsageError
 
 
 class NothingToLoadError(Exception):
@@ -40,60 +41,109 @@ class LoadRun:
     out: Path
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    scenarios = "\n".join(f"  {name:14}{each.about}" for name, each in SCENARIOS.items())
-    hints = "durations: 500ms, 60s, 10m, 1h. See docs/load-testing.md for the meaning of each figure.\nexample: podium load mixed --duration 60s"
-    parser = argparse.ArgumentParser(
-        prog="podium load",
-        description="Load a running Podium with a scenario and write a report.",
-        epilog=f"scenarios:\n{scenarios}\n\n{hints}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+EPILOG = (
+    "scenarios:\n"
+    + "\n".join(f"  {name:14}{each.about}" for name, each in SCENARIOS.items())
+    + "\n\nDurations: 500ms, 60s, 10m, 1h. See docs/load-testing.md for the meaning of each figure.\n\n"
+    "Example: podium load mixed --duration 60s"
+)
+LOOPS = {"users": "closed", "rate": "open", "at_most": "open", "seed": "open"}
+"""Loop of the scenarios that an option applies to."""
+OBJECTIVE = "first_token=2s,end=30s"
+
+
+@option
+def parse_scenario(text: str) -> str:
+    """Parse the name of a scenario."""
+    if text not in SCENARIOS:
+        raise ValueError(f"{text!r} is not a scenario. Choose from {', '.join(SCENARIOS)}")
+    return text
+
+
+def list_scenarios() -> list[str]:
+    return [*SCENARIOS]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadOptions:
+    """Command line of a load test."""
+
+    scenario: Annotated[
+        str,
+        Argument(
+            parser=parse_scenario,
+            autocompletion=list_scenarios,
+            metavar="SCENARIO",
+            help="one of the scenarios below",
+        ),
+    ]
+    url: Annotated[str, Option(parser=parse_url, help="address of the server")] = "http://127.0.0.1:8000"
+    duration: Annotated[
+        float | None,
+        Option(
+            parser=option(parse_duration), help="how long to send requests", show_default="of the scenario"
+        ),
+    ] = None
+    users: Annotated[
+        int | None, Option(parser=parse_count, help="closed loop: users at the maximum of the shape")
+    ] = None
+    rate: Annotated[
+        float | None,
+        Option(parser=parse_rate, help="open loop: requests per second at the maximum of the shape"),
+    ] = None
+    at_most: Annotated[
+        int | None,
+        Option(parser=parse_count, help="open loop: maximum concurrent requests", show_default="512"),
+    ] = None
+    seed: Annotated[int | None, Option(help="open loop: seed of arrivals and mix", show_default="0")] = None
+    objective: Annotated[
+        Mapping[str, float],
+        Option(parser=option(parse_objective), help="limits of a good answer", show_default=OBJECTIVE),
+    ] = field(default_factory=lambda: parse_objective(OBJECTIVE))
+    model: Annotated[str, Option(help="model of chat, stream and cancel users")] = "podium-mini"
+    ultra: Annotated[str, Option(help="model of ultra users")] = "podium-ultra"
+    worker: Annotated[
+        str, Option(help="model of pass-through users", show_default="the first listed worker")
+    ] = ""
+    answer_tokens: Annotated[int, Option(parser=parse_count, help="maximum tokens of an answer")] = 64
+    deadline: Annotated[
+        float, Option(parser=option(parse_duration), help="deadline of a request", show_default="60s")
+    ] = 60.0
+    out: Annotated[Path | None, Option(help="folder of the report", show_default="build/load/SCENARIO")] = (
+        None
     )
-    add = parser.add_argument
-    add("scenario", choices=list(SCENARIOS), metavar="SCENARIO", help="one of the scenarios below")
-    add("--url", type=url, default="http://127.0.0.1:8000", help="address of the server (%(default)s)")
-    add("--duration", type=option(seconds), help="how long to send requests (default: of the scenario)")
-    add("--users", type=count, help="closed loop: users at the maximum of the shape")
-    add("--rate", type=rate, help="open loop: requests per second at the maximum of the shape")
-    add("--at-most", type=count, help="open loop: maximum concurrent requests (512)")
-    add("--seed", type=int, help="open loop: seed of arrivals and mix (0)")
-    default = "first_token=2s,end=30s"
-    add("--objective", type=option(objective), default=default, help="limits of a good answer (%(default)s)")
-    add("--model", default="podium-mini", help="model of chat, stream and cancel users (%(default)s)")
-    add("--ultra", default="podium-ultra", help="model of ultra users (%(default)s)")
-    add("--worker", default="", help="model of pass-through users (default: the first listed worker)")
-    add("--answer-tokens", type=count, default=64, help="maximum tokens of an answer (%(default)s)")
-    add("--deadline", type=option(seconds), default="60s", help="deadline of a request (%(default)s)")
-    add("--out", type=Path, help="folder of the report (build/load/SCENARIO)")
-    return parser
+
+    def plan(self) -> LoadRun:
+        """Return the run.
+
+        Raises:
+            UsageError: an option does not apply to the loop of the scenario.
+        """
+        chosen = SCENARIOS[self.scenario]
+        numbers: dict[str, Any] = {name: getattr(self, name) for name in LOOPS}
+        for name, loop in LOOPS.items():
+            if numbers[name] is not None and chosen.loop != loop:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} applies only to the {loop} loop, but {self.scenario} uses the {chosen.loop} loop."
+                )
+        numbers["duration_s"] = self.duration
+        return LoadRun(
+            self.scenario,
+            replace(chosen, **{name: value for name, value in numbers.items() if value is not None}),
+            self.url,
+            RequestOptions(self.model, self.ultra, self.worker, self.answer_tokens, self.deadline),
+            dict(self.objective),
+            self.out or Path("build/load") / self.scenario,
+        )
 
 
-def parse(argv: Sequence[str] | None = None) -> LoadRun:
-    """Parse the command line, or exit with a usage error."""
-    parser = make_parser()
-    options = parser.parse_args(argv)
-    chosen = SCENARIOS[options.scenario]
-    numbers = {name: getattr(options, name) for name in ("users", "rate", "at_most", "seed")}
-    for name, loop in (("users", "closed"), ("rate", "open"), ("at_most", "open"), ("seed", "open")):
-        if numbers[name] is not None and chosen.loop != loop:
-            parser.error(
-                f"--{name.replace('_', '-')} applies only to the {loop} loop, but {options.scenario} uses the {chosen.loop} loop"
-            )
-    numbers["duration_s"] = options.duration
-    return LoadRun(
-        options.scenario,
-        replace(chosen, **{name: value for name, value in numbers.items() if value is not None}),
-        options.url,
-        RequestOptions(options.model, options.ultra, options.worker, options.answer_tokens, options.deadline),
-        options.objective,
-        options.out or Path("build/load") / options.scenario,
-    )
+main = Program("podium load")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    argv = sys.argv[1:] if argv is None else argv
-    load = parse(argv)
+@main.command(epilog=EPILOG)
+def run(context: Context, options: LoadOptions) -> int:
+    """Load a running Podium with a scenario and write a report."""
+    load = options.plan()
     restore_interrupts()
     # Import the loop first, because Locust patches threads.
     loop = importlib.import_module(f"loadtest.{load.scenario.loop}_loop")
@@ -105,7 +155,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     allow_open_files()
     console = RunConsole()
     try:
-        served, options = find_models(load)
+        served, requests = find_models(load)
         report.check_writable(load.out)
     except NothingToLoadError as exc:
         console.say(f"[bold red]{exc}[/]")
@@ -115,12 +165,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"[bold red]--out: {load.out} is not writable ({exc.strerror}). Choose another folder.[/]"
         )
         return 2
-    load = replace(load, options=options)
+    load = replace(load, options=requests)
     recording, series, interrupted = _run(load, loop.run, console)
     ran_s = min(recording.ended_s, load.scenario.duration_s)
     looked_for, found = fill(recording.samples, load.url)
     figures = summary(recording.samples, ran_s, load.limits_ms, interrupted=interrupted)
-    content = _describe(load, served, argv) | {
+    content = _describe(load, served, str(context.obj)) | {
         "interrupted": interrupted,
         "records": {"looked_for": looked_for, "found": found},
         "figures": figures,
@@ -196,11 +246,11 @@ def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
     return names, options
 
 
-def _describe(load: LoadRun, served: list[str], argv: Sequence[str]) -> dict[str, Any]:
+def _describe(load: LoadRun, served: list[str], command: str) -> dict[str, Any]:
     return {
         "title": f"Podium under load: {load.name}",
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": shlex.join(["podium", "load", *argv]),
+        "command": command,
         "machine": f"{machine()} at the end",
         "url": load.url,
         "served": served,

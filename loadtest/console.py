@@ -4,11 +4,8 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-
 from loadtest.recording import NOT_STARTED, OK, PHASES, Recording
+from podium.command_line.terminal import console, progress, table
 
 LINE_EVERY_S = 10.0
 
@@ -17,7 +14,7 @@ class RunConsole:
     """Console on standard output."""
 
     def __init__(self) -> None:
-        self.console = Console(soft_wrap=True)
+        self.console = console(markup=True)
 
     def say(self, text: str) -> None:
         self.console.print(text)
@@ -25,18 +22,16 @@ class RunConsole:
     @contextmanager
     def progress(self, name: str, duration_s: float, recording: Recording) -> Generator[Callable[[], None]]:
         """Show a progress bar inside the block. Yield the function that refreshes it."""
-        state = TextColumn("{task.fields[state]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), state)
         last_line_s = 0.0
-        with Progress(*columns, console=self.console, auto_refresh=False, transient=True) as progress:
-            task = progress.add_task(name, total=duration_s, state="")
+        with progress(self.console, "state", transient=True, auto_refresh=False) as bars:
+            task = bars.add_task(name, total=duration_s, state="")
 
             def refresh() -> None:
                 nonlocal last_line_s
                 now_s, state = recording.now_s, counts(recording)
-                progress.update(task, completed=min(now_s, duration_s), state=state)
+                bars.update(task, completed=min(now_s, duration_s), state=state)
                 if self.console.is_terminal:
-                    progress.refresh()
+                    bars.refresh()
                 elif now_s - last_line_s >= LINE_EVERY_S:
                     last_line_s = now_s
                     self.say(f"{name}: {now_s:.0f} of {duration_s:.0f} s, {state}")
@@ -45,12 +40,12 @@ class RunConsole:
 
     def show_figures(self, figures: dict[str, Any]) -> None:
         """Print the main figures."""
-        table = Table("phase", "answers", "p50", "p95", "p99", title=outcomes(figures["requests"]))
+        rows = table("phase", right=("answers", "p50", "p95", "p99"), title=outcomes(figures["requests"]))
         for phase in PHASES:
             if spread := figures["phases_ms"]["all"][phase]:
                 times = (f"{spread[rank] / 1000:.3f} s" for rank in ("p50", "p95", "p99"))
-                table.add_row(phase.replace("_", " "), str(spread["n"]), *times)
-        self.console.print(table)
+                rows.add_row(phase.replace("_", " "), str(spread["n"]), *times)
+        self.console.print(rows)
         for kind, count in figures["errors"].items():
             self.say(f"[red]failed: {count} × {kind}[/]")
         good = figures["goodput"]

@@ -9,7 +9,7 @@ from loadtest.recording import OK, PHASES, Sample
 UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
 
-def seconds(text: str) -> float:
+def parse_duration(text: str) -> float:
     """Parse `500ms`, `60s`, `10m`, `1h` or a plain number of seconds.
 
     Raises:
@@ -22,7 +22,7 @@ def seconds(text: str) -> float:
     return value
 
 
-def objective(text: str) -> dict[str, float]:
+def parse_objective(text: str) -> dict[str, float]:
     """Parse an objective. Return the limit of each phase in milliseconds.
 
     Raises:
@@ -33,7 +33,7 @@ def objective(text: str) -> dict[str, float]:
         phase, _, limit = part.partition("=")
         if phase.strip() not in PHASES:
             raise ValueError(f"unknown phase {phase!r}. Choose from {', '.join(PHASES)}.")
-        limits_ms[phase.strip()] = seconds(limit) * 1000
+        limits_ms[phase.strip()] = parse_duration(limit) * 1000
     return limits_ms
 
 

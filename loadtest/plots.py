@@ -5,7 +5,7 @@ from typing import Any
 
 from loadtest.recording import LEFT, OK, PHASES, Sample
 from loadtest.summary import critical_path_over_wall
-from program.plots import BLUE, GREEN, ORANGE, PINK, RED, SKY, svg
+from podium.command_line.plots import BLUE, GREEN, ORANGE, PINK, RED, SKY, svg
 
 Axes = Any  # matplotlib ships partial types
 Series = Mapping[str, Sequence[tuple[float, float]]]

@@ -32,7 +32,7 @@ def fill(
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
     records: SimpleQueue[tuple[Sample, Any]] = SimpleQueue()
-    todo, over, found = lacking.copy(), threading.Event(), 0
+    todo, over, n_found = lacking.copy(), threading.Event(), 0
 
     def read_records() -> None:
         while not over.is_set():
@@ -52,10 +52,10 @@ def fill(
             threading.Thread(target=read_records, daemon=True).start()
         for _ in lacking:
             sample, record = records.get(timeout=max(0.0, until - time.monotonic()))
-            found += complete(sample, record)
+            n_found += complete(sample, record)
     except (Empty, KeyboardInterrupt):
         over.set()
-    return len(lacking), found
+    return len(lacking), n_found
 
 
 def complete(sample: Sample, record: Any) -> bool:

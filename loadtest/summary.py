@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from loadtest import percentile
 from loadtest.objective import is_good
 from loadtest.recording import LEFT, NOT_STARTED, OK, PHASES, UNFINISHED, Sample
-from program.percentile import percentile
 
 Json = dict[str, Any]
 PERCENTILES = (50, 90, 95, 99)
@@ -19,12 +19,12 @@ PERCENTILES = (50, 90, 95, 99)
 
 def spread(values: Iterable[float | None]) -> Json | None:
     """Return count, mean, percentiles and maximum of the known values, or None if there are none."""
-    known = sorted(value for value in values if value is not None)
-    if not known:
+    known_values = sorted(value for value in values if value is not None)
+    if not known_values:
         return None
-    ranks = {f"p{percent}": percentile(known, percent) for percent in PERCENTILES}
-    statistics = {"mean": sum(known) / len(known), **ranks, "max": known[-1]}
-    return {"n": len(known)} | {name: round(value, 6) for name, value in statistics.items()}
+    ranks = {f"p{percent}": percentile(known_values, percent) for percent in PERCENTILES}
+    statistics = {"mean": sum(known_values) / len(known_values), **ranks, "max": known_values[-1]}
+    return {"n": len(known_values)} | {name: round(value, 6) for name, value in statistics.items()}
 
 
 def summary(
@@ -128,12 +128,12 @@ def critical_path_over_wall(sample: Sample) -> float | None:
 
 def per_request(answered: Sequence[Sample]) -> Json:
     """Compute calls, tokens and cost per answer. Unknown costs are counted, but not part of the sum."""
-    known = [each.cost_usd for each in answered if each.cost_usd is not None]
+    known_costs = [each.cost_usd for each in answered if each.cost_usd is not None]
     return {
         "critical_path_over_wall": spread(map(critical_path_over_wall, answered)),
         "calls": spread(each.calls for each in answered),
         "tokens": spread(each.tokens for each in answered),
-        "cost_usd": spread(known),
-        "cost_usd_sum": round(sum(known), 9) if known else None,
-        "cost_unknown": len(answered) - len(known),
+        "cost_usd": spread(known_costs),
+        "cost_usd_sum": round(sum(known_costs), 9) if known_costs else None,
+        "cost_unknown": len(answered) - len(known_costs),
     }

@@ -8,22 +8,25 @@ Modules that read settings and databases are imported only after the options are
 
 from __future__ import annotations
 
-import argparse
-import asyncio
 import os
 import re
 import sys
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
-from podium.client import KEY_VARIABLE, URL_VARIABLE, Client, ClientError, tell
-from podium.policy_cli import key_policy, team_policy
-from podium.store_cli import add_settings, address_of
-from program.inert import inert, inert_json
-from program.options import option, url, usd
-from serving.accounts.caller import DEFAULT_SCOPES, join, parse_scopes
+from typer import Argument, Option
+
+from podium.client import KEY_VARIABLE, URL_VARIABLE, Client, ClientError
+from podium.command_line.options import JsonLines, option, parse_url, parse_usd
+from podium.command_line.program import Program
+from podium.command_line.terminal import cell, console, inert, inert_json, table
+from podium.policy_cli import check_against, read_fields, show_policy
+from podium.store_cli import SettingsFile, address_of, errors_in_one_line
+from serving.accounts.caller import DEFAULT_SCOPES, Scope, join, parse_scopes
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
 from serving.accounts.rates import Period, key_subject, team_subject
@@ -39,7 +42,8 @@ if TYPE_CHECKING:
 
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_S = 100 * 365 * UNITS_S["d"]
-Command = Callable[["Accounts", argparse.Namespace], Awaitable[None]]
+LIFTED = Decimal(-1)
+"""Value of `none`. None stands for an option that is not set."""
 
 
 @option
@@ -55,235 +59,300 @@ def duration_s(text: str) -> float:
     return float(duration)
 
 
-LIFTED = Decimal(-1)
-"""Value of `none`. argparse uses None for an option that is not set."""
-
-
+@option
 def limit_usd(text: str) -> Decimal:
     """Parse an amount of dollars, or `none`."""
-    return LIFTED if text == "none" else usd(text)
+    return LIFTED if text == "none" else parse_usd(text)
 
 
-def keys(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium keys",
-        description="Create, list, revoke and rotate API keys.",
-        epilog="example: podium keys create search-app --team search --expires 90d",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    create = _command(commands, "create", create_key, "create a key and print its secret once")
-    create.add_argument("name", help="what the key is for")
-    create.add_argument(
-        "--team", help="name or id of the team whose runs it sees (default: only its own runs)"
-    )
-    create.add_argument(
-        "--scopes",
-        type=option(parse_scopes),
-        default=DEFAULT_SCOPES,
-        metavar="SCOPES",
-        help="comma-separated: run (call models), read (see the team's runs), admin (everything) (default: run,read)",
-    )
-    create.add_argument(
-        "--expires",
-        type=duration_s,
-        metavar="TIME",
-        help="lifetime, such as 90d or 36h (default: never expires)",
-    )
-    listed = _command(commands, "list", list_keys, "list keys, newest first")
-    listed.add_argument("--team", help="only keys of this team, by name or id")
-    listed.add_argument("--all", action="store_true", help="include revoked and expired keys")
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    revoke = _command(commands, "revoke", revoke_key, "revoke a key; every server rejects it within 10 s")
-    revoke.add_argument("key", help="id or name of the key")
-    rotate = _command(commands, "rotate", rotate_key, "give a key a new secret and print it once")
-    rotate.add_argument("key", help="id or name of the key")
-    rotate.add_argument(
-        "--overlap", type=duration_s, default=0.0, metavar="TIME", help="how long the old secret stays valid, such as 1h (default: not at all)"
-    )  # fmt: skip
-    _budget_command(commands, "key", key_budget)
-    _policy_command(commands, "key", key_policy)
-    return _run(parser.parse_args(arguments))
+@dataclass(frozen=True, slots=True)
+class AccountsPlace:
+    """The store, or the server whose admin API is used instead."""
+
+    settings: SettingsFile = None
+    url: Annotated[
+        str | None,
+        Option(
+            parser=parse_url,
+            help=f"use this server's admin API instead of the store, with an administrator's key in {KEY_VARIABLE}",
+            show_default=f"{URL_VARIABLE}, if {KEY_VARIABLE} is set too",
+        ),
+    ] = None
+
+    @property
+    def server(self) -> str | None:
+        """Address of the server, or None for the store.
+
+        Without a key, `PODIUM_URL` is ignored: that is how the first key is created in the store.
+
+        Raises:
+            ClientError: the options name two places.
+            BadParameter: `PODIUM_URL` is not a URL.
+        """
+        preset = os.environ.get(URL_VARIABLE) if os.environ.get(KEY_VARIABLE) else None
+        if self.settings is None:
+            return self.url or (preset and parse_url(preset))
+        if self.url not in (None, preset):
+            raise ClientError("--url and --settings name two different places. Use only one of them.")
+        return None
+
+    @asynccontextmanager
+    async def open(self) -> AsyncGenerator[tuple[Accounts, str]]:
+        """Yield the keys and teams, and the name of the place.
+
+        Raises:
+            CommandError: the store or the server cannot be used, or rejects the change.
+        """
+        with errors_in_one_line():
+            directory, name = self._connect()
+            try:
+                yield directory, name
+            finally:
+                await directory.aclose()
+
+    def _connect(self) -> tuple[Accounts, str]:
+        if server := self.server:
+            from podium.remote_directory import RemoteDirectory
+
+            return RemoteDirectory(Client.open(server)), server
+        from serving.accounts.directory import Directory
+
+        address = address_of(self.settings)
+        name = f"the store {address.name}"
+        if URL_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
+            print(
+                f"Using {name}: {URL_VARIABLE} is ignored unless {KEY_VARIABLE} is set too.", file=sys.stderr
+            )
+        return Directory(address), name
 
 
-def teams(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium teams",
-        description="Manage teams. Keys of a team see each other's runs and no other team's.",
-        epilog="example: podium teams create search",
-    )
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    create = _command(commands, "create", create_team, "create a team")
-    create.add_argument("name", help="unique name of the team")
-    listed = _command(commands, "list", list_teams, "list teams, oldest first")
-    listed.add_argument("--json", action="store_true", help="print one JSON object per line")
-    for name, on in (("disable", False), ("enable", True)):
-        help = "accept its keys again" if on else "reject all of its keys; every server follows within 10 s"
-        switch = _command(commands, name, switch_team, help)
-        switch.add_argument("team", help="name or id of the team")
-        switch.set_defaults(on=on)
-    _budget_command(commands, "team", team_budget)
-    _policy_command(commands, "team", team_policy)
-    return _run(parser.parse_args(arguments))
+@dataclass(frozen=True, slots=True)
+class BudgetLimits:
+    """Limits to set; None leaves one unchanged."""
+
+    per_day: Annotated[
+        Decimal | None, Option(parser=limit_usd, metavar="USD", help="limit per day (UTC), or `none`")
+    ] = None
+    per_month: Annotated[
+        Decimal | None, Option(parser=limit_usd, metavar="USD", help="limit per month (UTC), or `none`")
+    ] = None
+
+    @property
+    def changes(self) -> dict[Period, Decimal | None]:
+        """Limits to set by period; None removes one."""
+        limits: dict[Period, Decimal | None] = {"day": self.per_day, "month": self.per_month}
+        return {
+            period: None if limit == LIFTED else limit
+            for period, limit in limits.items()
+            if limit is not None
+        }
 
 
-async def create_key(directory: Accounts, options: argparse.Namespace) -> None:
-    """Create a key and print its secret."""
-    expires_us = None if options.expires is None else int((time.time() + options.expires) * US)
-    key, info = await directory.create_key(options.name, options.team, options.scopes, expires_us)
-    _show_secret(key, f"Created key {_describe(info)} in {options.where}.")
-
-
-async def list_keys(directory: Accounts, options: argparse.Namespace) -> None:
-    """Print keys."""
-    now_us = int(time.time() * US)
-    keys = await directory.keys(options.team)
-    shown = [key for key in keys if options.all or key.state(now_us) not in ("revoked", "expired")]
-    rows = [_row(key, now_us) for key in shown]
-    _show(
-        rows, "There are no keys." if not keys else "No key is active. Use --all to list the others.", options
-    )
-
-
-async def revoke_key(directory: Accounts, options: argparse.Namespace) -> None:
-    revoked = await directory.revoke(options.key)
-    print(f"Revoked key {_describe(revoked)}. Servers reject it within 10 s.")
-
-
-async def rotate_key(directory: Accounts, options: argparse.Namespace) -> None:
-    """Give a key a new secret and print it."""
-    key, rotated = await directory.rotate(options.key, options.overlap)
-    until = (
-        f"stays valid until {iso(int((time.time() + options.overlap) * US))}"
-        if options.overlap
-        else "is rejected within 10 s"
-    )
-    _show_secret(key, f"New secret for key {_describe(rotated)}. The old secret {until}.")
-
-
-async def create_team(directory: Accounts, options: argparse.Namespace) -> None:
-    team = await directory.create_team(options.name)
-    print(
-        f"Created team {team.name!r} ({inert(team.id)}). Next: podium keys create NAME --team {team.name!r}"
-    )
-
-
-async def list_teams(directory: Accounts, options: argparse.Namespace) -> None:
-    """Print teams."""
-    rows = [_team_row(team) for team in await directory.teams()]
-    _show(rows, "There are no teams. Create one with `podium teams create NAME`.", options)
-
-
-async def switch_team(directory: Accounts, options: argparse.Namespace) -> None:
-    """Enable or disable a team."""
-    team = await directory.switch_team(options.team, on=options.on)
-    print(f"Team {team.name!r} is {'enabled' if options.on else 'disabled'}. Servers apply this within 10 s.")
-
-
-async def key_budget(directory: Accounts, options: argparse.Namespace) -> None:
-    """Set or show the budget of a key."""
-    await _budget(directory, options, key_subject((await directory.key(options.key)).id))
-
-
-async def team_budget(directory: Accounts, options: argparse.Namespace) -> None:
-    """Set or show the budget of a team."""
-    await _budget(directory, options, team_subject((await directory.team(options.team)).id))
-
-
-async def _budget(directory: Accounts, options: argparse.Namespace, subject: str) -> None:
-    requested: dict[Period, Decimal | None] = {"day": options.per_day, "month": options.per_month}
-    limits: dict[Period, Decimal | None] = {}
-    for period, limit in requested.items():
-        if limit is not None:
-            limits[period] = None if limit == LIFTED else limit
-    await directory.set_budget(subject, limits)
-    rows = [_budget_row(each) for each in await directory.budget(subject)]
-    _show(rows, "", options)
-
-
-def _budget_command(commands: Any, whose: str, run: Command) -> None:
-    budget = _command(commands, "budget", run, f"show or set the budget of a {whose}")
-    budget.add_argument(whose, help=f"name or id of the {whose}")
-    for period in ("day", "month"):
-        budget.add_argument(
-            f"--per-{period}", type=limit_usd, metavar="USD", help=f"limit per {period} (UTC), or `none`"
-        )
-    budget.add_argument("--json", action="store_true", help="print one JSON object per line")
-
-
-def _policy_command(commands: Any, whose: str, run: Command) -> None:
-    policy = _command(commands, "policy", run, f"show or change the policy of a {whose}")
-    policy.add_argument(whose, help=f"name or id of the {whose}")
-    policy.add_argument(
-        "fields",
-        nargs="*",
+KeyName = Annotated[str, Argument(help="id or name of the key")]
+TeamName = Annotated[str, Argument(help="name or id of the team")]
+Fields = Annotated[
+    list[str] | None,
+    Argument(
         metavar="FIELD=VALUE",
         help="fields to change, such as models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
-    )
-    policy.add_argument("--json", action="store_true", help="print one JSON object")
+    ),
+]
+PolicyJson = Annotated[bool, Option("--json", help="print one JSON object")]
+keys = Program(
+    "podium keys",
+    help="Create, list, revoke and rotate API keys.",
+    epilog="Example: podium keys create search-app --team search --expires 90d",
+)
+teams = Program(
+    "podium teams",
+    help="Manage teams. Keys of a team see each other's runs and no other team's.",
+    epilog="Example: podium teams create search",
+)
 
 
-def _command(commands: Any, name: str, run: Command, help: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")  # fmt: skip
-    add_settings(parser)
-    parser.add_argument(
-        "--url",
-        type=url,
-        default=_server_of_environment(),
-        help=f"use this server's admin API instead of the store, with an administrator's key in {KEY_VARIABLE} (default: {URL_VARIABLE}, if "
-        f"{KEY_VARIABLE} is set too)",
-    )
-    parser.set_defaults(run=run)
-    return parser
-
-
-def _server_of_environment() -> str | None:
-    """Return the server in `PODIUM_URL` if a key is set too. Without a key, use the store: that is how the
-    first key is created.
-    """
-    return os.environ.get(URL_VARIABLE) if os.environ.get(KEY_VARIABLE) else None
-
-
-def _run(options: argparse.Namespace) -> int:
-    from conductor.errors import PodiumError
-
-    try:
-        asyncio.run(_with_directory(options))
-    except PodiumError as error:
-        print(f"{error.message} {error.detail}".rstrip(), file=sys.stderr)
-        return 1
-    except ClientError as error:
-        tell(error)
-        return error.exit_code
+@keys.command("create", epilog="Example: podium keys create search-app --team search --expires 90d")
+async def create_key(
+    name: Annotated[str, Argument(help="what the key is for")],
+    place: AccountsPlace,
+    team: Annotated[
+        str | None,
+        Option(help="name or id of the team whose runs it sees", show_default="only its own runs"),
+    ] = None,
+    scopes: Annotated[
+        frozenset[Scope],
+        Option(
+            parser=option(parse_scopes),
+            metavar="SCOPES",
+            help="comma-separated: run (call models), read (see the team's runs), admin (everything)",
+            show_default=join(DEFAULT_SCOPES),
+        ),
+    ] = DEFAULT_SCOPES,
+    expires: Annotated[
+        float | None,
+        Option(
+            parser=duration_s,
+            metavar="TIME",
+            help="lifetime, such as 90d or 36h",
+            show_default="never expires",
+        ),
+    ] = None,
+) -> int:
+    """Create a key and print its secret once."""
+    expires_us = None if expires is None else int((time.time() + expires) * US)
+    async with place.open() as (directory, where):
+        key, info = await directory.create_key(name, team, scopes, expires_us)
+        _show_secret(key, f"Created key {_describe(info)} in {where}.")
     return 0
 
 
-async def _with_directory(options: argparse.Namespace) -> None:
-    directory = _open(options)
-    try:
-        await options.run(directory, options)
-    finally:
-        await directory.aclose()
+@keys.command("list", epilog="Example: podium keys list --team search")
+async def list_keys(
+    place: AccountsPlace,
+    team: Annotated[str | None, Option(help="only keys of this team, by name or id")] = None,
+    all: Annotated[bool, Option("--all", help="include revoked and expired keys")] = False,
+    as_json: JsonLines = False,
+) -> int:
+    """List keys, newest first."""
+    now_us = int(time.time() * US)
+    async with place.open() as (directory, where):
+        found = await directory.keys(team)
+    shown = [key for key in found if all or key.state(now_us) not in ("revoked", "expired")]
+    none = "No key is active. Use --all to list the others." if found else "There are no keys."
+    _show([_row(key, now_us) for key in shown], f"{none} ({where})", as_json=as_json)
+    return 0
 
 
-def _open(options: argparse.Namespace) -> Accounts:
-    is_named = options.url not in (None, _server_of_environment())
-    if is_named and options.settings is not None:
-        raise ClientError("--url and --settings name two different places. Use only one of them.")
-    if options.url is not None and options.settings is None:
-        options.where = options.url
-        from podium.remote_directory import RemoteDirectory
+@keys.command("revoke", epilog="Example: podium keys revoke search-app")
+async def revoke_key(key: KeyName, place: AccountsPlace) -> int:
+    """Revoke a key; every server rejects it within 10 s."""
+    async with place.open() as (directory, _):
+        print(f"Revoked key {_describe(await directory.revoke(key))}. Servers reject it within 10 s.")
+    return 0
 
-        return RemoteDirectory(Client.of(options))
-    from serving.accounts.directory import Directory
 
-    address = address_of(options.settings)
-    options.where = f"the store {address.name}"
-    if URL_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
-        print(
-            f"Using {options.where}: {URL_VARIABLE} is ignored unless {KEY_VARIABLE} is set too.",
-            file=sys.stderr,
-        )
-    return Directory(address)
+@keys.command("rotate", epilog="Example: podium keys rotate search-app --overlap 1h")
+async def rotate_key(
+    key: KeyName,
+    place: AccountsPlace,
+    overlap: Annotated[
+        float,
+        Option(
+            parser=duration_s,
+            metavar="TIME",
+            help="how long the old secret stays valid, such as 1h",
+            show_default="not at all",
+        ),
+    ] = 0.0,
+) -> int:
+    """Give a key a new secret and print it once."""
+    async with place.open() as (directory, _):
+        secret, info = await directory.rotate(key, overlap)
+    until = (
+        f"stays valid until {iso(int((time.time() + overlap) * US))}"
+        if overlap
+        else "is rejected within 10 s"
+    )
+    _show_secret(secret, f"New secret for key {_describe(info)}. The old secret {until}.")
+    return 0
+
+
+@keys.command("budget", epilog="Example: podium keys budget search-app --per-day 5")
+async def key_budget(
+    key: KeyName, place: AccountsPlace, limits: BudgetLimits, as_json: JsonLines = False
+) -> int:
+    """Show or set the budget of a key."""
+    async with place.open() as (directory, _):
+        subject = key_subject((await directory.key(key)).id)
+        await _budget(directory, subject, limits, as_json=as_json)
+    return 0
+
+
+@keys.command("policy", epilog="Example: podium keys policy search-app max_cost_usd=0.50")
+async def key_policy(
+    key: KeyName, place: AccountsPlace, fields: Fields = None, as_json: PolicyJson = False
+) -> int:
+    """Show or change the policy of a key."""
+    async with place.open() as (directory, _):
+        info = await directory.key(key)
+        if fields:
+            changes = read_fields(fields)
+            check_against(place.settings, changes, has_server=place.server is not None)
+            info = await directory.change_key_policy(info.id, changes)
+        show_policy(info.policy, as_json=as_json)
+    return 0
+
+
+@teams.command("create", epilog="Example: podium teams create search")
+async def create_team(
+    name: Annotated[str, Argument(help="unique name of the team")], place: AccountsPlace
+) -> int:
+    """Create a team."""
+    async with place.open() as (directory, _):
+        team = await directory.create_team(name)
+    print(
+        f"Created team {team.name!r} ({inert(team.id)}). Next: podium keys create NAME --team {team.name!r}"
+    )
+    return 0
+
+
+@teams.command("list", epilog="Example: podium teams list")
+async def list_teams(place: AccountsPlace, as_json: JsonLines = False) -> int:
+    """List teams, oldest first."""
+    async with place.open() as (directory, where):
+        rows = [_team_row(team) for team in await directory.teams()]
+    none = "There are no teams. Create one with `podium teams create NAME`."
+    _show(rows, f"{none} ({where})", as_json=as_json)
+    return 0
+
+
+@teams.command("disable", epilog="Example: podium teams disable search")
+async def disable_team(team: TeamName, place: AccountsPlace) -> int:
+    """Reject all keys of a team; every server follows within 10 s."""
+    return await _switch(team, place, on=False)
+
+
+@teams.command("enable", epilog="Example: podium teams enable search")
+async def enable_team(team: TeamName, place: AccountsPlace) -> int:
+    """Accept the keys of a team again."""
+    return await _switch(team, place, on=True)
+
+
+async def _switch(team: str, place: AccountsPlace, *, on: bool) -> int:
+    async with place.open() as (directory, _):
+        name = (await directory.switch_team(team, on=on)).name
+    print(f"Team {name!r} is {'enabled' if on else 'disabled'}. Servers apply this within 10 s.")
+    return 0
+
+
+@teams.command("budget", epilog="Example: podium teams budget search --per-day 5")
+async def team_budget(
+    team: TeamName, place: AccountsPlace, limits: BudgetLimits, as_json: JsonLines = False
+) -> int:
+    """Show or set the budget of a team."""
+    async with place.open() as (directory, _):
+        subject = team_subject((await directory.team(team)).id)
+        await _budget(directory, subject, limits, as_json=as_json)
+    return 0
+
+
+@teams.command("policy", epilog="Example: podium teams policy search models=podium-mini")
+async def team_policy(
+    team: TeamName, place: AccountsPlace, fields: Fields = None, as_json: PolicyJson = False
+) -> int:
+    """Show or change the policy of a team."""
+    async with place.open() as (directory, _):
+        info = await directory.team(team)
+        if fields:
+            changes = read_fields(fields)
+            check_against(place.settings, changes, has_server=place.server is not None)
+            info = await directory.change_team_policy(info.id, changes)
+        show_policy(info.policy, as_json=as_json)
+    return 0
+
+
+async def _budget(directory: Accounts, subject: str, limits: BudgetLimits, *, as_json: bool) -> None:
+    await directory.set_budget(subject, limits.changes)
+    _show([_budget_row(each) for each in await directory.budget(subject)], "", as_json=as_json)
 
 
 def _show_secret(key: ApiKey, about: str) -> None:
@@ -325,14 +394,14 @@ def _budget_row(window: Spending) -> dict[str, str]:
     }
 
 
-def _show(rows: list[dict[str, str]], none: str, options: argparse.Namespace) -> None:
-    if options.json:
+def _show(rows: list[dict[str, str]], none: str, *, as_json: bool) -> None:
+    if as_json:
         for row in rows:
             print(inert_json(row))
     elif not rows:
-        print(f"{none} ({options.where})" if none else "")
+        print(none)
     else:
-        lines = [list(rows[0]), *([inert(value) for value in row.values()] for row in rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        for line in lines:
-            print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+        lines = table(*rows[0])
+        for row in rows:
+            lines.add_row(*map(cell, row.values()))
+        console().print(lines)

@@ -2,56 +2,52 @@
 
 from __future__ import annotations
 
-import argparse
 import json
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from podium.client import FAILED, Client, ClientError, parser_of, run
-from program.inert import inert_json
+from typer import Option
+
+from podium.client import DEFAULT_URL, FAILED, Client, ClientError, Url, epilog
+from podium.command_line.options import JsonLines
+from podium.command_line.program import Program
+from podium.command_line.terminal import cell, console, inert_json, table
 
 Json = dict[str, Any]
 CONFIG = "adapter_config.json"
+main = Program("podium adapters")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(
-        "adapters",
-        "List the LoRA adapter of each worker of a running server, or with --folder the adapters in a folder and their base models. "
-        "`podium adapter publish` gives an adapter the name under which it is served.",
-        "podium adapters --folder adapters",
-    )
-    parser.add_argument("--folder", type=Path, help="list the adapters in this folder instead of a server's")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    options = parser.parse_args(arguments)
-    return run(lambda: list_adapters(options))
-
-
-def list_adapters(options: argparse.Namespace) -> int:
-    """Print the adapters.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached, or the folder does not exist.
+@main.command(epilog=epilog("podium adapters --folder adapters"))
+def list_adapters(
+    url: Url = DEFAULT_URL,
+    folder: Annotated[
+        Path | None, Option(help="list the adapters in this folder instead of a server's")
+    ] = None,
+    as_json: JsonLines = False,
+) -> int:
+    """List the LoRA adapter of each worker of a running server, or with --folder the adapters in a folder and
+    their base models. `podium adapter publish` gives an adapter the name under which it is served.
     """
-    rows = in_folder(options.folder) if options.folder else in_use(Client.of(options))
-    if options.json:
-        for row in rows:
-            print(inert_json(row))
+    if folder:
+        _print(in_folder(folder), "The folder has no adapter.", as_json=as_json)
         return 0
-    from rich.table import Table
-
-    from podium.run_text import cell, terminal
-
-    out = terminal()
-    if not rows:
-        out.print("The folder has no adapter." if options.folder else "No worker uses an adapter.")
-        return 0
-    table = Table(*rows[0], box=None, pad_edge=False, header_style="bold")
-    for row in rows:
-        table.add_row(*(cell(value) for value in row.values()))
-    out.print(table)
+    with Client.open(url) as client:
+        _print(in_use(client), "No worker uses an adapter.", as_json=as_json)
     return 0
+
+
+def _print(adapters: list[Json], none: str, *, as_json: bool) -> None:
+    if as_json:
+        for each in adapters:
+            print(inert_json(each))
+    elif not adapters:
+        console().print(none)
+    else:
+        rows = table(*adapters[0])
+        for each in adapters:
+            rows.add_row(*map(cell, each.values()))
+        console().print(rows)
 
 
 def in_use(client: Client) -> list[Json]:

@@ -6,63 +6,87 @@ only the answer.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, Literal, cast
 
-from podium.client import FAILED, WRONG_COMMAND, Client, ClientError, Stream, parser_of, run
-from program.inert import inert, inert_json
-from program.options import seconds as seconds_option
-from program.options import usd
+from typer import Argument, Option
+
+from podium.client import (
+    DEFAULT_URL,
+    FAILED,
+    WRONG_COMMAND,
+    Client,
+    ClientError,
+    Stream,
+    Url,
+    epilog,
+)
+from podium.command_line.options import parse_seconds, parse_usd
+from podium.command_line.program import Program, UsageError
+from podium.command_line.terminal import console, inert, inert_json
 
 Json = dict[str, Any]
-EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+main = Program("podium ask")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(
-        "ask",
-        "Ask a running server, show the plan as it runs and the cost at the end. Piped input is added below the "
-        "question. Ctrl-C also cancels the run.",
-        "podium ask 'Which planet is the largest?'",
-    )
-    add_question(parser)
-    parser.add_argument(
-        "--plan",
-        type=Path,
-        metavar="FILE",
-        help="run this plan: the output of `podium plan --json`, or a list of steps",
-    )
-    parser.add_argument("--quiet", action="store_true", help="print only the answer")
-    parser.add_argument(
-        "--json", action="store_true", help="print the whole answer with its steps as JSON at the end"
-    )
-    options = parser.parse_args(arguments)
-    question = question_of(parser, options)
-    return run(lambda: ask(Client.of(options), options, question))
+@dataclass(frozen=True, slots=True)
+class QuestionOptions:
+    """A question, its model and the limits of its run."""
 
+    question: Annotated[
+        list[str] | None, Argument(help="the question", show_default="read from standard input")
+    ] = None
+    model: Annotated[
+        str | None,
+        Option(help="a name from `podium models`", show_default="the first that writes plans"),
+    ] = None
+    effort: Annotated[Effort | None, Option(help="how much reasoning and how many steps to spend")] = None
+    max_cost: Annotated[
+        Decimal | None, Option(parser=parse_usd, metavar="DOLLARS", help="stop the run before it costs more")
+    ] = None
+    deadline: Annotated[
+        float | None, Option(parser=parse_seconds, metavar="SECONDS", help="stop the run after this time")
+    ] = None
+    exclude: Annotated[
+        list[str] | None, Option(metavar="WORKER", help="do not use this worker; repeatable")
+    ] = None
 
-def add_question(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the question, the model and the limits of the run."""
-    parser.add_argument("question", nargs="*", help="the question (default: read from standard input)")
-    parser.add_argument("--model", help="a name from `podium models` (default: the first that writes plans)")
-    parser.add_argument("--effort", choices=EFFORTS, help="how much reasoning and how many steps to spend")
-    parser.add_argument("--max-cost", type=usd, metavar="DOLLARS", help="stop the run before it costs more")
-    parser.add_argument(
-        "--deadline", type=seconds_option, metavar="SECONDS", help="stop the run after this time"
-    )
-    parser.add_argument("--exclude", action="append", default=[], metavar="WORKER", help="do not use this worker; repeatable")  # fmt: skip
+    def text(self) -> str:
+        """Return the question with any piped input.
 
+        Raises:
+            UsageError: there is none.
+        """
+        if text := read_question(self.question or ()):
+            return text
+        raise UsageError("no question: pass one as an argument or pipe it in")
 
-def question_of(parser: argparse.ArgumentParser, options: argparse.Namespace) -> str:
-    """Return the question, or exit with a usage error if there is none."""
-    question = read_question(options.question)
-    if not question:
-        parser.error("no question: pass one as an argument or pipe it in")
-    return question
+    def body(self, question: str, client: Client) -> Json:
+        """Return the body of a request.
+
+        Raises:
+            ClientError: the server rejects the request for its models or cannot be reached.
+        """
+        podium: Json = {}
+        if self.max_cost is not None:
+            podium["max_cost_usd"] = float(self.max_cost)
+        if self.deadline is not None:
+            podium["deadline_s"] = self.deadline
+        if self.exclude:
+            podium["exclude_workers"] = self.exclude
+        effort = {"reasoning_effort": self.effort} if self.effort else {}
+        model = self.model or first_model(client)
+        return {
+            "model": model,
+            "messages": [{"role": "user", "content": question}],
+            "podium": podium,
+        } | effort
 
 
 def read_question(words: Sequence[str]) -> str:
@@ -71,39 +95,51 @@ def read_question(words: Sequence[str]) -> str:
     return "\n\n".join(part for part in (" ".join(words).strip(), piped.strip()) if part)
 
 
-def ask(client: Client, options: argparse.Namespace, question: str) -> int:
-    """Send the question and print the answer as it arrives.
+@main.command(epilog=epilog("podium ask 'Which planet is the largest?'"))
+def ask(
+    options: QuestionOptions,
+    url: Url = DEFAULT_URL,
+    plan: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="run this plan: the output of `podium plan --json`, or a list of steps"),
+    ] = None,
+    quiet: Annotated[bool, Option("--quiet", help="print only the answer")] = False,
+    as_json: Annotated[
+        bool, Option("--json", help="print the whole answer with its steps as JSON at the end")
+    ] = False,
+) -> int:
+    """Ask a running server, show the plan as it runs and the cost at the end. Piped input is added below the
+    question. Ctrl-C also cancels the run.
 
     Raises:
         ClientError: the server rejects the request or disconnects, or the run fails.
+        UsageError: there is no question.
     """
-    body = body_of(options, question, options.model or first_model(client))
-    body["podium"] |= {"trace": True} | ({} if options.json else {"progress": "events"})
-    if options.plan:
-        body["podium"]["plan"] = read_plan(options.plan)
-    if options.json:
-        whole = client.post("/v1/chat/completions", body)
-        finish_reason = next((choice.get("finish_reason") for choice in whole["choices"]), None)
-        if not finish_reason:
-            raise ClientError("The answer is incomplete: it has no finish_reason.")
-        print(inert_json(whole, indent=2))
-        tell_cut(finish_reason)
-        return 0
-    with client.stream("POST", "/v1/chat/completions", body | {"stream": True}) as stream:
-        return show(stream, options.url, quiet=options.quiet)
+    question = options.text()
+    with Client.open(url) as client:
+        body = options.body(question, client)
+        body["podium"] |= {"trace": True} | ({} if as_json else {"progress": "events"})
+        if plan:
+            body["podium"]["plan"] = read_plan(plan)
+        if as_json:
+            return _print_whole(client.post("/v1/chat/completions", body))
+        with client.stream("POST", "/v1/chat/completions", body | {"stream": True}) as stream:
+            return show(stream, url, quiet=quiet)
+    return 0
 
 
-def body_of(options: argparse.Namespace, question: str, model: str) -> Json:
-    """Build the request body."""
-    podium: Json = {}
-    if options.max_cost is not None:
-        podium["max_cost_usd"] = float(options.max_cost)
-    if options.deadline is not None:
-        podium["deadline_s"] = options.deadline
-    if options.exclude:
-        podium["exclude_workers"] = options.exclude
-    effort = {"reasoning_effort": options.effort} if options.effort else {}
-    return {"model": model, "messages": [{"role": "user", "content": question}], "podium": podium} | effort
+def _print_whole(answer: Json) -> int:
+    """Print an answer as JSON.
+
+    Raises:
+        ClientError: it is incomplete.
+    """
+    finish_reason = next((choice.get("finish_reason") for choice in answer["choices"]), None)
+    if not finish_reason:
+        raise ClientError("The answer is incomplete: it has no finish_reason.")
+    print(inert_json(answer, indent=2))
+    tell_cut(finish_reason)
+    return 0
 
 
 def read_plan(path: Path) -> list[Json]:
@@ -142,9 +178,9 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
     Raises:
         ClientError: the run failed or its stream ended early.
     """
-    from podium.run_text import dollars, event_line, seconds, terminal
+    from podium.run_text import dollars, event_line, seconds
 
-    progress, answer = terminal(errors=True), sys.stdout
+    progress, answer = console(errors=True), sys.stdout
     summary: Json = {}
     finish_reason: str | None = None
     has_begun = False
@@ -196,7 +232,7 @@ def _check_whole(stream: Stream, finish_reason: str | None) -> None:
 
 def tell_cut(finish_reason: str | None) -> None:
     """Print a warning on stderr if the answer was cut off."""
-    from podium.run_text import cut_text, terminal
+    from podium.run_text import cut_text
 
     if (line := cut_text(finish_reason)) is not None:
-        terminal(errors=True).print(line, style="yellow")
+        console(errors=True).print(line, style="yellow")

@@ -2,69 +2,59 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
-from podium.client import Client, parser_of, path_part, run
-from program.inert import inert_json
+from typer import Option
+
+from podium.client import DEFAULT_URL, Client, Url, epilog, path_part
+from podium.command_line.options import JsonLines
+from podium.command_line.program import Program
+from podium.command_line.terminal import cell, console, inert_json, table
 
 Json = dict[str, Any]
 PAGE = 100
+main = Program("podium budgets")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(
-        "budgets",
-        "List the limit, the spending and the reserved amount of every team and key for the current day and month (UTC). "
-        "Needs a key with the scope `admin`, except with --own. Set budgets with `podium teams budget` and `podium keys budget`.",
-        "podium budgets --limited",
-    )
-    parser.add_argument("--team", help="only this team and its keys, by name or id")
-    parser.add_argument("--own", action="store_true", help="only your own key and its team; needs no scope")
-    parser.add_argument("--limited", action="store_true", help="only budgets with a limit")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    options = parser.parse_args(arguments)
-    return run(lambda: list_budgets(Client.of(options), options))
-
-
-def list_budgets(client: Client, options: argparse.Namespace) -> int:
-    """Print the budgets.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
+@main.command(epilog=epilog("podium budgets --limited"))
+def list_budgets(
+    url: Url = DEFAULT_URL,
+    team: Annotated[str | None, Option(help="only this team and its keys, by name or id")] = None,
+    own: Annotated[bool, Option("--own", help="only your own key and its team; needs no scope")] = False,
+    limited: Annotated[bool, Option("--limited", help="only budgets with a limit")] = False,
+    as_json: JsonLines = False,
+) -> int:
+    """List the limit, the spending and the reserved amount of every team and key for the current day and month
+    (UTC). Needs a key with the scope `admin`, except with --own. Set budgets with `podium teams budget` and
+    `podium keys budget`.
     """
-    rows = [
-        row
-        for row in (own_rows(client) if options.own else budget_rows(client, options.team))
-        if row["limit_usd"] is not None or not options.limited
-    ]
-    if options.json:
-        for row in rows:
-            print(inert_json(row))
-        return 0
-    from rich.table import Table
+    with Client.open(url) as client:
+        rows = [
+            row
+            for row in (own_rows(client) if own else budget_rows(client, team))
+            if row["limit_usd"] is not None or not limited
+        ]
+        if as_json:
+            for row in rows:
+                print(inert_json(row))
+        else:
+            _print(rows)
+    return 0
 
-    from podium.run_text import cell, terminal
 
-    table = Table("whose", "name", "team", "period", box=None, pad_edge=False, header_style="bold")
-    for title in ("limit", "spent", "held", "left"):
-        table.add_column(title, justify="right")
+def _print(rows: list[Json]) -> None:
+    budgets = table("whose", "name", "team", "period", right=("limit", "spent", "held", "left"))
     for row in rows:
         amounts = [_dollars(row[name]) for name in ("limit_usd", "spent_usd", "held_usd", "left_usd")]
-        table.add_row(
-            row["whose"],
-            cell(row["name"]),
-            cell(row["team"]),
-            row["period"],
-            *amounts,
-            style="red" if _is_spent(row) else "",
+        style = "red" if _is_spent(row) else ""
+        budgets.add_row(
+            row["whose"], cell(row["name"]), cell(row["team"]), row["period"], *amounts, style=style
         )
-    terminal().print(
-        table if rows else "No budget is set. Set one with `podium teams budget TEAM --per-day 5`."
+    console().print(
+        budgets if rows else "No budget is set. Set one with `podium teams budget TEAM --per-day 5`."
     )
-    return 0
 
 
 def budget_rows(client: Client, team: str | None) -> Generator[Json]:

@@ -1,6 +1,6 @@
 """The `podium` command: a table of verbs, each in its own module that is imported when the verb is called.
 
-`podium VERB ARGS...` calls `main(ARGS)` of the verb's module and exits with the result. This module does not
+`podium VERB ARGS...` calls the program `main` of the verb's module and exits with the result. This module does not
 know the options of any verb.
 """
 
@@ -11,8 +11,7 @@ import os
 import select
 import signal
 import sys
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from typing import NamedTuple
 
 
@@ -20,7 +19,7 @@ class Verb(NamedTuple):
     """One word after `podium`.
 
     Args:
-        target: `module`, whose `main(arguments)` returns the exit code, or `module:function`.
+        target: `module`, whose `main` is a `Program`, or `module:name` of the program.
         help: one line for `podium --help`.
         setup: the make target that installs the packages it needs.
     """
@@ -96,9 +95,10 @@ OURS = {
     "loadtest",
     "evaluation",
     "training",
-    "program",
 }
-HELP = """usage: podium VERB [OPTIONS]
+COMPLETE = "_PODIUM_COMPLETE"
+"""Variable by which a shell's script asks for completions."""
+HELP = """Usage: podium VERB [OPTIONS]
 
 Many language models answer as one, behind one OpenAI-compatible API.
 
@@ -106,7 +106,7 @@ Many language models answer as one, behind one OpenAI-compatible API.
 
 `podium VERB --help` lists a verb's options and their defaults. `podium --version` shows the version.
 
-example: podium serve --settings cluster/api.yaml --port 8000"""
+Example: podium serve --settings cluster/api.yaml --port 8000"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -131,6 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _call(arguments: Sequence[str] | None) -> int:
+    if instruction := os.environ.get(COMPLETE):
+        from podium.completion_cli import complete
+
+        return complete(instruction)
     name, *rest = (sys.argv[1:] if arguments is None else arguments) or ["--help"]
     if name in ("-h", "--help", "help"):
         print(HELP.format(verbs="\n".join(f"  {name:14} {verb.help}" for name, verb in VERBS.items())))
@@ -161,7 +165,9 @@ def run(name: str, arguments: Sequence[str]) -> int:
     """Call the verb `name`. If a package is missing, print the command that installs it and return 2."""
     verb = VERBS[name]
     try:
-        return load_verb(name)(arguments)
+        from podium.command_line.program import load
+
+        return load(verb.target)(arguments)
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in OURS:
             raise
@@ -171,16 +177,6 @@ def run(name: str, arguments: Sequence[str]) -> int:
             file=sys.stderr,
         )
         return 2
-
-
-def load_verb(name: str) -> Callable[[Sequence[str]], int]:
-    """Import a verb's module and return the function it calls.
-
-    Raises:
-        ModuleNotFoundError: a package it needs is not installed.
-    """
-    module, _, function = VERBS[name].target.partition(":")
-    return getattr(import_module(module), function or "main")
 
 
 if __name__ == "__main__":

@@ -5,18 +5,19 @@ httpx2 is imported only after the options are parsed.
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import json
 import os
 import sys
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote, urlsplit
 
-from program.inert import inert
-from program.options import url
+import typer
+
+from podium.command_line.options import parse_url
+from podium.command_line.program import CommandError
 
 if TYPE_CHECKING:
     import httpx2
@@ -35,50 +36,25 @@ SILENT_S = 600.0
 """Read timeout. A cold engine may take minutes to produce its first token."""
 
 
-class ClientError(Exception):
-    """Error that ends a command.
-
-    Args:
-        message: what happened and what to do.
-        exit_code: exit code of the command.
-    """
-
-    def __init__(self, message: str, exit_code: int = FAILED) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
-def parser_of(verb: str, description: str, example: str) -> argparse.ArgumentParser:
-    """Return a parser for a verb that calls a server."""
-    parser = argparse.ArgumentParser(
-        prog=f"podium {verb}", description=description, epilog=f"{EXIT_CODES} Example: {example}"
-    )
-    add_url(parser)
-    return parser
-
-
-def add_url(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--url`."""
-    parser.add_argument(
+Url = Annotated[
+    str,
+    typer.Option(
         "--url",
-        type=url,
-        default=os.environ.get(URL_VARIABLE, DEFAULT_URL),
-        help=f"address of the server (default: the variable {URL_VARIABLE}, else {DEFAULT_URL}). The key is read from {KEY_VARIABLE}",
-    )
+        parser=parse_url,
+        envvar=URL_VARIABLE,
+        help=f"address of the server. The key is read from {KEY_VARIABLE}",
+    ),
+]
+"""Option of the verbs that call a server."""
 
 
-def run(command: Callable[[], int]) -> int:
-    """Run `command` and return its exit code. Print a `ClientError` on stderr and return its exit code."""
-    try:
-        code = command()
-        sys.stdout.flush()
-        return code
-    except ClientError as error:
-        tell(error)
-        return error.exit_code
-    except BrokenPipeError:  # the reader closed the pipe: `podium runs | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
+class ClientError(CommandError):
+    """Failed request that ends a command."""
+
+
+def epilog(example: str) -> str:
+    """Return the end of the help of a verb that calls a server."""
+    return f"{EXIT_CODES}\n\nExample: {example}"
 
 
 def find_key() -> str:
@@ -107,11 +83,6 @@ def path_part(id: str) -> str:
     return quote(id, safe="")
 
 
-def tell(error: ClientError) -> None:
-    """Print an error on stderr. A server's message may repeat model output, so escape control characters."""
-    print(f"podium: {inert(str(error))}", file=sys.stderr)
-
-
 class Client:
     """Requests to one server.
 
@@ -125,13 +96,26 @@ class Client:
         self._http = connect(address, key)
 
     @classmethod
-    def of(cls, options: argparse.Namespace) -> Client:
-        """Open a client for the server and key that the options and the environment name.
+    def open(cls, address: str) -> Client:
+        """Open a client with the key in the environment.
 
         Raises:
-            ClientError: the key in the environment is malformed.
+            ClientError: the key is malformed.
         """
-        return cls(options.url, find_key())
+        return cls(address, find_key())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
+        """End without an error if the reader of stdout has gone (`podium runs | head`)."""
+        try:
+            sys.stdout.flush()
+        except BrokenPipeError as broken:
+            error = broken
+        if isinstance(error, BrokenPipeError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return isinstance(error, BrokenPipeError)
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
         """GET the JSON object at `path`.

@@ -11,58 +11,61 @@ import sys
 from collections.abc import Iterator, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from podium.client import Client, ClientError, parser_of, path_part, run
+from typer import Argument, Option
+
+from podium.client import DEFAULT_URL, Client, ClientError, Url, epilog, path_part
+from podium.command_line.program import Program
 
 Json = dict[str, Any]
 PAGE = 200
 EXPORT = "export"
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    words = list(sys.argv[2:] if arguments is None else arguments)
-    return _export(words[1:]) if words[:1] == [EXPORT] else _give(words)
+class FeedbackProgram(Program):
+    """`podium feedback ID`, or `podium feedback export FILE`."""
+
+    def __call__(self, arguments: Sequence[str] | None = None) -> int:
+        """Run the program that the first word names."""
+        words = sys.argv[1:] if arguments is None else arguments
+        return export_program(words[1:]) if words[:1] == [EXPORT] else super().__call__(words)
 
 
-def _give(arguments: Sequence[str]) -> int:
-    example = "podium feedback wf_… --score 0 --expected 42; podium feedback export questions.jsonl"
-    parser = parser_of("feedback", "Rate a run's answer. This replaces earlier feedback from the same key. `podium feedback export FILE` writes training questions.", example)  # fmt: skip
-    parser.add_argument("id", help="id of the run, or `export`")
-    parser.add_argument("--score", type=float, metavar="0..1", help="0 is bad, 1 is good")
-    parser.add_argument(
-        "--label", action="append", default=[], metavar="WORD", help="a label of your choice; repeatable"
-    )
-    parser.add_argument("--comment", default="", metavar="TEXT")
-    parser.add_argument("--expected", default="", metavar="TEXT", help="the right answer")
-    options = parser.parse_args(arguments)
-    body = {"labels": options.label, "comment": options.comment, "expected": options.expected}
-    feedback = body | ({} if options.score is None else {"score": options.score})
-    return run(lambda: give(Client.of(options), options.id, feedback))
+main, export_program = FeedbackProgram("podium feedback"), Program("podium feedback export")
 
 
-def give(client: Client, id: str, feedback: Json) -> int:
-    """Send feedback on a run.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
+@main.command(
+    epilog=epilog("podium feedback wf_… --score 0 --expected 42; podium feedback export questions.jsonl")
+)
+def give(
+    id: Annotated[str, Argument(help="id of the run, or `export`")],
+    url: Url = DEFAULT_URL,
+    score: Annotated[float | None, Option(metavar="0..1", help="0 is bad, 1 is good")] = None,
+    label: Annotated[
+        list[str] | None, Option(metavar="WORD", help="a label of your choice; repeatable")
+    ] = None,
+    comment: Annotated[str, Option(metavar="TEXT", show_default=False)] = "",
+    expected: Annotated[str, Option(metavar="TEXT", help="the right answer", show_default=False)] = "",
+) -> int:
+    """Rate a run's answer. This replaces earlier feedback from the same key. `podium feedback export FILE` writes
+    training questions.
     """
-    client.post(f"/v1/workflows/{path_part(id)}/feedback", feedback)
-    print(f"Feedback saved for run {id}.", file=sys.stderr)
+    body = {"labels": label or [], "comment": comment, "expected": expected}
+    with Client.open(url) as client:
+        client.post(
+            f"/v1/workflows/{path_part(id)}/feedback", body | ({} if score is None else {"score": score})
+        )
+        print(f"Feedback saved for run {id}.", file=sys.stderr)
     return 0
 
 
-def _export(arguments: Sequence[str]) -> int:
-    parser = parser_of("feedback export", "Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`).", "podium feedback export questions.jsonl")  # fmt: skip
-    parser.add_argument(
-        "file", type=Path, metavar="FILE", help="a new file; an existing one is not overwritten"
-    )
-    options = parser.parse_args(arguments)
-    return run(lambda: export(Client.of(options), options.file))
-
-
-def export(client: Client, file: Path) -> int:
-    """Write the training questions to a new file.
+@export_program.command(epilog=epilog("podium feedback export questions.jsonl"))
+def export(
+    file: Annotated[Path, Argument(metavar="FILE", help="a new file; an existing one is not overwritten")],
+    url: Url = DEFAULT_URL,
+) -> int:
+    """Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`).
 
     Raises:
         ClientError: the file exists or cannot be written, or the server rejects the request or cannot be
@@ -71,10 +74,11 @@ def export(client: Client, file: Path) -> int:
     if file.exists():
         raise ClientError(f"{file} exists already. Name another file.")
     questions, n_skipped = list[Json](), 0
-    for record in runs_with_feedback(client):
-        question = question_of(record)
-        n_skipped += question is None
-        questions += [question] if question else []
+    with Client.open(url) as client:
+        for record in runs_with_feedback(client):
+            question = question_of(record)
+            n_skipped += question is None
+            questions += [question] if question else []
     lines = "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in questions)
     try:
         with open(file, "x", encoding="utf-8", opener=_private) as out:

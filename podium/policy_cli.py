@@ -1,15 +1,14 @@
-"""`podium teams policy` and `podium keys policy`: show or change the policy of a team or a key."""
+"""Policies on the command line: `FIELD=VALUE` of `podium teams policy` and `podium keys policy`."""
 
 from __future__ import annotations
 
-import argparse
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from program.inert import inert, inert_json
+from podium.command_line.terminal import inert, inert_json
 
 if TYPE_CHECKING:
-    from podium.accounts_cli import Accounts
     from serving.accounts.account_policy import AccountPolicy
 
 NONE = "none"
@@ -19,26 +18,6 @@ OFF = ("max_effort", "tools")
 NAMED = ("models", "workers", "exclude_workers", "providers", "regions")
 """Fields whose values must exist in the settings."""
 LISTS = (*NAMED, "tools")
-
-
-async def team_policy(directory: Accounts, options: argparse.Namespace) -> None:
-    """Change a team's policy if fields are given, then print it."""
-    team = await directory.team(options.team)
-    if options.fields:
-        changes = read_fields(options.fields)
-        check_against(options, changes)
-        team = await directory.change_team_policy(team.id, changes)
-    _show(team.policy, options)
-
-
-async def key_policy(directory: Accounts, options: argparse.Namespace) -> None:
-    """Change a key's policy if fields are given, then print it."""
-    key = await directory.key(options.key)
-    if options.fields:
-        changes = read_fields(options.fields)
-        check_against(options, changes)
-        key = await directory.change_key_policy(key.id, changes)
-    _show(key.policy, options)
 
 
 def read_fields(texts: list[str]) -> AccountPolicy:
@@ -70,20 +49,20 @@ def read_fields(texts: list[str]) -> AccountPolicy:
         raise BadTask(f"{field}: {fault['msg']}.", param=field) from exc
 
 
-def check_against(options: argparse.Namespace, policy: AccountPolicy) -> None:
+def check_against(settings: Path | None, policy: AccountPolicy, *, has_server: bool) -> None:
     """Check that the names in a policy exist in the settings. A server (`--url`) checks this itself.
 
     Raises:
         BadTask: a name does not exist; the message suggests the nearest one.
         SettingsError: the settings cannot be loaded.
     """
-    if options.settings is not None:
+    if settings is not None:
         from serving.accounts.permission import check_names
         from serving.settings.settings import load
 
-        return check_names(policy, load(options.settings))
+        return check_names(policy, load(settings))
     named = [field for field in NAMED if getattr(policy, field)]
-    if named and options.url is None:
+    if named and not has_server:
         print(
             f"The names in {', '.join(named)} were not checked, because no settings were given. "
             "Add `--settings FILE`, or `--url URL` of a server.",
@@ -100,10 +79,10 @@ def _value(name: str, text: str, default: object) -> object:
     return [part for part in text.split(",") if part] if name in LISTS else text
 
 
-def _show(policy: AccountPolicy, options: argparse.Namespace) -> None:
+def show_policy(policy: AccountPolicy, *, as_json: bool) -> None:
     """Print every field with its value, or "-" if it is not set, and its description."""
     stated = policy.stated()
-    if options.json:
+    if as_json:
         return print(inert_json(stated))
     for name, field in type(policy).model_fields.items():
         value = stated.get(name)

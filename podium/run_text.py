@@ -5,28 +5,19 @@ Model output is shown as plain text: neither markup nor control characters reach
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
-from program.inert import inert
+from podium.command_line.terminal import cell, inert, table
 
 Json = dict[str, Any]
-WIDE = 400
-"""Columns if the output is not a terminal."""
 CUT = {"length": "cut off", "content_filter": "cut off by a content filter"}
 """Note that a `finish_reason` adds to `finished` and `done` if the answer is incomplete."""
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
-
-
-def cell(value: object, style: str = "") -> Text:
-    """Render a server's value as plain text, or as "" if it is None."""
-    return Text("" if value is None else inert(str(value)), style)
 
 
 def brief(text: str, most: int = 90) -> str:
@@ -238,14 +229,10 @@ def _took(part: Json) -> str:
 
 def runs_table(runs: list[Json]) -> Table:
     """Build a table of runs, one per row."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for title in ("began", "run", "model", "status", "workers"):
-        table.add_column(title, overflow="fold")
-    for title in ("took", "tokens", "cost"):
-        table.add_column(title, justify="right")
+    rows = table("began", "run", "model", "status", "workers", right=("took", "tokens", "cost"))
     for run in runs:
         workers = dict.fromkeys(step["served_by"] or step["worker"] for step in run["steps"])
-        table.add_row(
+        rows.add_row(
             time.strftime("%m-%d %H:%M:%S", time.localtime(run["created"])),
             cell(run["id"]),
             cell(run["model"]),
@@ -255,13 +242,4 @@ def runs_table(runs: list[Json]) -> Table:
             str(run["usage"]["total_tokens"]),
             dollars(run["cost_usd"]),
         )
-    return table
-
-
-def terminal(*, errors: bool = False) -> Console:
-    """Return a console without markup. Colours appear only on a terminal; text for a file or a pipe is not
-    wrapped.
-    """
-    is_terminal = (sys.stderr if errors else sys.stdout).isatty()
-    width = None if is_terminal else WIDE
-    return Console(stderr=errors, highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+    return rows

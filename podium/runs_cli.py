@@ -2,118 +2,132 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
-from collections.abc import Sequence
-from typing import Any
+from decimal import Decimal
+from typing import Annotated, Any, Literal
 
-from podium.client import FAILED, Client, ClientError, parser_of, path_part, run
-from program.inert import inert, inert_json
-from program.options import count, usd
+from typer import Argument, Option
+
+from podium.client import DEFAULT_URL, FAILED, Client, ClientError, Url, epilog, path_part
+from podium.command_line.options import JsonLines, parse_count, parse_usd
+from podium.command_line.program import Program
+from podium.command_line.terminal import cell, console, inert, inert_json, table
 
 Json = dict[str, Any]
 NEWEST = 20
 """Number of newest runs to search for one that is not only a plan."""
 OVER = {"finished", "failed", "cancelled", "lost", "expired"}
-STATUSES = ("running", "waiting", "detached", *sorted(OVER))
+Status = Literal["running", "waiting", "detached", "cancelled", "expired", "failed", "finished", "lost"]
+runs, show, models = Program("podium runs"), Program("podium show"), Program("podium models")
 
 
-def runs(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of("runs", "List the newest runs that your key may see, including running ones.", "podium runs --status failed --limit 5")  # fmt: skip
-    parser.add_argument(
-        "--limit", type=count, default=20, metavar="N", help="number of runs, at most 1000 (%(default)s)"
-    )
-    parser.add_argument("--status", choices=STATUSES, help="only runs with this status")
-    parser.add_argument("--model", help="only runs that requested this model")
-    parser.add_argument("--worker", help="only runs that called this worker")
-    parser.add_argument("--team", help="only runs of this team, by id; needs an administrator's key")
-    parser.add_argument(
-        "--words", help="only runs with this text in question or answer, at least 3 characters"
-    )
-    parser.add_argument("--min-cost", type=usd, metavar="DOLLARS", help="only runs that cost at least this")
-    parser.add_argument("--max-cost", type=usd, metavar="DOLLARS", help="only runs that cost at most this")
-    parser.add_argument("--after", metavar="ID", help="only runs older than this one")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    options = parser.parse_args(arguments)
-    return run(lambda: list_runs(Client.of(options), options))
-
-
-def list_runs(client: Client, options: argparse.Namespace) -> int:
-    """Print the runs.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
-    filters = {
-        name: getattr(options, name)
-        for name in ("limit", "status", "model", "worker", "team", "words", "after")
+@runs.command(epilog=epilog("podium runs --status failed --limit 5"))
+def list_runs(
+    url: Url = DEFAULT_URL,
+    limit: Annotated[int, Option(parser=parse_count, metavar="N", help="number of runs, at most 1000")] = 20,
+    status: Annotated[Status | None, Option(help="only runs with this status")] = None,
+    model: Annotated[str | None, Option(help="only runs that requested this model")] = None,
+    worker: Annotated[str | None, Option(help="only runs that called this worker")] = None,
+    team: Annotated[
+        str | None, Option(help="only runs of this team, by id; needs an administrator's key")
+    ] = None,
+    words: Annotated[
+        str | None, Option(help="only runs with this text in question or answer, at least 3 characters")
+    ] = None,
+    min_cost: Annotated[
+        Decimal | None, Option(parser=parse_usd, metavar="DOLLARS", help="only runs that cost at least this")
+    ] = None,
+    max_cost: Annotated[
+        Decimal | None, Option(parser=parse_usd, metavar="DOLLARS", help="only runs that cost at most this")
+    ] = None,
+    after: Annotated[str | None, Option(metavar="ID", help="only runs older than this one")] = None,
+    as_json: JsonLines = False,
+) -> int:
+    """List the newest runs that your key may see, including running ones."""
+    filters: dict[str, Any] = {
+        "limit": limit,
+        "status": status,
+        "model": model,
+        "worker": worker,
+        "team": team,
+        "words": words,
+        "min_cost_usd": min_cost and str(min_cost),
+        "max_cost_usd": max_cost and str(max_cost),
+        "after": after,
     }
-    costs = {"min_cost_usd": options.min_cost, "max_cost_usd": options.max_cost}
-    amounts = {name: None if value is None else str(value) for name, value in costs.items()}
-    page = client.get("/v1/workflows", filters | amounts)
-    while page["has_more"] and not page["data"]:  # the server searches a limited number of runs per request
-        page = client.get("/v1/workflows", filters | amounts | {"after": page["next_after"]})
-    if options.json:
-        for each in page["data"]:
-            print(inert_json(each))
-        return 0
-    if not page["data"]:
-        print("No run matches.", file=sys.stderr)
-        return 0
-    from podium.run_text import runs_table, terminal
+    with Client.open(url) as client:
+        page = client.get("/v1/workflows", filters)
+        while (
+            page["has_more"] and not page["data"]
+        ):  # the server searches a limited number of runs per request
+            page = client.get("/v1/workflows", filters | {"after": page["next_after"]})
+        if as_json:
+            for each in page["data"]:
+                print(inert_json(each))
+        elif not page["data"]:
+            print("No run matches.", file=sys.stderr)
+        else:
+            _print_runs(page)
+    return 0
 
-    terminal().print(runs_table(page["data"]))
+
+def _print_runs(page: Json) -> None:
+    from podium.run_text import runs_table
+
+    console().print(runs_table(page["data"]))
     if page["has_more"]:
         print(
             f"There may be more. Continue with `podium runs --after {inert(str(page['next_after']))}`.",
             file=sys.stderr,
         )
-    return 0
 
 
-def show(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of(
-        "show", "Show one run: its plans and steps with times and costs.", "podium show wf_… --words"
-    )
-    parser.add_argument("id", nargs="?", help="id of the run (default: the newest)")
-    parser.add_argument("--follow", action="store_true", help="print events until the run ends, then show it")
-    parser.add_argument("--prompts", action="store_true", help="include the prompt of each step")
-    parser.add_argument(
-        "--words", action="store_true", help="include the output of each step, and the answer"
-    )
-    parser.add_argument("--json", action="store_true", help="print the whole record as JSON")
-    options = parser.parse_args(arguments)
-    return run(lambda: show_run(Client.of(options), options))
-
-
-def show_run(client: Client, options: argparse.Namespace) -> int:
-    """Print one run and return the exit code.
+@show.command(epilog=epilog("podium show wf_… --words"))
+def show_run(
+    id: Annotated[str | None, Argument(help="id of the run", show_default="the newest")] = None,
+    url: Url = DEFAULT_URL,
+    follow: Annotated[bool, Option("--follow", help="print events until the run ends, then show it")] = False,
+    prompts: Annotated[bool, Option("--prompts", help="include the prompt of each step")] = False,
+    words: Annotated[bool, Option("--words", help="include the output of each step, and the answer")] = False,
+    as_json: Annotated[bool, Option("--json", help="print the whole record as JSON")] = False,
+) -> int:
+    """Show one run: its plans and steps with times and costs.
 
     Raises:
         ClientError: there is no such run, the run failed, or the server rejects the request or cannot be
             reached.
     """
-    id = options.id or newest(client)
-    record = client.get(f"/v1/workflows/{path_part(id)}")
-    if options.follow and record["status"] not in OVER:
-        follow(client, id)
+    with Client.open(url) as client:
+        id = id or newest(client)
         record = client.get(f"/v1/workflows/{path_part(id)}")
-    if options.json:
-        print(inert_json(record, indent=2))
-        return 0
-    from podium.run_text import cut_text, failure_text, run_tree, terminal
+        if follow and record["status"] not in OVER:
+            print_events(client, id)
+            record = client.get(f"/v1/workflows/{path_part(id)}")
+        if as_json:
+            print(inert_json(record, indent=2))
+        else:
+            _print_run(record, words=words, prompts=prompts)
+    return 0
 
-    out = terminal()
-    out.print(run_tree(record, words=options.words, prompts=options.prompts))
+
+def _print_run(record: Json, *, words: bool, prompts: bool) -> None:
+    """Print a run.
+
+    Raises:
+        ClientError: the run failed.
+    """
+    from podium.run_text import cut_text, failure_text, run_tree
+
+    out = console()
+    out.print(run_tree(record, words=words, prompts=prompts))
     if not record["content"]:
         out.print("The texts of this run are not stored, only their lengths.", style="dim")
-    if options.words:
+    if words:
         out.print(f"\n{inert(record['answer'])}")
     if record["status"] == "finished" and (line := cut_text(record["finish_reason"])) is not None:
-        terminal(errors=True).print(line, style="yellow")
+        console(errors=True).print(line, style="yellow")
     if record["error"]:
         raise ClientError(f"The run failed: {inert(failure_text(record))}")
-    return 0
 
 
 def newest(client: Client) -> str:
@@ -129,15 +143,15 @@ def newest(client: Client) -> str:
     return str(ran[0])
 
 
-def follow(client: Client, id: str) -> None:
+def print_events(client: Client, id: str) -> None:
     """Print the events of a run on stderr until it ends.
 
     Raises:
         ClientError: the server disconnects.
     """
-    from podium.run_text import event_line, terminal
+    from podium.run_text import event_line
 
-    out = terminal(errors=True)
+    out = console(errors=True)
     with client.stream("GET", f"/v1/workflows/{path_part(id)}/events") as stream:
         for event in stream:
             line = event_line(event)
@@ -149,31 +163,21 @@ def follow(client: Client, id: str) -> None:
             )
 
 
-def models(arguments: Sequence[str] | None = None) -> int:
-    parser = parser_of("models", "List every model name that the server accepts: models led by a conductor, fixed plans, workers.", "podium models")  # fmt: skip
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
-    options = parser.parse_args(arguments)
-    return run(lambda: list_models(Client.of(options), as_json=options.json))
+@models.command(epilog=epilog("podium models"))
+def list_models(url: Url = DEFAULT_URL, as_json: JsonLines = False) -> int:
+    """List every model name that the server accepts: models led by a conductor, fixed plans, workers."""
+    with Client.open(url) as client:
+        listed = client.get("/v1/models")["data"]
+        if as_json:
+            for each in listed:
+                print(inert_json(each))
+        else:
+            _print_models(listed)
+    return 0
 
 
-def list_models(client: Client, *, as_json: bool) -> int:
-    """Print the models.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
-    listed = client.get("/v1/models")["data"]
-    if as_json:
-        for each in listed:
-            print(inert_json(each))
-        return 0
-    from rich.table import Table
-
-    from podium.run_text import cell, terminal
-
-    table = Table(
-        "name", "kind", "description", "$ per million in, out", box=None, pad_edge=False, header_style="bold"
-    )
+def _print_models(listed: list[Json]) -> None:
+    rows = table("name", "kind", "description", "$ per million in, out")
     for each in listed:
         about: Json = each["podium"]
         conductor: Json = about.get("conductor") or {}
@@ -184,6 +188,5 @@ def list_models(client: Client, *, as_json: bool) -> int:
         }[about["kind"]]
         price: Json = about.get("price") or {}
         rates = ", ".join(f"{price[name]:g}" for name in ("input_usd_per_mtok", "output_usd_per_mtok") if name in price)  # fmt: skip
-        table.add_row(cell(each["id"]), about["kind"], cell(what), rates)
-    terminal().print(table)
-    return 0
+        rows.add_row(cell(each["id"]), about["kind"], cell(what), rates)
+    console().print(rows)

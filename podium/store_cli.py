@@ -5,53 +5,84 @@ Modules that read settings and databases are imported only after the options are
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import os
-import sys
-from collections.abc import Sequence
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from typer import Option
+
+from podium.command_line.program import CommandError, Program
 
 if TYPE_CHECKING:
     from serving.database.address import Address
 
+SettingsFile = Annotated[
+    Path | None,
+    Option(
+        "--settings",
+        metavar="FILE",
+        help="settings file with a section `store`",
+        show_default="default settings",
+    ),
+]
+"""Option of the verbs that open the store."""
+EXIT_CODES = "Exit code: 0 if the store has this version's schema, else 1.\n\nExample: podium store check"
+main = Program(
+    "podium store",
+    help="Manage the store of keys, budgets and the ledger. Its address is in the variable PODIUM_STORE_URL "
+    "(setting store.url_env). Without it, the store is a SQLite file.",
+    epilog=EXIT_CODES,
+)
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium store",
-        description="Manage the store of keys, budgets and the ledger. Its address is in the variable PODIUM_STORE_URL "
-        "(setting store.url_env). Without it, the store is a SQLite file.",
-        epilog="Exit code: 0 if the store has this version's schema, else 1. Example: podium store check",
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True, metavar="{migrate,check,rotate-secret}")
-    migrate = verbs.add_parser(
-        "migrate", help="create the tables, or migrate them to this version; back up first"
-    )
-    check = verbs.add_parser(
-        "check", help="check that the store exists and has this version's schema; changes nothing"
-    )
-    rotate = verbs.add_parser(
-        "rotate-secret",
-        help="create a new secret for tool call ids; ids signed with the previous one stay valid until the next rotation",
-    )
-    for verb in (migrate, check, rotate):
-        add_settings(verb)
-    options = parser.parse_args(arguments)
 
-    from conductor.errors import PodiumError
+@main.command("migrate", epilog=EXIT_CODES)
+def migrate(settings: SettingsFile = None) -> int:
+    """Create the tables, or migrate them to this version; back up first."""
+    from serving.database.migrate import migrate
+
+    with errors_in_one_line():
+        address = address_of(settings)
+        return _tell(address, asyncio.run(migrate(address)))
+
+
+@main.command("check", epilog=EXIT_CODES)
+def check(settings: SettingsFile = None) -> int:
+    """Check that the store exists and has this version's schema; changes nothing."""
     from serving.database.migrate import check_version
-    from serving.database.migrate import migrate as migrate_to_newest
+
+    with errors_in_one_line():
+        address = address_of(settings)
+        return _tell(address, asyncio.run(check_version(address)))
+
+
+@main.command("rotate-secret", epilog="Example: podium store rotate-secret")
+def rotate(settings: SettingsFile = None) -> int:
+    """Create a new secret for tool call ids; ids signed with the previous one stay valid until the next
+    rotation.
+    """
+    with errors_in_one_line():
+        return _rotate(address_of(settings))
+
+
+@contextmanager
+def errors_in_one_line() -> Generator[None]:
+    """Turn an error of Podium into one that ends the command.
+
+    Raises:
+        CommandError: a PodiumError was raised inside.
+    """
+    from conductor.errors import PodiumError
 
     try:
-        address = address_of(options.settings)
-        if options.verb == "rotate-secret":
-            return _rotate(address)
-        work = migrate_to_newest(address) if options.verb == "migrate" else check_version(address)
-        version = asyncio.run(work)
+        yield
     except PodiumError as error:
-        print(f"podium store: {error.message} {error.detail}".rstrip(), file=sys.stderr)
-        return 1
+        raise CommandError(f"{error.message} {error.detail}".rstrip()) from error
+
+
+def _tell(address: Address, version: object) -> int:
     print(f"The store {address.name} has schema {version}, the version that this Podium uses.")
     return 0
 
@@ -66,16 +97,6 @@ def _rotate(address: Address) -> int:
     )
     print("Another rotation invalidates them: wait for store.tools_wait_s first, unless a secret has leaked.")
     return 0
-
-
-def add_settings(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--settings`."""
-    parser.add_argument(
-        "--settings",
-        type=Path,
-        metavar="FILE",
-        help="settings file with a section `store` (default: default settings)",
-    )
 
 
 def address_of(settings: Path | None) -> Address:

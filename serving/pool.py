@@ -251,7 +251,7 @@ def build_pool(
     fallbacks = {worker.name: chain_of(worker, settings) for worker in settings.workers}
     _log_automatic_fallbacks(settings, fallbacks)
     for each in without_effect(settings):
-        logger.warning("%s %s", each.said, each.remedy)
+        logger.warning("%s %s", each.message, each.remedy)
     routes = build_routes(clients, settings, health or Health())
     return Pool(
         settings=settings,

@@ -16,7 +16,7 @@ WEB = {"fastapi", "starlette", "uvicorn"}
 LEARNING = {"trl", "peft", "datasets", "matplotlib"}
 PROGRAMS = MODELS | LEARNING | {"ray", "locust", "openai", "fastapi"}
 FIRST_COMMANDS = PROGRAMS | {"pydantic", "rich", "yaml", "numpy", "aiohttp", "starlette"}
-HELP_OF_ALL = FIRST_COMMANDS | {"httpx2", "asyncio", "argparse"} | {v.target.partition(":")[0] for v in VERBS.values()}  # fmt: skip
+HELP_OF_ALL = FIRST_COMMANDS | {"httpx2", "asyncio", "typer"} | {v.target.partition(":")[0] for v in VERBS.values()}  # fmt: skip
 ALL_OTHERS = "every package but its own, and msgspec with what it loads"
 
 
@@ -39,17 +39,17 @@ def helps(module: str, usage: str, absent: set[str], arguments: str = '["--help"
 ENTRY_POINTS = [
     imports("podium", {ALL_OTHERS}),
     imports("conductor.run.team", {ALL_OTHERS}),
-    helps("podium.cli", "usage: podium VERB ", HELP_OF_ALL),
-    helps("podium.cli", "usage: podium VERB ", HELP_OF_ALL, "[]"),
+    helps("podium.cli", "Usage: podium VERB ", HELP_OF_ALL),
+    helps("podium.cli", "Usage: podium VERB ", HELP_OF_ALL, "[]"),
     helps("podium.cli", "", HELP_OF_ALL, '["srve"]'),
-    helps("podium.doctor.cli", "usage: podium doctor ", FIRST_COMMANDS),
-    helps("cluster.local.demo", "usage: podium demo ", FIRST_COMMANDS),
-    helps("cluster.local.serve", "usage: podium serve ", FIRST_COMMANDS),
+    helps("podium.doctor.cli", "Usage: podium doctor ", FIRST_COMMANDS),
+    helps("cluster.local.demo", "Usage: podium demo ", FIRST_COMMANDS),
+    helps("cluster.local.serve", "Usage: podium serve ", FIRST_COMMANDS),
     imports("serving.workers.scripted", SDKS | MODELS | {"google", "httpx2", "pydantic", "ray"}),
-    helps("loadtest.capacity.cli", "usage: podium capacity ", PROGRAMS),
-    helps("loadtest.cli", "usage: podium load ", PROGRAMS),
-    helps("loadtest.siege.cli", "usage: podium siege ", PROGRAMS),
-    helps("loadtest.bench.cli", "usage: podium bench ", PROGRAMS),
+    helps("loadtest.capacity.cli", "Usage: podium capacity ", PROGRAMS),
+    helps("loadtest.cli", "Usage: podium load ", PROGRAMS),
+    helps("loadtest.siege.cli", "Usage: podium siege ", PROGRAMS),
+    helps("loadtest.bench.cli", "Usage: podium bench ", PROGRAMS),
     imports("serving.settings.settings", SDKS | MODELS | WEB | {"ray", "opentelemetry", "httpx2"}),
     EntryPoint(
         "from serving.settings.settings import load; load('cluster/scripted.yaml')",
@@ -63,12 +63,12 @@ ENTRY_POINTS = [
         "build_pool(parse({'workers': [{'name': 'a', 'kind': 'scripted'}]}), {}, {})",
         frozenset(SDKS),
     ),
-    helps("evaluation.cli", "usage: podium eval ", PROGRAMS),
-    helps("evaluation.replay_settings", "usage: podium recorded-pool ", PROGRAMS),
-    helps("evaluation.cards.cli", "usage: podium cards ", PROGRAMS),
+    helps("evaluation.cli", "Usage: podium eval ", PROGRAMS),
+    helps("evaluation.replay_settings", "Usage: podium recorded-pool ", PROGRAMS),
+    helps("evaluation.cards.cli", "Usage: podium cards ", PROGRAMS),
     imports("training.config", MODELS | LEARNING),
-    helps("training.cli", "usage: podium train ", PROGRAMS),
-    helps("training.adapters", "usage: python -m training.adapters ", PROGRAMS),
+    helps("training.cli", "Usage: podium train ", PROGRAMS),
+    helps("training.adapters", "Usage: python -m training.adapters ", PROGRAMS),
     imports("serving.api.app", SDKS | MODELS | {"ray"}),
     imports("serving.workers.openai", MODELS | WEB | {"ray", "anthropic", "google.genai"}),
     imports("serving.workers.anthropic", MODELS | WEB | {"ray", "openai", "google.genai"}),

@@ -5,23 +5,23 @@ A name stands for this content and is never reused (`serving.lora.adapters`).
 # The types of safetensors are partial.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
 
-import argparse
 import json
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
-from rich.console import Console
 from safetensors import SafetensorError
+from typer import Argument, Option
 
 from conductor.errors import PodiumError
+from podium.command_line.program import CommandError, Program
 from serving.lora import adapters
 from serving.settings.settings import SettingsError
 from training.config import LORA_RANKS, Config, load
-from training.published_pool import published_pool
+from training.published_pool import dump_public_pool
 from training.report import stands_for, tables
 from training.run_dir import write_error
 from training.supervised_config import StageConfig, WarmStartConfig
@@ -31,7 +31,7 @@ COPIES = (
     *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that are copied unchanged. Of its pool, only the public part is (`published_pool`)."""
+"""Files of the run that are copied unchanged. Of its pool, only the public part is (`dump_public_pool`)."""
 POOL = "pool.yaml"
 AGAIN = "Finish the run with podium train --resume."
 LABEL = "conductor"
@@ -82,7 +82,7 @@ def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
         for file in filter(Path.exists, (run / name for name in COPIES)):
             shutil.copyfile(file, folder / file.name)
         if (pool := run / POOL).exists():
-            (folder / POOL).write_text(published_pool(pool), "utf-8")
+            (folder / POOL).write_text(dump_public_pool(pool), "utf-8")
         name = adapters.name_with_digest(LABEL, folder)
         (folder / "README.md").write_text(_card(report, config, name, model), "utf-8")
         return adapters.publish(folder, into, LABEL)
@@ -131,11 +131,11 @@ A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 the workers are in a new random order for each question.
 * **Workers**: {"; ".join(kinds) or "unknown"}.
 * **Training**: {_stages(config)}; details in config.yaml. {report.get("minutes", "?")} minutes.
-* **Measured**: {_held_out_figures(report)}
+* **Measured**: {_format_figures(report)}
 """
 
 
-def _held_out_figures(report: Mapping[str, Any]) -> str:
+def _format_figures(report: Mapping[str, Any]) -> str:
     """Return the report's figures, or a note if the run held no questions out."""
     count = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
     if not count:
@@ -221,30 +221,29 @@ def _drawn(warm: WarmStartConfig) -> str:
     return ", ".join(f"{share:.0%} {kind}" for kind, share in kinds.items() if share)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Publish a run's adapter, and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m training.adapters", description="Publish a run's adapter."
-    )
-    parser.add_argument("run", type=Path, help="the run's folder, such as build/training/requests")
-    parser.add_argument(
-        "--into", type=Path, required=True, help="the folder that the server loads adapters from"
-    )
-    parser.add_argument("--base", help="the base model's public name, for the card")
-    options = parser.parse_args(argv)
-    console = Console(stderr=True, soft_wrap=True)
+main = Program("python -m training.adapters")
+
+
+@main.command()
+def publish_run(
+    run: Annotated[Path, Argument(help="the run's folder, such as build/training/requests")],
+    into: Annotated[Path, Option(help="the folder that the server loads adapters from")],
+    base: Annotated[str | None, Option(help="the base model's public name, for the card")] = None,
+) -> int:
+    """Publish a run's adapter.
+
+    Raises:
+        CommandError: it cannot be published.
+    """
     try:
-        published = publish(options.run, options.into, base=options.base)
+        published = publish(run, into, base=base)
     except PodiumError as exc:
-        console.print(exc.message, style="red", markup=False, highlight=False)
-        return 1
+        raise CommandError(exc.message) from exc
     except (OSError, SafetensorError) as exc:
-        message = (
-            f"The adapter of {options.run} cannot be published in {options.into}: {write_error(exc) or exc}. "
+        raise CommandError(
+            f"The adapter of {run} cannot be published in {into}: {write_error(exc) or exc}. "
             "Set --into to a folder that can be created and written to, with enough free space."
-        )
-        console.print(message, style="red", markup=False, highlight=False)
-        return 1
+        ) from exc
     sys.stdout.write(f"{published}\n")
     return 0
 

@@ -11,11 +11,11 @@ from typing import Any
 
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
 from transformers import TrainerCallback
 from transformers.integrations import TensorBoardCallback
 
+from podium.command_line.terminal import console, progress
 from training.run_dir import write_atomically
 
 SHOWN = {
@@ -65,8 +65,7 @@ class ProgressBar(TrainerCallback):
 
     def __init__(self, title: str) -> None:
         self._title = title
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self._progress = Progress(*columns, TextColumn("{task.fields[figures]}"))
+        self._progress = progress(console(), "figures")
         self._task: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
@@ -84,12 +83,12 @@ class ProgressBar(TrainerCallback):
         self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
     ) -> None:
         if self._task is not None and logs:
-            shown = [
+            figures = [
                 f"{label} {float(logs[name]):.2f}"
                 for name, label in SHOWN.items()
                 if logs.get(name) is not None
             ]
-            self._progress.update(self._task, figures=" ".join(shown))
+            self._progress.update(self._task, figures=" ".join(figures))
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.close()

@@ -3,15 +3,17 @@
 Exit codes: 0: done; 1: invalid config, or a file cannot be written; 130: stopped, can be resumed.
 """
 
-import argparse
 import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
+from typer import Option
 
-from program.process import restore_interrupts
+from podium.command_line import terminal
+from podium.command_line.process import restore_interrupts
+from podium.command_line.program import CommandError, Program
 from serving.settings.settings import SettingsError
 from training.config import Config, ModelConfig, load, parse
 from training.report import lines
@@ -20,45 +22,44 @@ from training.run_dir import RunDir, is_main_process, world_size, write_error
 OUT = Path("build/training")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train a conductor, and return the exit code."""
-    options = parser().parse_args(argv)
-    console = Console(stderr=True)
+main = Program("podium train")
+
+
+@main.command(epilog="Example: podium train --config training/configs/tiny.yaml --seed 1")
+def run(
+    config: Annotated[str, Option(metavar="FILE", help="a YAML file such as training/configs/tiny.yaml")],
+    out: Annotated[
+        Path | None,
+        Option(help="folder of the run; with Ray, on shared storage", show_default="build/training/NAME"),
+    ] = None,
+    seed: Annotated[int | None, Option(help="seed to use instead of the config's")] = None,
+    resume: Annotated[bool, Option("--resume", help="continue the run in the folder")] = False,
+    ray_workers: Annotated[
+        int | None, Option(metavar="N", help="train on a Ray cluster with N processes")
+    ] = None,
+    gpus: Annotated[bool, Option("--gpus", help="with --ray-workers: one GPU per process")] = False,
+) -> int:
+    """Train a conductor by reinforcement learning.
+
+    Raises:
+        CommandError: the config is invalid, or the run was stopped.
+    """
     restore_interrupts()
     try:
-        config = load(options.config)
-        if options.seed is not None:
-            config = parse(config.model_dump(mode="json") | {"seed": options.seed}, "--seed")
-        out = options.out or OUT / config.name
-        if options.ray_workers:
+        parsed = load(config)
+        if seed is not None:
+            parsed = parse(parsed.model_dump(mode="json") | {"seed": seed}, "--seed")
+        folder = out or OUT / parsed.name
+        if ray_workers:
             from training.ray_train import train_on_ray
 
-            train_on_ray(config, out, options.ray_workers, gpus=options.gpus, resume=options.resume)
+            train_on_ray(parsed, folder, ray_workers, gpus=gpus, resume=resume)
             return 0
-        return train(config, out, console, resume=options.resume)
+        return train(parsed, folder, terminal.console(errors=True, markup=True), resume=resume)
     except SettingsError as exc:
-        console.print(f"[red]{exc.message}[/red]", highlight=False)
-        return 1
+        raise CommandError(exc.message) from exc
     except KeyboardInterrupt:
-        console.print("Stopped. Run the same command with --resume to continue.")
-        return 130
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    parser = argparse.ArgumentParser(
-        prog="podium train",
-        description="Train a conductor by reinforcement learning.",
-        epilog="example: podium train --config training/configs/tiny.yaml --seed 1",
-    )
-    add = parser.add_argument
-    add("--config", required=True, help="a YAML file such as training/configs/tiny.yaml")
-    add("--out", type=Path, help="folder of the run (build/training/NAME); with Ray, on shared storage")
-    add("--seed", type=int, help="seed to use instead of the config's")
-    add("--resume", action="store_true", help="continue the run in the folder")
-    add("--ray-workers", type=int, metavar="N", help="train on a Ray cluster with N processes")
-    add("--gpus", action="store_true", help="with --ray-workers: one GPU per process")
-    return parser
+        raise CommandError("Stopped. Run the same command with --resume to continue.", 130) from None
 
 
 def is_slow_here(model: ModelConfig) -> bool:

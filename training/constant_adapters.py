@@ -10,19 +10,20 @@ layer's inputs for a few texts. B is the direction that the output layer maps to
 # pyright: reportUnknownMemberType=false, reportUnknownLambdaType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownVariableType=false
 
-import argparse
 import json
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from typer import Option
 
+from podium.command_line.program import Program
 from serving.lora.adapters import publish
 
 TEXTS = (
@@ -115,14 +116,17 @@ def _word_direction(base: Any, token: int) -> Tensor:
     return direction
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+main = Program("python -m training.constant_adapters")
+
+
+@main.command()
+def write(
+    words: list[str],
+    to: Annotated[Path, Option()],
+    model: str = "models/smollm2-135m",
+) -> int:
     """Make adapters, and print their folders as JSON."""
-    parser = argparse.ArgumentParser(prog="python -m training.constant_adapters", description=__doc__)
-    parser.add_argument("words", nargs="+")
-    parser.add_argument("--model", default="models/smollm2-135m")
-    parser.add_argument("--to", type=Path, required=True)
-    options = parser.parse_args(argv)
-    adapters = make_adapters(options.model, options.words, options.to)
+    adapters = make_adapters(model, words, to)
     sys.stdout.write(json.dumps([str(path) for path in adapters]) + "\n")
     return 0
 

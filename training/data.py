@@ -207,7 +207,7 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
     """
     rng, measured = random.Random(f"{config.seed} held out"), measure_teams(config)
     questions: list[TeamQuestion] = []
-    for each in _held_out_questions(config) if config.held_out else ():
+    for each in _draw_held_out_questions(config) if config.held_out else ():
         if not isinstance(each, TeamQuestion):
             workers = _team(config, pool, each, rng, None)
             each = TeamQuestion(each, workers, cards=write_team_cards(measured.get(each.source, {}), workers))
@@ -215,7 +215,7 @@ def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
     return questions
 
 
-def _held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:
+def _draw_held_out_questions(config: Config) -> Sequence[Question | TeamQuestion]:
     """Return questions that training never sees. Half of the synthetic ones are composite, if any are."""
     own, count = config.questions, config.held_out
     if own.path and not own.held_out_path:

@@ -66,10 +66,10 @@ def generate(
     )
     completions: list[Completion] = []
     for row, attended, sequence in zip(ids, mask, output.tolist(), strict=True):
-        written, end = sequence[len(row) :], tokenizer.eos_token_id
-        ended = end in written
+        token_ids, end = sequence[len(row) :], tokenizer.eos_token_id
+        ended = end in token_ids
         if ended:
-            written = written[: written.index(end) + 1]
-        text = tokenizer.decode(written, skip_special_tokens=True)
-        completions.append(Completion(text, ended, row[attended.bool()].tolist(), written))
+            token_ids = token_ids[: token_ids.index(end) + 1]
+        text = tokenizer.decode(token_ids, skip_special_tokens=True)
+        completions.append(Completion(text, ended, row[attended.bool()].tolist(), token_ids))
     return completions

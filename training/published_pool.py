@@ -34,7 +34,7 @@ MODEL = {"max_steps", "rounds", "depth", "workers"}
 HEAD = "# The pool that the conductor was trained with, without addresses, keys, options and comments.\n\n"
 
 
-def published_pool(path: Path) -> str:
+def dump_public_pool(path: Path) -> str:
     """Return the public part of the settings in `path`, as valid settings.
 
     Raises:

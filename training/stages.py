@@ -8,7 +8,6 @@ examples, but not measuring. Writes `NAME.json` and `NAME.png` to `--out`.
 # The types of matplotlib, torch and transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
-import argparse
 import json
 import math
 import sys
@@ -18,12 +17,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from rich.console import Console
 from transformers import TrainerCallback, set_seed
+from typer import Option
 
+from podium.command_line import terminal
+from podium.command_line.program import CommandError, Program
 from serving.settings.settings import SettingsError
 from training.branch_attention import attend_plainly
 from training.config import Config, load, parse
@@ -260,43 +262,37 @@ def share(point: Mapping[str, Any], title: str) -> float:
     return point["right"] if title == ALL else point["kinds"].get(title, math.nan)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Compare the stages. Return the exit code: 0 if done, 1 for an invalid config, 130 if stopped."""
-    parser = argparse.ArgumentParser(
-        prog="python -m training.stages", description="Compare a run's stages in equal CPU time."
-    )
-    parser.add_argument("--config", default="training/configs/stages.yaml")
-    parser.add_argument(
-        "--minutes", type=float, default=2.0, help="CPU minutes per stage (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--every-s",
-        type=float,
-        default=10.0,
-        help="CPU seconds between measurements (default: %(default)s)",
-    )
-    parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
-    parser.add_argument("--out", type=Path, default=Path("build"))
-    options, console = parser.parse_args(argv), Console(stderr=True)
+main = Program("python -m training.stages")
+
+
+@main.command()
+def run(
+    config: str = "training/configs/stages.yaml",
+    minutes: Annotated[float, Option(help="CPU minutes per stage")] = 2.0,
+    every_s: Annotated[float, Option(help="CPU seconds between measurements")] = 10.0,
+    seeds: Annotated[list[int] | None, Option(metavar="SEED...", show_default="0, 1, 2")] = None,
+    out: Path = Path("build"),
+) -> int:
+    """Compare a run's stages in equal CPU time. Exit with 0 if done, 1 for an invalid config, 130 if stopped."""
+    console = terminal.console(errors=True)
     curves: Curves = {}
     workers = ""
     try:
-        config = load(options.config)
-        check(config)
-        for seed in options.seeds:
-            seeded = parse(config.model_dump(mode="json") | {"seed": seed}, "--seeds")
+        parsed = load(config)
+        check(parsed)
+        for seed in seeds or (0, 1, 2):
+            seeded = parse(parsed.model_dump(mode="json") | {"seed": seed}, "--seeds")
             with tempfile.TemporaryDirectory() as folder:
-                comparison = Comparison(seeded, Path(folder) / "run", options.minutes, options.every_s)
+                comparison = Comparison(seeded, Path(folder) / "run", minutes, every_s)
                 curves[str(seed)], workers = comparison.run(), comparison.workers
             show(console, seed, curves[str(seed)])
     except SettingsError as exc:
-        console.print(f"[red]{exc.message}[/red]", highlight=False)
-        return 1
+        raise CommandError(exc.message) from exc
     except KeyboardInterrupt:
         return 130
-    options.out.mkdir(parents=True, exist_ok=True)
-    write_atomically(options.out / f"{config.name}.json", json.dumps(curves, indent=1) + "\n")
-    plot(curves, workers, options.out / f"{config.name}.png")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / f"{parsed.name}.json", json.dumps(curves, indent=1) + "\n")
+    plot(curves, workers, out / f"{parsed.name}.png")
     return 0
 
 

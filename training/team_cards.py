@@ -38,8 +38,8 @@ def write_team_cards(
         workers: the team's workers.
         words: random generator for the wording; None for the wording of `podium cards`.
     """
-    known = {name: measured[name] for name in workers if name in measured and can_write(measured[name])}
+    describable = {name: measured[name] for name in workers if name in measured and can_write(measured[name])}
     return {
         name: f"{name}: {vary_card(each, words) if words else write_card(each)}"
-        for name, each in known.items()
+        for name, each in describable.items()
     }

@@ -7,7 +7,6 @@ and workers. Each seed is a separate `podium train` on one thread; two run at a 
 # The types of matplotlib are partial.
 # pyright: reportUnknownMemberType=false
 
-import argparse
 import json
 import os
 import shutil
@@ -17,11 +16,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Annotated, Any
 
 from rich.console import Console
-from rich.progress import Progress, TaskID
+from rich.progress import TaskID
+from typer import Option
 
+from podium.command_line import terminal
+from podium.command_line.program import Program
 from training.config import Config, load
 from training.report import best_alone
 
@@ -36,18 +38,22 @@ BARS = ("before", "best_fixed_worker", "after", "composite_before", "composite_a
 MEANS = (*BARS, "before_sampled", "single_after", "right_access_after", "parsed_after")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Train the tiny conductor. Return 0 if every seed succeeded, 1 if one failed, 130 if stopped."""
-    parser = argparse.ArgumentParser(prog="python -m training.tiny", description="Train the tiny conductor.")
-    parser.add_argument("--config", default="training/configs/tiny.yaml")
-    parser.add_argument("--out", type=Path, default=Path("build"))
-    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
-    options = parser.parse_args(argv)
-    console, start = Console(), time.monotonic()
-    folder = options.out / "train-tiny"
+main = Program("python -m training.tiny")
+
+
+@main.command()
+def run(
+    config: str = "training/configs/tiny.yaml",
+    out: Path = Path("build"),
+    seeds: Annotated[list[int] | None, Option(metavar="SEED...", show_default="0, 1, 2")] = None,
+) -> int:
+    """Train the tiny conductor. Exit with 0 if every seed succeeded, 1 if one failed, 130 if stopped."""
+    seeds = seeds or [*SEEDS]
+    console, start = terminal.console(markup=True), time.monotonic()
+    folder = out / "train-tiny"
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        failed = _train_all(options.config, folder, options.seeds, console)
+        failed = _train_all(config, folder, seeds, console)
     except KeyboardInterrupt:
         console.print("Stopped; no results were written.")
         return 130
@@ -56,11 +62,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[red]Seed {failed[0]} failed; the end of {log}:[/red]")
         console.print(log.read_text("utf-8")[-2000:], markup=False)
         return 1
-    results = figures({seed: _report(folder, seed) for seed in options.seeds})
+    results = figures({seed: _report(folder, seed) for seed in seeds})
     results["minutes"] = round((time.monotonic() - start) / 60, 2)
     results["synthetic"] = "Questions and workers are small programs, not language models."
-    (options.out / "train-tiny.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    plot(folder, options.seeds, results, options.out / "train-tiny.png")
+    (out / "train-tiny.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    plot(folder, seeds, results, out / "train-tiny.png")
     _print(console, results)
     return 0
 
@@ -98,19 +104,19 @@ def _seed_figures(report: dict[str, Any]) -> dict[str, Any]:
 
 def _train_all(config: str, folder: Path, seeds: Sequence[int], console: Console) -> list[int]:
     """Train all seeds, and return those that failed."""
-    total = _expected_lines(load(config))
+    total = _count_expected_lines(load(config))
     waiting, running, failed = list(seeds), dict[int, subprocess.Popen[bytes]](), list[int]()
     try:
-        with Progress(console=console) as progress:
-            bars: dict[int, TaskID] = {}
+        with terminal.progress(console) as bars:
+            tasks: dict[int, TaskID] = {}
             while waiting or running:
                 while waiting and len(running) < CONCURRENCY:
                     seed = waiting.pop(0)
                     running[seed] = _start(config, folder, seed)
-                    bars[seed] = progress.add_task(f"seed {seed}", total=total)
+                    tasks[seed] = bars.add_task(f"seed {seed}", total=total)
                 time.sleep(POLL_S)
                 for seed, process in list(running.items()):
-                    progress.update(bars[seed], completed=_lines(folder / str(seed)))
+                    bars.update(tasks[seed], completed=_lines(folder / str(seed)))
                     if process.poll() is not None:
                         del running[seed]
                         failed += [seed] if process.returncode else []
@@ -131,7 +137,7 @@ def _start(config: str, folder: Path, seed: int) -> subprocess.Popen[bytes]:
         return subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=os.environ | single)
 
 
-def _expected_lines(config: Config) -> int:
+def _count_expected_lines(config: Config) -> int:
     warm = config.warm_start
     steps = int(warm.examples * warm.epochs // warm.batch // LOGGED_EVERY) if warm else 0
     return steps + config.grpo.steps

@@ -102,10 +102,10 @@ def _sizes(question: Question) -> tuple[float, float]:
 def _dollars(worker: str, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> float:
     """Return the mean cost of an answer in dollars."""
     costs = [each.answers[worker].usd for each in answered]
-    known = [usd for usd in costs if usd is not None]
-    if len(known) < len(costs) and config.usd_weight:
+    known_costs = [usd for usd in costs if usd is not None]
+    if len(known_costs) < len(costs) and config.usd_weight:
         raise SettingsError(
             f"worth.usd_weight needs the cost of {worker}, which is unknown. Set its price, or set "
             "usd_weight to 0."
         )
-    return sum(known) / len(known) if known else 0.0
+    return sum(known_costs) / len(known_costs) if known_costs else 0.0

@@ -5,11 +5,12 @@ docs/operations/live-changes.md says how to switch a running cluster to it.
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
+from typer import Argument, Option
+
+from podium.command_line.program import CommandError, Program
 from serving.lora.adapters import AdapterError, publish
 from serving.lora.compatibility import check, tensors_of_model
 
@@ -35,29 +36,29 @@ def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -
     return publish(folder, where, label)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `podium adapter` and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="podium adapter",
-        description="Give a LoRA adapter the name under which it is served.",
-        epilog="example: podium adapter publish build/training/mine/final --model models/smollm2-135m",
-    )
-    command = parser.add_subparsers(required=True, metavar="publish").add_parser(
-        "publish", help="copy an adapter to the folder of adapters, named after its content"
-    )
-    command.add_argument("folder", type=Path, help="adapter as written by PEFT's save_pretrained")
-    command.add_argument("--label", default="conductor", help="the name before the @ (%(default)s)")
-    command.add_argument("--to", type=Path, default=STORE, help="the folder of adapters (%(default)s)")
-    command.add_argument(
-        "--model", type=Path, help="folder of the base model, to check that the shapes match"
-    )
-    options = parser.parse_args(arguments)
+main = Program(
+    "podium adapter",
+    help="Give a LoRA adapter the name under which it is served.",
+    epilog="Example: podium adapter publish build/training/mine/final --model models/smollm2-135m",
+)
+
+
+@main.command(
+    "publish", epilog="Example: podium adapter publish build/training/mine/final --model models/smollm2-135m"
+)
+def publish_adapter(
+    folder: Annotated[Path, Argument(help="adapter as written by PEFT's save_pretrained")],
+    label: Annotated[str, Option(help="the name before the @")] = "conductor",
+    to: Annotated[Path, Option(help="the folder of adapters")] = STORE,
+    model: Annotated[
+        Path | None, Option(help="folder of the base model, to check that the shapes match")
+    ] = None,
+) -> int:
+    """Copy an adapter to the folder of adapters, named after its content."""
     try:
-        print(publish_checked(options.folder, options.to, options.label, options.model))
+        print(publish_checked(folder, to, label, model))
     except AdapterError as error:
-        print(error.message, file=sys.stderr)
-        return 1
+        raise CommandError(error.message) from error
     except OSError as error:
-        print(f"{options.to} cannot be written: {error.strerror}.", file=sys.stderr)
-        return 1
+        raise CommandError(f"{to} cannot be written: {error.strerror}.") from error
     return 0

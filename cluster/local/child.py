@@ -5,7 +5,6 @@ Only `server.py` starts `python -m cluster.local.child`.
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
@@ -13,9 +12,10 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import yaml
+from typer import Option
 
 from cluster.local.folder import record_shared_memory
 from cluster.local.processes import (
@@ -23,6 +23,7 @@ from cluster.local.processes import (
     ROOT,
 )
 from cluster.local.server import APP
+from podium.command_line.program import Program
 
 
 def watch_parent(parent_pid: int) -> None:
@@ -64,11 +65,15 @@ def check(host: str, target: list[str]) -> None:
         require_key(host, arguments["settings"], os.environ)
 
 
+main = Program("python -m cluster.local.child")
+
+
+@main.command()
 def run_child(
-    port: int,
-    metrics_port: int,
-    cpus: int,
     target: list[str],
+    port: Annotated[int, Option()],
+    metrics_port: Annotated[int, Option()],
+    cpus: Annotated[int, Option()],
     dashboard_port: int | None = None,
     host: str = HOST,
 ) -> int:
@@ -111,26 +116,6 @@ def run_child(
     # whether the server was ready.
     serve_run.main(args=["--app-dir", str(ROOT), *target], standalone_mode=False)
     return 0
-
-
-def main() -> int:
-    """Parse the command line that `Server` writes, and run the server."""
-    parser = argparse.ArgumentParser(description="Started by cluster.local.server.")
-    parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--host", default=HOST)
-    parser.add_argument("--metrics-port", type=int, required=True)
-    parser.add_argument("--cpus", type=int, required=True)
-    parser.add_argument("--dashboard-port", type=int, default=None)
-    parser.add_argument("target", nargs="+")
-    options = parser.parse_args()
-    return run_child(
-        options.port,
-        options.metrics_port,
-        options.cpus,
-        options.target,
-        options.dashboard_port,
-        options.host,
-    )
 
 
 if __name__ == "__main__":

@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import argparse
 import os
-from collections.abc import Sequence
+from typing import Annotated
+
+from typer import Argument, Option
 
 from cluster.local.environment import serve_environment
-from cluster.local.serve import add_overrides, stop_on_signals
-from cluster.local.server import SETTINGS
-from program.options import port
+from cluster.local.serve import ServerOptions, stop_on_signals
+from podium.command_line.program import Program
 
 QUESTION = "What is the capital of France, and what is it known for?"
+main = Program("podium demo")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `podium demo` and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="podium demo",
-        description="Start Podium, ask it one question, show how it was answered, and stop it.",
-        epilog="example: podium demo 'Why is the sky blue?' --ask-model podium-ultra",
-    )
-    parser.add_argument("question", nargs="?", default=QUESTION, help="question to ask (%(default)s)")
-    parser.add_argument(
-        "--settings", default=SETTINGS, metavar="FILE", help="settings file to serve (%(default)s)"
-    )
-    parser.add_argument(
-        "--port", type=port, default=8000, help="HTTP port; 0 chooses a free one (%(default)s)"
-    )
-    add_overrides(parser)
-    parser.add_argument("--ask-model", default="podium-mini", help="the `model` of the request (%(default)s)")
-    options = parser.parse_args(arguments)
+@main.command(epilog="Example: podium demo 'Why is the sky blue?' --ask-model podium-ultra")
+def demo(
+    options: ServerOptions,
+    question: Annotated[str, Argument(help="question to ask")] = QUESTION,
+    ask_model: Annotated[str, Option(help="the `model` of the request")] = "podium-mini",
+) -> int:
+    """Start Podium, ask it one question, show how it was answered, and stop it."""
     os.environ.update(
         {name: value for name, value in serve_environment().items() if name.lower() == "no_proxy"}
     )
@@ -38,7 +29,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from cluster.local.demo_run import run
 
     try:
-        return run(options)
+        return run(options, question, ask_model)
     except KeyboardInterrupt:
         print("\nStopped.")
         return 130

@@ -6,20 +6,19 @@ plan, an answer, a cost, both times and a trace id, and no process was left runn
 
 from __future__ import annotations
 
-import argparse
 import json
 import urllib.request
 from dataclasses import dataclass, field
 from typing import Any
 
 from openai import APIError, OpenAI, omit
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
-from cluster.local.environment import proxy_environment
 from cluster.local.processes import ServeError
+from cluster.local.serve import ServerOptions
 from cluster.local.server import Server
+from podium.command_line.terminal import console as open_console
+from podium.command_line.terminal import table
 
 SMALL_ANSWER_TOKENS = 160
 """Maximum tokens of an answer of the small local models.
@@ -29,7 +28,7 @@ A team with a provider's model as conductor has no limit, because its thoughts c
 WORKFLOW_HEADER = "x-podium-workflow-id"
 Json = dict[str, Any]
 
-console = Console(highlight=False)
+console = open_console(markup=True)
 
 
 @dataclass(slots=True)
@@ -125,11 +124,7 @@ def fetch_record(url: str, workflow_id: str) -> Json:
 
 def show_steps(steps: list[Json]) -> None:
     """Print a table of the steps, with worker, tokens, cost and time."""
-    table = Table(
-        "step", "worker", "reads", "status", title="Steps", title_justify="left", title_style="bold"
-    )
-    for title in ("tokens in", "out", "cost", "ms"):
-        table.add_column(title, justify="right")
+    rows = table("step", "worker", "reads", "status", right=("tokens in", "out", "cost", "ms"), title="Steps")
     for step in steps:
         usage: Json = step.get("usage") or {}
         started_s, ended_s = step.get("started_s"), step.get("ended_s")
@@ -137,8 +132,8 @@ def show_steps(steps: list[Json]) -> None:
         cost = dollars(step["cost_usd"]) if step["status"] == "done" or step["cost_usd"] else ""
         reads = ", ".join(str(read + 1) for read in step["access"])
         tokens = (str(usage.get("input_tokens", "")), str(usage.get("output_tokens", "")))
-        table.add_row(str(step["step"] + 1), step["worker"], reads, step["status"], *tokens, cost, ms)
-    console.print(table)
+        rows.add_row(str(step["step"] + 1), step["worker"], reads, step["status"], *tokens, cost, ms)
+    console.print(rows)
 
 
 def dollars(amount: float | None) -> str:
@@ -186,29 +181,26 @@ def show(server: Server, model: str, question: str, max_tokens: int | None) -> N
 # -------------------------------------------------------------------------------- the command
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: ServerOptions, question: str, ask_model: str) -> int:
     """Start Podium, ask the question, stop Podium, and return the exit code: 0 only if all of it worked.
 
     Args:
-        options: see `cluster.local.demo`.
+        options: what to serve.
+        question: the question to ask.
+        ask_model: the `model` of the request.
     """
-    try:
-        environment = proxy_environment(options.proxy)
-    except ServeError as error:
-        console.print(f"\nThe demo failed: {error}", markup=False)
-        return 1
     server = Server(
         settings=options.settings,
         port=options.port,
         model=options.model,
         conductor=options.conductor,
-        env=environment,
+        env=options.environment(),
         progress=True,
     )
     try:
         with server:
             max_tokens = None if options.conductor else SMALL_ANSWER_TOKENS
-            show(server, options.ask_model, options.question, max_tokens)
+            show(server, ask_model, question, max_tokens)
             console.print("Stopping ...")
     except (ServeError, DemoError, APIError, OSError) as error:
         console.print(f"\nThe demo failed: {error}", markup=False)

@@ -8,11 +8,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from cluster.local.processes import HOST, ROOT, ServeError
 from serving.edge import HOOK, IN_PROXY
 
-PROXIES = ("haproxy", "serve")
+Proxy = Literal["haproxy", "serve"]
 """Proxies that can be in front of the routers. Decision 0079 says why HAProxy is the default."""
 GUARD = ROOT / "cluster" / "haproxy_guarded.sh"
 """Program that Ray starts as its HAProxy."""
@@ -51,11 +52,11 @@ def serve_environment() -> dict[str, str]:
     }
 
 
-def proxy_environment(proxy: str | None) -> dict[str, str]:
+def proxy_environment(proxy: Proxy | None) -> dict[str, str]:
     """Return the environment that puts `proxy` in front of the routers.
 
     Args:
-        proxy: one of `PROXIES`, or None for HAProxy if it runs here, else Serve's own proxy and a note on standard error.
+        proxy: the proxy, or None for HAProxy if it runs here, else Serve's own proxy and a note on standard error.
 
     Raises:
         ServeError: `proxy` is "haproxy", and HAProxy does not run here.

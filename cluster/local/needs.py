@@ -7,13 +7,16 @@ Set-up runs this inside `.venv` once the base packages are installed, and instal
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
+from typer import Option
+
+from podium.command_line.program import CommandError, Program
 from serving import resolve_path
 from serving.settings.overrides import check_conductor_key, settings_to_serve
 from serving.settings.settings import Settings, SettingsError
@@ -44,23 +47,27 @@ def needs_of(settings: Settings) -> Needs:
     return Needs(bool(engines), tuple(sorted(local)))
 
 
-def main() -> int:
-    """Print the needs and return the exit code. Errors go to standard error."""
-    parser = argparse.ArgumentParser(
-        prog="python -m cluster.local.needs", description="Print what settings need on this machine."
-    )
-    parser.add_argument("settings", type=Path)
-    parser.add_argument("--model", default=None, help="model to serve instead of every local one")
-    parser.add_argument("--conductor", default=None, help="the worker that writes the plans")
-    options = parser.parse_args()
+main = Program("python -m cluster.local.needs")
+
+
+@main.command()
+def print_needs(
+    settings: Path,
+    model: Annotated[str | None, Option(help="model to serve instead of every local one")] = None,
+    conductor: Annotated[str | None, Option(help="the worker that writes the plans")] = None,
+) -> int:
+    """Print what settings need on this machine.
+
+    Raises:
+        CommandError: the settings cannot be used.
+    """
     try:
-        settings = settings_to_serve(resolve_path(options.settings), options.model, options.conductor)
-        if options.conductor:  # fail now, not after minutes of set-up
-            check_conductor_key(settings, os.environ)
-        needs = needs_of(settings)
+        served = settings_to_serve(resolve_path(settings), model, conductor)
+        if conductor:  # fail now, not after minutes of set-up
+            check_conductor_key(served, os.environ)
+        needs = needs_of(served)
     except SettingsError as error:
-        print(error.message, file=sys.stderr)
-        return 1
+        raise CommandError(error.message) from error
     print(json.dumps(asdict(needs)))
     return 0
 

@@ -6,7 +6,6 @@ Ray's servers answer and that changes nothing. Knows no settings and no keys.
 
 from __future__ import annotations
 
-import argparse
 import http.client
 import os
 from collections.abc import Iterable, Sequence
@@ -16,11 +15,13 @@ from dataclasses import dataclass
 from importlib import import_module
 from ipaddress import IPv6Address, ip_address
 from socket import AF_INET
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import psutil
+from typer import Option
 
 from cluster.local.processes import ROOT, command_of, processes_of
+from podium.command_line.program import Program
 
 WITHIN_S = 5.0
 METRICS, NOTHING, UNKNOWN = "nothing: metrics", "nothing", "unknown"
@@ -151,26 +152,28 @@ def table(ports: Sequence[Port]) -> str:
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `podium exposure` and return the exit code.
+main = Program("podium exposure")
 
-    It is 1 if a port that other machines can reach requires nothing, except for ports of metrics.
+
+@main.command(
+    epilog="It connects to each port without a credential. docs/operations/network.md says what must be open on a "
+    "cluster.\n\nExample: podium exposure --all"
+)
+def list_open_ports(
+    all: Annotated[
+        bool,
+        Option(
+            "--all",
+            help="look at every process that this account can inspect, as on a cluster's node",
+            show_default="servers of this checkout",
+        ),
+    ] = False,
+) -> int:
+    """List every port that Podium's servers on this machine listen on, and what each requires of a client. Exits with
+    1 if a port that other machines can reach requires nothing, except for ports of metrics.
     """
-    parser = argparse.ArgumentParser(
-        prog="podium exposure",
-        description="List every port that Podium's servers on this machine listen on, and what each requires of a client.",
-        epilog="It connects to each port without a credential. docs/operations/network.md says what must be open on a cluster. Example: podium exposure --all",
-    )
-    parser.add_argument(
-        "--all",
-        action="store_true",
-        help="look at every process that this account can inspect, as on a cluster's node (default: servers of this checkout)",
-    )
-    options = parser.parse_args(arguments)
     own = psutil.Process(os.getpid())
-    processes = (
-        [each for each in psutil.process_iter() if each != own] if options.all else processes_of(f"{ROOT}:")
-    )
+    processes = [each for each in psutil.process_iter() if each != own] if all else processes_of(f"{ROOT}:")
     ports = list_ports(processes)
     if not ports:
         print("Nothing listens. Without --all, only servers of this checkout are checked.")

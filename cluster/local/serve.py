@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Annotated, Any
 
 import psutil
+from typer import Option
 
-from cluster.local.environment import PROXIES, proxy_environment
+from cluster.local.environment import Proxy, proxy_environment
 from cluster.local.folder import folders, record_shared_memory, sweep_folders
 from cluster.local.processes import (
     HOST,
@@ -27,7 +27,8 @@ from cluster.local.processes import (
     processes_of,
 )
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
-from program.options import address, port
+from podium.command_line.options import parse_address, parse_port
+from podium.command_line.program import CommandError, Program, UsageError
 
 READY = """
 Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
@@ -163,91 +164,93 @@ def stop_on_signals() -> None:
     signal.signal(signal.SIGTERM, interrupt)
 
 
-class Once(argparse.Action):
-    """Option that may be used only once."""
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """The settings to serve on this machine, and what replaces parts of them."""
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,
-        namespace: argparse.Namespace,
-        values: str | Sequence[Any] | None,
-        option_string: str | None = None,
-    ) -> None:
-        if getattr(namespace, self.dest, None) is not None:
-            parser.error(f"{option_string} may be used only once.")
-        setattr(namespace, self.dest, values)
+    settings: Annotated[str, Option(metavar="FILE", help="settings file to serve")] = SETTINGS
+    port: Annotated[int, Option(parser=parse_port, help="HTTP port; 0 chooses a free one")] = 8000
+    model: Annotated[
+        str | None, Option(help="model of a hub, or a folder, instead of the file's local models")
+    ] = None
+    conductors: Annotated[
+        list[str] | None,
+        Option(
+            "--conductor",
+            metavar="WORKER",
+            help="the worker that writes the plans, instead of the file's conductor",
+        ),
+    ] = None
+    proxy: Annotated[
+        Proxy | None,
+        Option(
+            help="proxy in front of the routers: HAProxy, as in production, or Ray Serve's own",
+            show_default="haproxy if it runs here",
+        ),
+    ] = None
+    fast: Annotated[bool, Option("--fast", hidden=True)] = False
+
+    @property
+    def conductor(self) -> str | None:
+        """The worker that writes the plans, or None for the file's.
+
+        Raises:
+            UsageError: there are several.
+        """
+        if self.conductors and len(self.conductors) > 1:
+            raise UsageError("--conductor may be used only once.")
+        return self.conductors[0] if self.conductors else None
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables that choose the proxy.
+
+        Raises:
+            CommandError: HAProxy does not run here.
+        """
+        try:
+            return proxy_environment("haproxy" if self.fast else self.proxy)
+        except ServeError as error:
+            raise CommandError(str(error)) from error
 
 
-def add_overrides(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the model, the conductor and the proxy."""
-    parser.add_argument("--model", help="model of a hub, or a folder, instead of the file's local models")
-    parser.add_argument(
-        "--conductor",
-        action=Once,
-        metavar="WORKER",
-        help="the worker that writes the plans, instead of the file's conductor",
-    )
-    parser.add_argument(
-        "--proxy",
-        choices=PROXIES,
-        help="proxy in front of the routers: HAProxy, as in production, or Ray Serve's own (default: haproxy if it runs here)",
-    )
-    parser.add_argument("--fast", dest="proxy", action="store_const", const="haproxy", help=argparse.SUPPRESS)
+main, stop = Program("podium serve"), Program("podium stop")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run `podium serve` and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="podium serve",
-        description="Serve Podium on this machine until Ctrl-C, on loopback unless --host says otherwise.",
-        epilog="example: podium serve --settings cluster/api.yaml --port 8080",
-    )
-    parser.add_argument(
-        "--settings", default=SETTINGS, metavar="FILE", help="settings file to serve (%(default)s)"
-    )
-    parser.add_argument(
-        "--host",
-        type=address,
-        default=HOST,
-        help="IP address to listen on; 0.0.0.0 serves other machines too, once a key exists (%(default)s)",
-    )
-    parser.add_argument(
-        "--port", type=port, default=8000, help="HTTP port; 0 chooses a free one (%(default)s)"
-    )
-    parser.add_argument(
-        "--metrics-port", type=port, default=0, help="port of the Prometheus metrics (default: a free one)"
-    )
-    add_overrides(parser)
-    parser.add_argument("--cpus", type=int, default=2, help="logical CPUs that Ray may assign (%(default)s)")
-    options = parser.parse_args(arguments)
+@main.command(epilog="Example: podium serve --settings cluster/api.yaml --port 8080")
+def serve(
+    options: ServerOptions,
+    host: Annotated[
+        str,
+        Option(
+            parser=parse_address,
+            help="IP address to listen on; 0.0.0.0 serves other machines too, once a key exists",
+        ),
+    ] = HOST,
+    metrics_port: Annotated[
+        int, Option(parser=parse_port, help="port of the Prometheus metrics", show_default="a free one")
+    ] = 0,
+    cpus: Annotated[int, Option(help="logical CPUs that Ray may assign")] = 2,
+) -> int:
+    """Serve Podium on this machine until Ctrl-C, on loopback unless --host says otherwise."""
+    conductor = options.conductor
     stop_on_signals()
-    try:
-        environment = proxy_environment(options.proxy)
-    except ServeError as error:
-        print(error, file=sys.stderr)
-        return 1
     server = Server(
         settings=options.settings,
-        host=options.host,
+        host=host,
         port=options.port,
-        metrics_port=options.metrics_port,
+        metrics_port=metrics_port,
         model=options.model,
-        conductor=options.conductor,
-        cpus=options.cpus,
-        env=environment,
+        conductor=conductor,
+        cpus=cpus,
+        env=options.environment(),
         own_store=False,
         progress=True,
     )
     return serve_until_interrupted(server)
 
 
-def stop(arguments: Sequence[str] | None = None) -> int:
-    """Run `podium stop` and return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="podium stop",
-        description="End every server of this checkout, and what crashed ones left running.",
-        epilog="example: podium stop",
-    )
-    parser.parse_args(arguments)
+@stop.command(epilog="Example: podium stop")
+def stop_servers() -> int:
+    """End every server of this checkout, and what crashed ones left running."""
     stop_on_signals()
     return stop_everything()

@@ -43,16 +43,16 @@ class Failure(Value, frozen=True):
         A custom worker may raise its own class with any attributes. Values that are neither text nor a number
         are converted to text.
         """
-        known = _nearest_class(type(error))
+        error_class = _nearest_class(type(error))
         facts: dict[str, Fact] = {}
         for name in _fields(error):
             value = getattr(error, name, None)
-            if value is not None and (name in vars(error) or value != getattr(known, name, None)):
+            if value is not None and (name in vars(error) or value != getattr(error_class, name, None)):
                 facts[name] = _fact(value)
         attempts = getattr(error, "attempts", ())
         usage = getattr(error, "usage", None)
         return cls(
-            known.__name__,
+            error_class.__name__,
             str(error.args[0]) if error.args else type(error).__name__,
             "" if error.detail is None else str(error.detail),  # pyright: ignore[reportUnnecessaryComparison]
             facts,

@@ -75,7 +75,7 @@ class WireOptions(Value, frozen=True):
     """Hint: vectors are wanted as lists of numbers, so a wire need not request base64."""
 
     @property
-    def asked(self) -> tuple[str, ...]:
+    def set_options(self) -> tuple[str, ...]:
         """Names of the options that are set, without hints."""
         names = (name for name in self.__struct_fields__ if name not in HINTS)
         return tuple(name for name in names if getattr(self, name) is not None)

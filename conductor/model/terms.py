@@ -110,14 +110,14 @@ class Places:
     that chooses among them.
     """
 
-    taken: set[str] = field(default_factory=set[str])
+    used_names: set[str] = field(default_factory=set[str])
     has_other: Callable[[], bool] = _maybe
     """Return whether there is a place that the call has not used. Assumed true for an address that is not
     chosen from a list, because many servers may be behind it."""
 
     def take(self, place: str, has_other: Callable[[], bool]) -> None:
         """Record that the call goes to `place`."""
-        self.taken.add(place)
+        self.used_names.add(place)
         self.has_other = has_other
 
     def expect_choice(self) -> None:
@@ -163,7 +163,7 @@ class AttemptHold(Protocol):
         """Mark the attempt as queued: it costs nothing if its client leaves now."""
         ...
 
-    def sent(self, callee: Callee) -> None:
+    def record_callee(self, callee: Callee) -> None:
         """Record where the attempt is sent. Its bill uses that price if the server does not report usage."""
         ...
 

@@ -137,15 +137,15 @@ class Price(Rates):
     def of(self, usage: Usage) -> Decimal:
         """Return the cost of `usage` in US dollars. It is never negative, nor below the cost of any part."""
         rates = self.rates_for(usage.input_tokens)
-        written_1h = usage.cache_write_1h_tokens
-        written = max(0, usage.cache_write_tokens - written_1h)
-        fresh = max(0, usage.input_tokens - usage.cached_input_tokens - written - written_1h)
+        write_1h_tokens = usage.cache_write_1h_tokens
+        write_tokens = max(0, usage.cache_write_tokens - write_1h_tokens)
+        fresh = max(0, usage.input_tokens - usage.cached_input_tokens - write_tokens - write_1h_tokens)
         visible = max(0, usage.output_tokens - usage.reasoning_tokens)
         return (
             fresh * rates.input_usd_per_mtok
             + usage.cached_input_tokens * rates.cached
-            + written * rates.write
-            + written_1h * rates.write_1h
+            + write_tokens * rates.write
+            + write_1h_tokens * rates.write_1h
             + visible * rates.output_usd_per_mtok
             + usage.reasoning_tokens * rates.reasoning
         ) / MILLION
@@ -223,8 +223,8 @@ def dearer(one: Decimal | None, other: Decimal | None) -> Decimal | None:
 
 def total(costs: Sequence[Decimal | None]) -> Decimal | None:
     """Return the sum, or None if any of the costs is unknown."""
-    known = [cost for cost in costs if cost is not None]
-    return sum(known, Decimal(0)) if len(known) == len(costs) else None
+    known_costs = [cost for cost in costs if cost is not None]
+    return sum(known_costs, Decimal(0)) if len(known_costs) == len(costs) else None
 
 
 ESTIMATE_BYTES_PER_TOKEN = 2
@@ -251,7 +251,7 @@ class Meter(Protocol):
         ...
 
     @property
-    def told(self) -> Usage | None:
+    def reported_usage(self) -> Usage | None:
         """Newest usage that the server reported, possibly of the prompt alone. None if it reported none."""
         ...
 
@@ -266,20 +266,22 @@ class Meter(Protocol):
         ...
 
 
-def estimate(bound: Usage, n_bytes: int, told: Usage | None = None, sent_bytes: int | None = None) -> Usage:
+def estimate(
+    bound: Usage, n_bytes: int, reported_usage: Usage | None = None, sent_bytes: int | None = None
+) -> Usage:
     """Return the estimated usage of a call whose stream broke. It is never more than `bound`.
 
     Args:
         bound: most that the call can use, with one prompt token per byte.
         n_bytes: size of the answer so far, including reasoning and tool arguments.
-        told: newest usage that the server reported, for example of the prompt and its cached part.
+        reported_usage: newest usage that the server reported, for example of the prompt and its cached part.
         sent_bytes: size of the prompt. None: not known, so `bound` is used.
     """
-    written = min(bound.output_tokens, n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS)
-    if told is None or not told.input_tokens:
-        sent = bound.input_tokens if sent_bytes is None else min(sent_bytes, bound.input_tokens)
-        return Usage(-(-sent // ESTIMATE_BYTES_PER_TOKEN), written)
-    return replace(told, output_tokens=max(written, told.output_tokens))
+    output_tokens = min(bound.output_tokens, n_bytes // ESTIMATE_BYTES_PER_TOKEN + ESTIMATE_SLACK_TOKENS)
+    if reported_usage is None or not reported_usage.input_tokens:
+        prompt_bytes = bound.input_tokens if sent_bytes is None else min(sent_bytes, bound.input_tokens)
+        return Usage(-(-prompt_bytes // ESTIMATE_BYTES_PER_TOKEN), output_tokens)
+    return replace(reported_usage, output_tokens=max(output_tokens, reported_usage.output_tokens))
 
 
 def estimate_answer(
@@ -303,7 +305,7 @@ def estimate_answer(
         thought_bytes = unseen_bytes(unseen_s)
         note += f" The model may have reasoned unseen for {unseen_s:.1f} s, counted at {THOUGHT_TOKENS_PER_S} tokens per second."
     n_bytes = max(n_bytes + thought_bytes, meter.streamed_bytes)
-    return estimate(bound, n_bytes, meter.told, meter.sent_bytes), note
+    return estimate(bound, n_bytes, meter.reported_usage, meter.sent_bytes), note
 
 
 def unseen_bytes(time_s: float) -> int:

@@ -51,7 +51,7 @@ class MarkedValue(JsonValue, frozen=True):
         kind = self.__class__
         if other.__class__ is not kind:
             return NotImplemented
-        read = _compared_reader(kind)
+        read = _comparison_reader(kind)
         return bool(read(self) == read(other))
 
     __hash__ = JsonValue.__hash__  # a class with `__eq__` alone has none
@@ -74,12 +74,12 @@ def has_equals(field: FieldInfo) -> bool:
 @cache
 def _object_defaults(kind: type[Value]) -> tuple[tuple[tuple[str, Any], ...], Reader]:
     """Return the name and default of each field for which `has_equals` is true, and a reader of their values."""
-    known = tuple((field.name, field.default) for field in fields(kind) if has_equals(field))
-    return known, _reader([name for name, _ in known])
+    defaults = tuple((field.name, field.default) for field in fields(kind) if has_equals(field))
+    return defaults, _reader([name for name, _ in defaults])
 
 
 @cache
-def _compared_reader(kind: type[MarkedValue]) -> Reader:
+def _comparison_reader(kind: type[MarkedValue]) -> Reader:
     """Return a reader of the fields that comparisons use."""
     return _reader([name for name in kind.__struct_fields__ if name not in kind.not_compared])
 

@@ -57,7 +57,7 @@ def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
     return [_map(message, show) for message in messages]
 
 
-def left_out(conversation: Sequence[Message], member: PoolMember) -> tuple[str, ...]:
+def omission_notes(conversation: Sequence[Message], member: PoolMember) -> tuple[str, ...]:
     """Return notes for the record on the attachments that `member` was not shown."""
     has_image = any(message.has_image for message in conversation)
     has_pdf = any(message.has_pdf for message in conversation)
@@ -84,11 +84,11 @@ def with_names(messages: Iterable[Message]) -> list[Message]:
 
 def describe_attachments(conversation: Iterable[Message], pool: Sequence[PoolMember]) -> str:
     """Return the description of all attachments for the conductor, or "" if there are none."""
-    shown = [part for message in conversation for part in message.all_parts if isinstance(part, Image | File)]
-    if not shown:
+    parts = [part for message in conversation for part in message.all_parts if isinstance(part, Image | File)]
+    if not parts:
         return ""
-    lines = [f"- {_describe(part)}: {_readers(part, pool)}" for part in shown[:MOST_NAMED]]
-    more = len(shown) - MOST_NAMED
+    lines = [f"- {_describe(part)}: {_readers(part, pool)}" for part in parts[:MOST_NAMED]]
+    more = len(parts) - MOST_NAMED
     return "\n".join(["Attached:", *lines, *([f"- and {more} more"] if more > 0 else [])])
 
 

@@ -45,9 +45,9 @@ class StepsParser:
             self._object.append(char)
             self._nesting.feed(char)
             if self._nesting.depth == 0:
-                written = "".join(self._object)
+                text = "".join(self._object)
                 self._reset()
-                steps += self._read(written)
+                steps += self._read(text)
         return steps
 
     def finish(self, *, cut_off: bool = False) -> Plan | None:
@@ -78,10 +78,10 @@ class StepsParser:
     def _reset(self) -> None:
         self._object, self._nesting = [], Nesting('"')
 
-    def _read(self, written: str) -> list[Step]:
+    def _read(self, text: str) -> list[Step]:
         index = len(self._draft.steps)
         try:
-            fields = cast(dict[str, Any], json.loads(written))
+            fields = cast(dict[str, Any], json.loads(text))
         except (ValueError, RecursionError) as exc:
             raise InvalidPlan(
                 f"Step {index} is not JSON: {exc}.", reason=Reason.MALFORMED, step=index

@@ -103,12 +103,12 @@ def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int |
 
     `cheapest` is the number of the cheapest worker, or None if prices are not known.
     """
-    shown = [
-        _shown(layout, example)
+    examples = [
+        _render_example(layout, example)
         for example in _examples(n_workers, cheapest)
         if len(example.steps) <= max_steps
     ]
-    return f"{_STARTS[layout]} {_EXAMPLES}\n\n" + "\n".join(shown)
+    return f"{_STARTS[layout]} {_EXAMPLES}\n\n" + "\n".join(examples)
 
 
 def how_to_accept(layout: Layout) -> str:
@@ -168,7 +168,7 @@ def _examples(n_workers: int, cheapest: int | None) -> list[_Example]:
     ]
 
 
-def _shown(layout: Layout, example: _Example) -> str:
+def _render_example(layout: Layout, example: _Example) -> str:
     """Return the request and its plan. If plans have no thought, the reason is put next to the request."""
     has_thought = layout in ("thinking object", "lists")
     reason = "" if has_thought else f" ({example.reason})"

@@ -140,10 +140,10 @@ class EchoFilter:
             self._pending, self._is_inside, self._is_quoted, self._mark_chars = "", True, False, 0
             self.removed += 1
             return ""
-        shown = ""
+        text = ""
         while self._pending and not any(opening.startswith(self._pending) for opening in self._openings):
-            shown, self._pending = shown + self._pending[0], self._pending[1:]
-        return shown
+            text, self._pending = text + self._pending[0], self._pending[1:]
+        return text
 
     def _skip(self, char: str) -> None:
         """Skip the rest of a mark, up to its closing bracket or the end of the line."""

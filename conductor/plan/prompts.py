@@ -134,30 +134,32 @@ class Prompts:
             describe_attachments(conversation, pool),
             _question(conversation),
         )
-        shown = [part for part in sections if part]
-        return [Message.of("system", system), Message.of("user", "\n\n".join(shown))]
+        parts = [part for part in sections if part]
+        return [Message.of("system", system), Message.of("user", "\n\n".join(parts))]
 
-    def repair(self, prompt: Sequence[Message], written: str, fault: str) -> list[Message]:
+    def repair(self, prompt: Sequence[Message], plan_text: str, fault: str) -> list[Message]:
         """Return the prompt for a new plan after one that cannot run because of `fault`."""
         key = mark_key(*(message.text for message in prompt), fault)
         complaint = (
             f"This plan cannot run:\n\n{enclose('reason', key, fault)}\n\n"
             "Write the whole plan again, in the same format."
         )
-        return [*prompt, Message.of("assistant", written or "(nothing)"), Message.of("user", complaint)]
+        return [*prompt, Message.of("assistant", plan_text or "(nothing)"), Message.of("user", complaint)]
 
-    def revise(self, prompt: Sequence[Message], written: str, outcome: str, layout: Layout) -> list[Message]:
+    def revise(
+        self, prompt: Sequence[Message], plan_text: str, outcome: str, layout: Layout
+    ) -> list[Message]:
         """Return the prompt for the next round, as in the paper's recursion (section 3.2).
 
         The conductor reads its plan and the outcome, and accepts the answer or plans again.
         """
-        key = mark_key(*(message.text for message in prompt), written, outcome)
+        key = mark_key(*(message.text for message in prompt), plan_text, outcome)
         verdict = (
             f"The team answered:\n\n{enclose('outcome', key, outcome)}\n\n"
             f"If this answers the user's question well, {how_to_accept(layout)}. "
             "If not, write a new plan that fixes it; its last step must give the complete answer."
         )
-        return [*prompt, Message.of("assistant", written or "(nothing)"), Message.of("user", verdict)]
+        return [*prompt, Message.of("assistant", plan_text or "(nothing)"), Message.of("user", verdict)]
 
     def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
         # Conductors that were trained with a prompt of their own know cards, not models.
@@ -243,11 +245,11 @@ def read_assignment(text: str, key: str) -> tuple[list[str], str]:
 
 
 def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], key: str) -> str:
-    shown = (
+    output_blocks = (
         enclose(OUTPUT, key, outputs[read], step=str(read), subtask=plan[read].subtask or ANSWER)
         for read in step.access
     )
-    return "\n\n".join([*shown, step.subtask or ANSWER])
+    return "\n\n".join([*output_blocks, step.subtask or ANSWER])
 
 
 def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
@@ -287,8 +289,8 @@ def _facts(member: PoolMember, model: str, *, has_tools: bool) -> str:
         "sees images" if member.sees_images else "",
         "cannot call tools" if has_tools and member.calls_tools is False else "",
     ]
-    known = "; ".join(fact for fact in facts if fact)
-    return f"\n   ({known})" if known else ""
+    text = "; ".join(fact for fact in facts if fact)
+    return f"\n   ({text})" if text else ""
 
 
 def _cheapest(pool: Sequence[PoolMember]) -> int | None:

@@ -48,8 +48,8 @@ def input_bound(call: Call) -> int:
     """Return an upper bound of the prompt's tokens without a tokenizer: a token is at least one UTF-8 byte."""
     messages = sum(_message_bound(message) for message in call.messages)
     tools = sum(_tool_bound(tool) for tool in call.tools.offered)
-    begun = TOKENS_PER_CONTINUATION + _size(call.prefix) if call.prefix else 0
-    return TOKENS_PER_MESSAGE + messages + tools + begun + _format_bound(call.answer_format)
+    prefix_bound = TOKENS_PER_CONTINUATION + _size(call.prefix) if call.prefix else 0
+    return TOKENS_PER_MESSAGE + messages + tools + prefix_bound + _format_bound(call.answer_format)
 
 
 def sent_bytes(call: Call) -> int:
@@ -196,7 +196,7 @@ class CallTask:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Reply] = loop.create_future()
         """The reply, or the error that prevented it."""
-        self._left: asyncio.Future[None] = loop.create_future()
+        self._reader_exit: asyncio.Future[None] = loop.create_future()
         self._pieces = asyncio.Queue[Delta | Exception | None](room)
         self._has_all = False
         self._delivered_error: Exception | None = None
@@ -258,8 +258,8 @@ class CallTask:
                 reply = self.opened.result()
                 reply.count(piece)
                 reply.finish = reply.finish or piece.finish
-        if self._has_all and not self._left.done() and (error is None or isinstance(error, Exception)):
-            self._left.set_exception(error) if error else self._left.set_result(None)
+        if self._has_all and not self._reader_exit.done() and (error is None or isinstance(error, Exception)):
+            self._reader_exit.set_exception(error) if error else self._reader_exit.set_result(None)
         else:
             self._task.cancel()
         await wait_until_done([self._task])
@@ -279,17 +279,17 @@ class CallTask:
                     await self._pieces.put(delta)
                 self._has_all = True
                 await self._pieces.put(None)
-                await self._left
+                await self._reader_exit
         except asyncio.CancelledError:
             self.opened.cancel()  # the worker cancelled its own call
-            if self.reply is not None and not (self._left.done() or self._task.cancelling()):
+            if self.reply is not None and not (self._reader_exit.done() or self._task.cancelling()):
                 message = f"{self.reply.worker} cancelled its own call."
                 await self._pieces.put(WorkerUnavailable(message, worker=self.reply.worker))
             raise
         except Exception as exc:
             if not self.opened.done():
                 self.opened.set_exception(exc)
-            elif not self._left.done():
+            elif not self._reader_exit.done():
                 await self._pieces.put(exc)
             raise
 

@@ -30,7 +30,7 @@ class _HeldCall:
 
     hold: Hold | None = None
     """Hold of the current attempt, or None if no attempt is running."""
-    left: AsyncExitStack = field(default_factory=AsyncExitStack)
+    exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
     """Releases the hold."""
     failed: list[Attempt] = field(default_factory=list[Attempt])
     """Attempts that are settled."""
@@ -59,7 +59,7 @@ class CallHolds:
         observer: Observer | None = None,
     ) -> None:
         self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
-        self._left = AsyncExitStack()
+        self._exit_stack = AsyncExitStack()
         self._first = self._begin()
         """The call that answers, as far as is known."""
         self._second: _HeldCall | None = None
@@ -94,7 +94,7 @@ class CallHolds:
                 await self._settle(
                     branch.hold, price.most(self._bound_of(branch)), None, is_bound=price != FREE
                 )
-        await self._left.aclose()
+        await self._exit_stack.aclose()
 
     @property
     def max_output_tokens(self) -> int:
@@ -134,36 +134,36 @@ class CallHolds:
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
         """See `Holds.drop`."""
         assert self._second is not None, "two calls are running"
-        lost, other = (self._second, self._first) if hedge else (self._first, self._second)
+        loser, other = (self._second, self._first) if hedge else (self._first, self._second)
         self._first, self._second = other, None
-        lost.is_dropped = True
+        loser.is_dropped = True
         last: Attempt | None = None
-        before: Iterable[Attempt] = lost.failed
+        before: Iterable[Attempt] = loser.failed
         if isinstance(error, WorkerError):
-            failure = self._bill_failure(error, lost)
-            before, last = error.attempts, self._attempt(error, failure, lost, took_s)
+            failure = self._bill_failure(error, loser)
+            before, last = error.attempts, self._attempt(error, failure, loser, took_s)
         elif error is None:
-            last = self._lost_race(lost, took_s)
+            last = self._attempt_of_loser(loser, took_s)
         if last is not None:
             last = replace(last, hedge=hedge)
             self._note(last)
-        self._dropped = lost, last
+        self._dropped = loser, last
         return (*before, last) if last else tuple(before)
 
     async def settle_dropped(self) -> None:
         """See `Holds.settle_dropped`."""
         if self._dropped is not None:
-            (lost, last), self._dropped = self._dropped, None
-            if lost.hold is not None and last is not None:
+            (loser, last), self._dropped = self._dropped, None
+            if loser.hold is not None and last is not None:
                 cost_usd = last.cost_usd if last.cost_usd is not None else self._zero_cost()
-                is_unknown = last.cost_is_bound or (last.outcome == "lost_race" and not lost.waits)
+                is_unknown = last.cost_is_bound or (last.outcome == "lost_race" and not loser.waits)
                 usage = None if is_unknown else last.usage or Usage()
-                await self._ledger.settle(lost.hold, cost_usd, usage, is_bound=last.cost_is_bound)
-            await lost.left.aclose()
+                await self._ledger.settle(loser.hold, cost_usd, usage, is_bound=last.cost_is_bound)
+            await loser.exit_stack.aclose()
 
     def _begin(self) -> _HeldCall:
         branch = _HeldCall()
-        self._left.push_async_exit(branch.left)
+        self._exit_stack.push_async_exit(branch.exit_stack)
         return branch
 
     async def renew(self, branch: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
@@ -177,7 +177,7 @@ class CallHolds:
             paying = asyncio.create_task(self._pay(hold, [failure], failure))
             await wait_until_done([paying])  # it is recorded, so settle it even if the other call wins
             paying.result()
-            await branch.left.aclose()
+            await branch.exit_stack.aclose()
             if wait_s:
                 await asyncio.sleep(wait_s)
             await self._reserve(branch)
@@ -189,7 +189,7 @@ class CallHolds:
     async def _release(self, branch: _HeldCall) -> None:
         hold, branch.hold = branch.hold, None
         await self._settle(hold, Decimal(0), Usage(), is_bound=False)
-        await branch.left.aclose()
+        await branch.exit_stack.aclose()
 
     def _note(self, attempt: Attempt) -> None:
         self.failed.append(attempt)
@@ -199,15 +199,15 @@ class CallHolds:
     def _zero_cost(self) -> Decimal | None:
         return None if self._member.worst_price is None else Decimal(0)
 
-    def _lost_race(self, lost: _HeldCall, took_s: float) -> Attempt:
+    def _attempt_of_loser(self, loser: _HeldCall, took_s: float) -> Attempt:
         """Return the attempt of a call that lost the race.
 
         Its usage is unknown, so it is billed at its bound. It costs nothing if no attempt was running or it
         was still queued.
         """
-        price, callee = self._price_of(lost), lost.callee or Callee(self._member.name)
-        is_billed = price is not None and price != FREE and lost.hold is not None and not lost.waits
-        what = "The call was still queued" if lost.waits else "The call had not answered"
+        price, callee = self._price_of(loser), loser.callee or Callee(self._member.name)
+        is_billed = price is not None and price != FREE and loser.hold is not None and not loser.waits
+        what = "The call was still queued" if loser.waits else "The call had not answered"
         message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
         return Attempt(
             callee.worker,
@@ -215,13 +215,13 @@ class CallHolds:
             message,
             outcome="lost_race",
             took_s=took_s,
-            cost_usd=price.most(self._bound_of(lost)) if price is not None and is_billed else None,
+            cost_usd=price.most(self._bound_of(loser)) if price is not None and is_billed else None,
             cost_is_bound=is_billed,
             deployment=callee.deployment,
         )
 
-    def sent(self, branch: _HeldCall, callee: Callee) -> None:
-        """See `AttemptHold.sent`."""
+    def record_callee(self, branch: _HeldCall, callee: Callee) -> None:
+        """See `AttemptHold.record_callee`."""
         branch.callee = callee
         if branch.hold is not None:
             branch.hold.ask(callee)
@@ -290,7 +290,7 @@ class CallHolds:
     async def _reserve(self, branch: _HeldCall) -> None:
         price, bound = self._member.worst_price, self._bound
         reservation = self._ledger.hold(price, bound.input_tokens, bound.output_tokens, self._member.name)
-        branch.hold = await branch.left.enter_async_context(reservation)
+        branch.hold = await branch.exit_stack.enter_async_context(reservation)
         branch.waits, branch.callee = False, None
 
     async def _settle(
@@ -301,9 +301,9 @@ class CallHolds:
 
 
 def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:
-    known = list(failed)
-    cost_usd = sum((each.cost_usd for each in known if each.cost_usd is not None), Decimal(0))
-    return cost_usd, sum((each.usage for each in known if each.usage is not None), Usage())
+    calls = list(failed)
+    cost_usd = sum((each.cost_usd for each in calls if each.cost_usd is not None), Decimal(0))
+    return cost_usd, sum((each.usage for each in calls if each.usage is not None), Usage())
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +324,6 @@ class BranchHold:
         yield
         self._branch.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
-    def sent(self, callee: Callee) -> None:
-        """See `AttemptHold.sent`."""
-        self._holds.sent(self._branch, callee)
+    def record_callee(self, callee: Callee) -> None:
+        """See `AttemptHold.record_callee`."""
+        self._holds.record_callee(self._branch, callee)

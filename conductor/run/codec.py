@@ -40,12 +40,12 @@ def dump(value: Any) -> Json:
 def encode(value: Any) -> bytes:
     """Return `value` as JSON. Encode lone surrogates and non-finite numbers as `json.dumps` does."""
     try:
-        written = msgspec.json.encode(value, enc_hook=_base_value)
+        data = msgspec.json.encode(value, enc_hook=_base_value)
     except (UnicodeEncodeError, TypeError):
-        written = b""
+        data = b""
     # msgspec writes numbers that are not finite as null.
-    if written and (b"null" not in written or not _has_not_finite(value)):
-        return written
+    if data and (b"null" not in data or not _has_not_finite(value)):
+        return data
     return json.dumps(msgspec.to_builtins(value, enc_hook=_base_value), separators=(",", ":")).encode()
 
 
@@ -64,17 +64,17 @@ def load(kind: type[T], data: Json) -> T:
         raise UnreadableRecord(_explain(exc, data)) from exc
 
 
-def decode(kind: type[T], written: bytes) -> T:
+def decode(kind: type[T], data: bytes) -> T:
     """Return the value of type `kind` from the output of `encode`.
 
     Raises:
         UnreadableRecord: as `load`.
-        ValueError: `written` is not JSON.
+        ValueError: `data` is not JSON.
     """
     try:
-        return cast(T, _decoder(kind).decode(written))
+        return cast(T, _decoder(kind).decode(data))
     except (msgspec.MsgspecError, UnicodeDecodeError):  # written by `json.dumps` or by an older version
-        return load(kind, json.loads(written))
+        return load(kind, json.loads(data))
 
 
 @cache

@@ -79,13 +79,17 @@ class Shown:
         if not self.breaks:
             return call
         longest = call.sampling.max_output_tokens
-        left = None if longest is None else max(longest - self.tokens, 1)
-        most = None if left is None else left + MARK_TOKENS + byte_size(self.text.rstrip()[-REPEATED_CHARS:])
+        rest_tokens = None if longest is None else max(longest - self.tokens, 1)
+        most = (
+            None
+            if rest_tokens is None
+            else rest_tokens + MARK_TOKENS + byte_size(self.text.rstrip()[-REPEATED_CHARS:])
+        )
         return replace(
             call,
             sampling=replace(call.sampling, max_output_tokens=most),
             prefix=self.text,
-            terms=replace(call.terms, rest_tokens=left),
+            terms=replace(call.terms, rest_tokens=rest_tokens),
         )
 
     def begin(self, reply: Reply) -> None:
@@ -111,8 +115,8 @@ class Shown:
         """Return the result while a call for the rest is open, whose usage is unknown. `failed`: the attempts
         before it.
         """
-        shown = self.result
-        return shown and replace(shown, usage=None, attempts=failed)
+        result = self.result
+        return result and replace(result, usage=None, attempts=failed)
 
     def explain(self, error: WorkerError, why: str = "") -> None:
         """Add to `error` what the reader has, what is missing, and `why`."""

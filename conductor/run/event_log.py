@@ -264,16 +264,16 @@ class EventLog:
         Raises:
             EventsNotKept: some events after `after_seq` are not kept here, or it belongs to another log.
         """
-        known = self._first_seq - 1 if after_seq is None else after_seq
-        if not self._first_seq - 1 <= known <= self.seq:
+        known_seq = self._first_seq - 1 if after_seq is None else after_seq
+        if not self._first_seq - 1 <= known_seq <= self.seq:
             raise EventsNotKept(
-                f"This log has events {self._first_seq} to {self.seq}, but the reader requested those after {known}."
+                f"This log has events {self._first_seq} to {self.seq}, but the reader requested those after {known_seq}."
             )
-        subscription = Subscription(deltas, self._drop, known)
-        kept = [(seq, event) for seq, event in self._events if seq > known]
-        if not kept and self.record.status != "running":
-            kept = [(self.seq, self._ending)]
-        for seq, event in kept:
+        subscription = Subscription(deltas, self._drop, known_seq)
+        events = [(seq, event) for seq, event in self._events if seq > known_seq]
+        if not events and self.record.status != "running":
+            events = [(self.seq, self._ending)]
+        for seq, event in events:
             subscription.deliver(seq, event)
         self._subscriptions.append(subscription)
         return subscription

@@ -123,7 +123,7 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
         case CallFailed(step=None):
             return replace(plan, failed=(*plan.failed, event.attempt))
         case StepPlanned(planned=step):
-            written = StepRecord(
+            new_step = StepRecord(
                 event.step,
                 step.worker,
                 step.subtask,
@@ -133,7 +133,7 @@ def _plan_after(record: Record, plan: PlanRecord, event: PlanEvent) -> PlanRecor
                 tools=step.tools,
                 on_failure=step.on_failure,
             )
-            return replace(plan, steps=(*plan.steps, written))
+            return replace(plan, steps=(*plan.steps, new_step))
         case _:
             steps = list(plan.steps)
             assert event.step is not None
@@ -195,26 +195,26 @@ def _suspend(record: Record, event: RunSuspended) -> Changes:
 def _give(record: Record, event: ResultsGiven) -> Changes:
     """Assign the results to the steps that called the tools, and begin the next segment."""
     *earlier, last = record.segments
-    given = event.given
+    client_reply = event.given
     plans = tuple(
-        replace(plan, steps=tuple(_give_step(step, given, event.at_s) for step in plan.steps))
+        replace(plan, steps=tuple(_give_step(step, client_reply, event.at_s) for step in plan.steps))
         for plan in record.plans
     )
-    tools = record.task.tools if given.tools is None else given.tools
+    tools = record.task.tools if client_reply.tools is None else client_reply.tools
     return {
         "status": "running",
         "task": replace(record.task, tools=tools),
-        "segments": (*earlier, replace(last, given=given, waited_s=event.waited_s)),
+        "segments": (*earlier, replace(last, given=client_reply, waited_s=event.waited_s)),
         "plans": plans,
         "owner": event.owner,
         "answer_began_s": None,
     }
 
 
-def _give_step(step: StepRecord, given: Given, at_s: float) -> StepRecord:
+def _give_step(step: StepRecord, client_reply: Given, at_s: float) -> StepRecord:
     if step.status != "waiting":
         return step
-    turn = step.turns[-1].after(given, at_s)
+    turn = step.turns[-1].after(client_reply, at_s)
     status: StepStatus = "planned" if turn.is_answered else "waiting"
     return replace(step, turns=(*step.turns[:-1], turn), status=status)
 
@@ -266,27 +266,27 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
     if step.started_s is None or is_between_turns:
         return step
     result = step.result
-    known = result if result and result.inner_run is None else None  # an inner run is counted by itself
-    lost = Attempt(
+    own_result = result if result and result.inner_run is None else None  # an inner run is counted by itself
+    cut_call = Attempt(
         step.served_by or step.worker,
         why.code,
         why.message,
         detail=why.detail,
         outcome="cut",
         took_s=(at_s if step.ended_s is None else step.ended_s) - step.started_s,
-        usage=known.usage if known else None,
-        cost_usd=known.cost_usd if known else None,
-        cost_is_bound=known.cost_is_bound if known else False,
+        usage=own_result.usage if own_result else None,
+        cost_usd=own_result.cost_usd if own_result else None,
+        cost_is_bound=own_result.cost_is_bound if own_result else False,
         deployment=result.deployment if result else "",
     )
-    return _without_call(step, (*(result.attempts if result else step.failed), lost))
+    return _without_call(step, (*(result.attempts if result else step.failed), cut_call))
 
 
-def _without_call(step: StepRecord, lost: tuple[Attempt, ...]) -> StepRecord:
-    """Return the step with the lost call added and no call open."""
+def _without_call(step: StepRecord, calls: tuple[Attempt, ...]) -> StepRecord:
+    """Return the step with `calls` added to its cut calls and no call open."""
     return replace(
         step,
-        cut=(*step.cut, *lost),
+        cut=(*step.cut, *calls),
         failed=(),
         started_s=None,
         first_token_s=None,

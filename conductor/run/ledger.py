@@ -220,11 +220,13 @@ class BudgetLedger:
             return None
         if price is None:
             return -1
-        left = self.budget.max_cost_usd - self.spent_usd - self.on_hold_usd - price.most(Usage(input_tokens))
-        if left < 0:
+        room_usd = (
+            self.budget.max_cost_usd - self.spent_usd - self.on_hold_usd - price.most(Usage(input_tokens))
+        )
+        if room_usd < 0:
             return -1
         _, output_rate = price.dearest(input_tokens)
-        return int(left * MILLION / output_rate) if output_rate else None
+        return int(room_usd * MILLION / output_rate) if output_rate else None
 
     def _budget_error(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
@@ -234,7 +236,7 @@ class BudgetLedger:
         by_cost = by_cost_room is not None and (
             by_tokens is None or price is None or by_cost_room <= by_tokens
         )
-        spent, held, limit = (
+        spent, on_hold, limit = (
             (f"${self.spent_usd:f}", f"${self.on_hold_usd:f}", f"${self.budget.max_cost_usd:f}")
             if by_cost
             else (
@@ -257,10 +259,10 @@ class BudgetLedger:
         )
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
         return BudgetExceeded(
-            f"A call to {what} {why}: spent {spent}, held {held}, limit {limit}. Raise {field_name}.",
+            f"A call to {what} {why}: spent {spent}, held {on_hold}, limit {limit}. Raise {field_name}.",
             param=field_name,
             spent=spent,
-            held=held,
+            held=on_hold,
             limit=limit,
             cost="" if price is None and by_cost else cost,
         )

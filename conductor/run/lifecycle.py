@@ -87,7 +87,7 @@ class Family:
     account: Account = NOBODY
     journal: Journal | None = None
     earlier: Mapping[str, Record] = field(default_factory=dict[str, Record])
-    taken: set[str] = field(default_factory=set[str])
+    continued_ids: set[str] = field(default_factory=set[str])
     write_down: WriteDown | None = None
 
 
@@ -176,7 +176,7 @@ async def resume_run(
         write_down=write_down,
     )
     log = EventLog(record, journal)
-    async with _running(family, log, is_continued=True, given=given, lost_usd=lost_usd) as run:
+    async with _running(family, log, is_continued=True, client_reply=given, lost_usd=lost_usd) as run:
         yield run
 
 
@@ -188,22 +188,22 @@ async def _running(
     is_continued: bool = False,
     outer: Run | None = None,
     deadline_at_s: float | None = None,
-    given: Given | None = None,
+    client_reply: Given | None = None,
     lost_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
     run = Run(log, None if outer else family.earlier, outer)
     was_given_up = log.record.status == "cancelled" and outer is not None  # its step may be restarted
-    goes_on = given is not None or was_given_up or log.record.status in ("running", "detached")
+    goes_on = client_reply is not None or was_given_up or log.record.status in ("running", "detached")
     if not goes_on:
         log.replay()
         yield run
         return
     members = _members(family, run)
-    if given is not None:  # only now that the run can continue: recorded results are final
-        log.append(ResultsGiven(log.record.wall_s, given, family.owner, _waiting_time_s(log.record)))
+    if client_reply is not None:  # only now that the run can continue: recorded results are final
+        log.append(ResultsGiven(log.record.wall_s, client_reply, family.owner, _waiting_time_s(log.record)))
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
-    if is_continued and given is None:
+    if is_continued and client_reply is None:
         log.append(RunResumed(loop.now_s(), family.owner, lost_usd))
     driver = asyncio.create_task(loop.drive(), name=f"run {log.record.id}")
 
@@ -285,7 +285,7 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
     site = call.site
     waiting = find_waiting(call, family.earlier)
     if waiting is not None:
-        family.taken.add(waiting.record.id)
+        family.continued_ids.add(waiting.record.id)
         log = EventLog(waiting.record, family.journal)
         async with _running(
             family,
@@ -293,7 +293,7 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
             is_continued=True,
             outer=outer,
             deadline_at_s=call.terms.deadline_at_s,
-            given=waiting.given,
+            client_reply=waiting.client_reply,
         ) as run:
             outer.inner.append(run)
             yield run
@@ -332,7 +332,7 @@ def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> 
         record
         for id, record in family.earlier.items()
         if id not in answers
-        and id not in family.taken
+        and id not in family.continued_ids
         and record.parent is not None
         and record.parent.run == outer.id
         and replace(record.task, stream=task.stream) == task
@@ -344,7 +344,7 @@ def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> 
     ]
     earlier = next(iter(here or same), None)
     if earlier is not None:
-        family.taken.add(earlier.id)
+        family.continued_ids.add(earlier.id)
     return earlier
 
 

@@ -161,9 +161,9 @@ def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Fail
     another one.
     """
     tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
-    left = [name for name in fallbacks if name not in tried]
-    if left:
-        return RunPlan(_alone(left[0]), "fallback", why)
+    untried = [name for name in fallbacks if name not in tried]
+    if untried:
+        return RunPlan(_alone(untried[0]), "fallback", why)
     overflow = next((each for each in _failures(record) if each.is_a(ContextOverflow)), None)
     return _give_up(record, overflow or failure or Failure.of(NoPlan(f"Planning failed: {why}.")))
 

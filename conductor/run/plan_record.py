@@ -87,7 +87,7 @@ class StepRecord(Value, frozen=True):
     @property
     def unmetered_cuts(self) -> list[Attempt]:
         """Calls that broke off before their usage was reported."""
-        return [lost for lost in self.cut if lost.outcome == "cut" and lost.usage is None]
+        return [cut_call for cut_call in self.cut if cut_call.outcome == "cut" and cut_call.usage is None]
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
@@ -103,8 +103,8 @@ class StepRecord(Value, frozen=True):
         """Calls that were started and whose usage was never reported."""
         if self.reused_from is not None:
             return
-        lost = [*self.unmetered_cuts, *filter(_is_billed_unseen, self.calls_without_answer)]
-        costs = [each.cost_usd for each in lost]
+        lost_calls = [*self.unmetered_cuts, *filter(_is_billed_unseen, self.calls_without_answer)]
+        costs = [each.cost_usd for each in lost_calls]
         costs += [turn.result.cost_usd for turn in self.turns if turn.result.usage is None]
         for cost_usd in costs:
             yield UnmeteredCall(self.worker, self.prompt, cost_usd)
@@ -159,9 +159,9 @@ class PlanRecord(Value, frozen=True):
     @property
     def broke_off(self) -> bool:
         """True if the conductor's text was interrupted by a retryable error. False if a failing step ended the text."""
-        begun = self.result is not None and bool(self.result.output)
+        has_text = self.result is not None and bool(self.result.output)
         by_step = any(step.status == "failed" for step in self.steps)
-        return begun and not by_step and self.failure is not None and self.failure.retryable
+        return has_text and not by_step and self.failure is not None and self.failure.retryable
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
@@ -175,8 +175,8 @@ class PlanRecord(Value, frozen=True):
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
         """Calls of the conductor and the steps whose usage was never reported."""
         if self.worker is not None:
-            for lost in filter(_is_billed_unseen, self.calls_without_answer):
-                yield UnmeteredCall(self.worker, self.prompt, lost.cost_usd, writes_plan=True)
+            for call in filter(_is_billed_unseen, self.calls_without_answer):
+                yield UnmeteredCall(self.worker, self.prompt, call.cost_usd, writes_plan=True)
             if self.result is None and (self.ended_s is None or self.is_interrupted):
                 is_open = not self.is_interrupted
                 yield UnmeteredCall(self.worker, self.prompt, None, writes_plan=True, is_open=is_open)
@@ -192,9 +192,9 @@ class PlanRecord(Value, frozen=True):
         return runs and self.ended_s is not None and not self.stopped and self.steps[-1].status == "done"
 
 
-def _is_billed_unseen(lost: Failure | Attempt) -> bool:
+def _is_billed_unseen(call: Failure | Attempt) -> bool:
     """Return whether a call that failed or lost a race is billed although its usage was never reported. Cut
     calls are counted elsewhere.
     """
-    is_cut = isinstance(lost, Attempt) and lost.outcome == "cut"
-    return lost.cost_is_bound and lost.usage is None and not is_cut
+    is_cut = isinstance(call, Attempt) and call.outcome == "cut"
+    return call.cost_is_bound and call.usage is None and not is_cut

@@ -17,7 +17,7 @@ from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, Reply
-from conductor.plan.attachments import fit, left_out
+from conductor.plan.attachments import fit, omission_notes
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
@@ -72,12 +72,12 @@ class PlanRun:
         self._interrupted = plans_before_restart(context.log.record, index)
         self._steps: list[Step] = []
         self._tasks: list[asyncio.Task[CallResult]] = []
-        self._begun: set[int] = set()
+        self._started_steps: set[int] = set()
         self._unneeded: frozenset[int] = frozenset()
         self._replies: dict[int, Reply] = {}
         self._breaks = defaultdict[int, Breaks](Breaks)
         """Interruptions of each step's answer."""
-        self._shown: dict[int, Shown] = {}
+        self._answers_so_far: dict[int, Shown] = {}
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they arrive. Steps that are recorded as done or failed are not run again.
@@ -159,13 +159,13 @@ class PlanRun:
             for index, task in enumerate(self._tasks):
                 if not task.cancelled():
                     task.exception()  # retrieved, so that asyncio does not log it
-                elif index not in self._begun:
+                elif index not in self._started_steps:
                     self._abort(index, self._outcome(index), None)
 
     async def _step(self, index: int, step: Step) -> CallResult:
         recorded = self._record_of(index)
         assert recorded is not None, "it was planned"
-        self._begun.add(index)
+        self._started_steps.add(index)
         if recorded.status == "done" and recorded.result is not None:
             return recorded.result
         if recorded.failure is not None:
@@ -194,13 +194,13 @@ class PlanRun:
             raise StepsWait
         member = self._context.pool[step.worker]
         prompt = self._calls.prompt(member, step, self._steps, outputs)
-        shown = recorded.prompt if recorded.turns else prompt.messages
-        lost: WorkerError | None = None
+        first_messages = recorded.prompt if recorded.turns else prompt.messages
+        last_error: WorkerError | None = None
         while True:
-            so_far = self._shown.get(index, Shown())
-            messages = (*shown, *fit(conversation(recorded.turns), member))
+            so_far = self._answers_so_far.get(index, Shown())
+            messages = (*first_messages, *fit(conversation(recorded.turns), member))
             call = await self._calls.call(index, step, self._steps, messages)
-            self._context.log.append(StepStarted(self._context.now_s(), self._index, index, shown))
+            self._context.log.append(StepStarted(self._context.now_s(), self._index, index, first_messages))
             try:
                 breaks = self._breaks[index]
                 outlasts_break = not (recorded.turns or call.tools) and outlasts_silence(
@@ -210,17 +210,17 @@ class PlanRun:
                 call = replace(call, mark_key=prompt.mark_key, terms=terms)
                 return await self._answer(index, step, prompt, so_far.continue_call(call))
             except BudgetExceeded as exc:
-                if lost is None:
+                if last_error is None:
                     raise
                 # The previous call used up the budget. Its interruption is the actual error.
-                raise so_far.end(lost, exc.attempts, exc.message) from None
+                raise so_far.end(last_error, exc.attempts, exc.message) from None
             except WorkerError as exc:
                 if not await self._go_on(index, recorded, exc):
-                    if lost is None or not so_far.breaks or index in self._replies:
+                    if last_error is None or not so_far.breaks or index in self._replies:
                         raise
                     failed = Attempt.of(exc.worker or step.worker, Failure.of(exc))
-                    raise so_far.end(lost, (*exc.attempts, failed)) from exc
-                lost = exc
+                    raise so_far.end(last_error, (*exc.attempts, failed)) from exc
+                last_error = exc
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
         """Prepare to continue or restart an answer that broke off. Return False if neither is possible.
@@ -232,9 +232,9 @@ class PlanRun:
         If the result is False, `error` describes what is missing.
         """
         async with self._words.stopped:
-            before, reply = self._shown.get(index, Shown()), self._replies.get(index)
+            before, reply = self._answers_so_far.get(index, Shown()), self._replies.get(index)
             is_seen = bool(before.breaks) or self._words.are_seen(index)
-            shown = before.after(reply) if reply and is_seen else before
+            so_far = before.after(reply) if reply and is_seen else before
             member, task = self._context.pool[recorded.worker], self._context.task
             may_change = self._words.may_change if is_seen else reply is not None
             breaks = self._breaks[index]
@@ -242,7 +242,7 @@ class PlanRun:
             continued = reply if is_seen and may_continue(member, task, breaks, error) else None
             if recorded.turns or (reply and reply.tool_calls) or not (continued or restarts):
                 if reply is not None:
-                    shown.explain(error)
+                    so_far.explain(error)
                 return False
             self._replies.pop(index, None)
             self._words.drop(index)
@@ -251,12 +251,12 @@ class PlanRun:
             breaks.broken |= {where}
             if continued:
                 breaks.continuations += 1
-                self._shown[index] = shown
+                self._answers_so_far[index] = so_far
                 event = StepContinued(at_s, self._index, index, failure, continued.result)
             else:
                 if is_seen:
                     self._words.end_answer()
-                    self._shown.pop(index, None)
+                    self._answers_so_far.pop(index, None)
                 breaks.restarts += 1
                 event = StepRestarted(at_s, self._index, index, failure, reply.result if reply else None)
             self._context.log.append(event)
@@ -267,13 +267,13 @@ class PlanRun:
         member = self._context.pool[step.worker]
         async with open_call(member, call, self._context.ledger) as reply:
             self._replies[index] = reply
-            reply.notes += left_out(self._context.task.conversation, member)
+            reply.notes += omission_notes(self._context.task.conversation, member)
             reply.notes += self._calls.tools_left_out(step)
             is_free = call.answer_format is None  # a formatted answer must match its schema unchanged
             echo = EchoFilter(OUTPUT, prompt.mark_key) if prompt.mark_key and is_free else None
             if echo:
                 reply.deltas = echo.filter(reply.deltas)
-            self._shown.get(index, Shown()).begin(reply)
+            self._answers_so_far.get(index, Shown()).begin(reply)
             self._context.log.append(StepFirstToken(self._context.now_s(), self._index, index, reply.worker))
             try:
                 await self._words.read(index, reply)
@@ -345,11 +345,11 @@ class PlanRun:
         if recorded is not None and recorded.status not in of:
             return  # it ended in an earlier process: keep its recorded result or failure
         failure = Failure.of(error) if error else None
-        shown, reply = self._shown.get(index, Shown()), self._replies.get(index)
+        so_far, reply = self._answers_so_far.get(index, Shown()), self._replies.get(index)
         if reply is None and error is None and recorded is not None and recorded.status == "running":
-            result = shown.result_of_open(recorded.failed)
+            result = so_far.result_of_open(recorded.failed)
         else:
-            result = reply.result if reply else shown.result
+            result = reply.result if reply else so_far.result
         self._context.log.append(
             StepAborted(self._context.now_s(), self._index, index, outcome, failure, result)
         )

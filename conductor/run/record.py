@@ -159,8 +159,8 @@ class Record(DefaultingValue, frozen=True, dict=True):
     @property
     def new_turns(self) -> tuple[StepTurn, ...]:
         """Turns whose tool calls the client received for the first time with the last suspension."""
-        sent = {number for segment in self.segments[:-1] for number in segment.calls}
-        new = set(self.segments[-1].calls) - sent if self.segments else set[int]()
+        earlier_numbers = {number for segment in self.segments[:-1] for number in segment.calls}
+        new = set(self.segments[-1].calls) - earlier_numbers if self.segments else set[int]()
         return tuple(
             turn for step in self.steps for turn in step.turns if any(c.number in new for c in turn.calls)
         )
@@ -199,8 +199,8 @@ class Record(DefaultingValue, frozen=True, dict=True):
         """
         if self.status == "lost" and not self.account.key_id and self.n_unmetered_calls:
             return None
-        known = [call.cost_usd for call in (*self.calls, *self.calls_without_answer)]
-        return total([*known, self.lost_usd])
+        costs = [call.cost_usd for call in (*self.calls, *self.calls_without_answer)]
+        return total([*costs, self.lost_usd])
 
     @cached_property
     def cost_is_bound(self) -> bool:

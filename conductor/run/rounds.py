@@ -130,7 +130,7 @@ class RoundLoop:
 
     async def _move_until_done(self) -> None:
         while True:
-            known, move = self._record, self._next_move()
+            record, move = self._record, self._next_move()
             match move:
                 case Finish():
                     return await self._finish(move)
@@ -144,7 +144,7 @@ class RoundLoop:
                     except PodiumError:
                         is_explained = not isinstance(self._next_move(), ContinuePlan)
                         # Otherwise the same move would repeat forever.
-                        if self._record is known or not is_explained:
+                        if self._record is record or not is_explained:
                             raise
 
     def _next_move(self) -> Move:
@@ -173,7 +173,7 @@ class RoundLoop:
             for step in plan.steps
             if step.status == "waiting"
             for call in step.turns[-1].calls
-            if call.number not in {given.number for given in step.turns[-1].results}
+            if call.number not in {result.number for result in step.turns[-1].results}
         ]
         last = plan.steps[-1]
         text = last.turns[-1].result.output if last.status == "waiting" and self._log.has_answer_begun else ""

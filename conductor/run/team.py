@@ -66,11 +66,11 @@ class Team:
                 allowed = filter(task.permit.allows, self.pool)
                 raise unknown_worker(unknown[0], f"podium.{name_of_field}", allowed, detail)
         requested = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
-        left = [name for name in requested if name not in task.exclude_workers]
-        if not left:
+        names = [name for name in requested if name not in task.exclude_workers]
+        if not names:
             param = "podium.exclude_workers" if task.exclude_workers else "podium.workers"
             raise BadTask("No worker is left for this request; allow at least one.", param=param)
-        members = {name: self.pool[name] for name in left if task.permit.allows(name)}
+        members = {name: self.pool[name] for name in names if task.permit.allows(name)}
         if not members:
             message = f"This key may not call any of the workers that {quote(task.model)} may use."
             raise NotAllowed(message, param="model")
@@ -191,9 +191,9 @@ def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max
 
 def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:
     """Return the tool calls of a waiting inner run as one turn of the outer step."""
-    shown = tuple(replace(each.call, id=str(each.number)) for each in calls)
+    tool_calls = tuple(replace(each.call, id=str(each.number)) for each in calls)
     native = Native(TEAM, "", {"run": record.id})
-    return replace(_total(record, FinishReason.TOOL_CALLS), tool_calls=shown, native=native)
+    return replace(_total(record, FinishReason.TOOL_CALLS), tool_calls=tool_calls, native=native)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class WaitingInner:
     """An inner run that waited for tools, and the results for it."""
 
     record: Record
-    given: Given
+    client_reply: Given
 
 
 def find_waiting(call: Call, earlier: Mapping[str, Record]) -> WaitingInner | None:

@@ -75,17 +75,17 @@ class StepTurn(Value, frozen=True):
         answered = tuple(results[each.number] for each in self.calls if each.number in results)
         return call_message, Message("tool", answered), *self.said
 
-    def after(self, given: Given, at_s: float | None = None) -> "StepTurn":
-        """Return the turn with its part of `given`, which arrived at `at_s`."""
+    def after(self, client_reply: Given, at_s: float | None = None) -> "StepTurn":
+        """Return the turn with its part of `client_reply`, which arrived at `at_s`."""
         ids = {each.number: each.call.id for each in self.calls}
         new = tuple(
             GivenResult(each.number, replace(each.result, id=ids[each.number]))
-            for each in given.results
+            for each in client_reply.results
             if each.number in ids
         )
         if not new:
             return self
-        turn = replace(self, results=self.results + new, said=self.said + given.said)
+        turn = replace(self, results=self.results + new, said=self.said + client_reply.said)
         return replace(turn, answered_s=at_s) if turn.is_answered else turn
 
 

@@ -11,9 +11,9 @@ async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
     Raise the cancellation afterwards.
     """
     cancelled: asyncio.CancelledError | None = None
-    while left := [task for task in tasks if not task.done()]:
+    while pending := [task for task in tasks if not task.done()]:
         try:
-            await asyncio.wait(left)
+            await asyncio.wait(pending)
         except asyncio.CancelledError as exc:
             cancelled = exc
     if cancelled:

@@ -125,7 +125,7 @@ class HttpBackend:
         Raises:
             openai.OpenAIError: no replica that was called has it.
         """
-        for left in reversed(range(READS)):
+        for n_left in reversed(range(READS)):
             try:
                 record = await self._client.get(
                     f"/workflows/{id}",
@@ -135,7 +135,7 @@ class HttpBackend:
                 )
                 return outcome_of_workflow(record)
             except openai.NotFoundError:
-                if not left:
+                if not n_left:
                     raise
                 await asyncio.sleep(PAUSE_S)
         raise AssertionError("the last read returns or raises")
@@ -234,8 +234,8 @@ def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
     steps: list[Json] = podium["steps"]
     text = answer["choices"][0]["message"]["content"] or ""
     plan = _answering_plan(steps, text)
-    begun = 1 + max((step["plan"] for step in steps), default=-1)
-    written = max(begun, podium["rounds"]) - (podium["fallback"] is not None) if conductor else 0
+    n_plans = 1 + max((step["plan"] for step in steps), default=-1)
+    n_conductor_calls = max(n_plans, podium["rounds"]) - (podium["fallback"] is not None) if conductor else 0
     served = [step["served_by"] for step in steps if _is_call(step)]
     metered = not podium["unmetered_calls"]
     prompt = usage["prompt_tokens"] + usage["prompt_tokens_details"]["orchestration_input_tokens"]
@@ -244,14 +244,14 @@ def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
     )
     return RunOutcome(
         answer=text,
-        calls=len(served) + written,
+        calls=len(served) + n_conductor_calls,
         steps=len(plan),
         prompt_tokens=prompt if metered else None,
         completion_tokens=completion if metered else None,
         cost_usd=_decimal(podium["cost_usd"]),
         wall_s=podium["wall_s"],
         critical_path_s=podium["critical_path_s"],
-        format_failures=max(0, begun - podium["rounds"]) if conductor else 0,
+        format_failures=max(0, n_plans - podium["rounds"]) if conductor else 0,
         fallback=podium["fallback"],
         workers=tuple(dict.fromkeys([conductor, *served] if conductor else served)),
         plan=_plan_lines(plan),

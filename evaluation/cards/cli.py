@@ -4,13 +4,16 @@ Exit codes: 0 done; 1 the settings file could not be written; 2 the input is inv
 other people's files are printed without control characters.
 """
 
-import argparse
 import os
 import shutil
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
+
+from typer import BadParameter, Option
 
 from conductor.errors import PodiumError
 from evaluation import EvaluationError
@@ -25,7 +28,9 @@ from evaluation.cards.wording import can_write
 from evaluation.recordings import TRAIN_SHARE
 from evaluation.results import read_results
 from evaluation.spec import share
-from program.inert import inert
+from podium.command_line.options import option
+from podium.command_line.program import CommandError, Program
+from podium.command_line.terminal import console, inert, table
 from serving.settings.edit import Fields, edit_workers
 
 MOST_NAME_CHARS = 100
@@ -37,88 +42,97 @@ number of graded questions. A kind is named only if its 95 % interval excludes t
 Only the training side of a recorded pool is read: the held-out side judges conductors, which must not read
 cards made from it. Records of runs have no grades; they give cost and speed.
 
-examples:
+Examples:
   podium cards --results build/eval --records http://127.0.0.1:8000
   podium cards --recorded 'recorded:recorded.jsonl.gz?part=train' --into pool.yaml --replace
 """
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Show the cards, or write them into a settings file, and return the exit code."""
-    options = parser().parse_args(argv)
-    try:
-        return run(options)
-    except PodiumError as exc:
-        return _fail(exc.message, 2)
-    except OSError as exc:
-        return _fail(f"{options.into} is unchanged: {exc}.", 1)  # no other file is written
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardOptions:
+    """Where measurements are, and what is done with the cards."""
+
+    results: Annotated[
+        list[Path],
+        Option(
+            metavar="FOLDER...",
+            help="--out folder of `podium eval`; its strategies single:NAME are used",
+            show_default=False,
+        ),
+    ] = field(default_factory=list[Path])
+    recorded: Annotated[
+        str | None,
+        Option(metavar="SET", help="the training side of a recorded pool: 'recorded:FILE?part=train'"),
+    ] = None
+    records: Annotated[
+        list[str],
+        Option(
+            metavar="PLACE...",
+            help="URL of a running Podium (set PODIUM_API_KEY if it needs a key), "
+            "or a file with the response of GET /v1/workflows",
+            show_default=False,
+        ),
+    ] = field(default_factory=list[str])
+    settings: Annotated[
+        Path | None, Option(metavar="FILE", help="show the cards for the workers of this settings file")
+    ] = None
+    into: Annotated[
+        Path | None,
+        Option(metavar="FILE", help="write the cards into this settings file and leave the rest unchanged"),
+    ] = None
+    replace: Annotated[bool, Option("--replace", help="with --into: overwrite existing cards")] = False
+    named: Annotated[
+        bool,
+        Option(
+            "--named",
+            help="begin each card with the worker's name, for a conductor trained on these workers",
+        ),
+    ] = False
+    print_yaml: Annotated[
+        bool, Option("--print-yaml", help="print a patch of settings, for example for user_config")
+    ] = False
+    workers: Annotated[
+        list[str] | None,
+        Option(metavar="NAME...", help="only these workers", show_default="all that were measured"),
+    ] = None
+    name: Annotated[
+        list[str],
+        Option(
+            metavar="MEASURED=WORKER...",
+            help="the worker that a measured name stands for, if names differ",
+            show_default=False,
+        ),
+    ] = field(default_factory=list[str])
+    train_share: Annotated[
+        float,
+        Option(
+            parser=option(share),
+            metavar="SHARE",
+            help="training share of the recorded questions in --results",
+        ),
+    ] = TRAIN_SHARE
 
 
-def parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="podium cards",
-        description="Write each worker's card from what was measured.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog=EPILOG,
-    )
-    add = parser.add_argument
-    add(
-        "--results",
-        nargs="+",
-        type=Path,
-        default=[],
-        metavar="FOLDER",
-        help="--out folder of `podium eval`; its strategies single:NAME are used",
-    )
-    add("--recorded", metavar="SET", help="the training side of a recorded pool: 'recorded:FILE?part=train'")
-    add(
-        "--records",
-        nargs="+",
-        default=[],
-        metavar="PLACE",
-        help="URL of a running Podium (set PODIUM_API_KEY if it needs a key), "
-        "or a file with the response of GET /v1/workflows",
-    )
-    add("--settings", type=Path, metavar="FILE", help="show the cards for the workers of this settings file")
-    add(
-        "--into",
-        type=Path,
-        metavar="FILE",
-        help="write the cards into this settings file and leave the rest unchanged",
-    )
-    add("--replace", action="store_true", help="with --into: overwrite existing cards")
-    add(
-        "--named",
-        action="store_true",
-        help="begin each card with the worker's name, for a conductor trained on these workers",
-    )
-    add("--print-yaml", action="store_true", help="print a patch of settings, for example for user_config")
-    add("--workers", nargs="+", metavar="NAME", help="only these workers (default: all that were measured)")
-    add(
-        "--name",
-        nargs="+",
-        type=_renaming,
-        default=[],
-        metavar="MEASURED=WORKER",
-        help="the worker that a measured name stands for, if names differ",
-    )
-    add(
-        "--train-share",
-        type=share,
-        default=TRAIN_SHARE,
-        metavar="SHARE",
-        help="training share of the recorded questions in --results (%(default)s)",
-    )
-    return parser
+main = Program("podium cards")
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run the command and return the exit code.
+@main.command(epilog=EPILOG)
+def run(options: CardOptions) -> int:
+    """Write each worker's card from what was measured.
 
     Raises:
-        PodiumError: the input is invalid; nothing was written.
-        OSError: the settings file cannot be written and is unchanged.
+        CommandError: the input is invalid, and nothing was written; or the settings file cannot be written and is
+            unchanged.
     """
+    try:
+        return _run(options, dict(map(_renaming, options.name)))
+    except PodiumError as exc:
+        raise CommandError(exc.message, 2) from exc
+    except OSError as exc:  # no other file is written
+        raise CommandError(f"{options.into} is unchanged: {exc}.") from exc
+
+
+def _run(options: CardOptions, worker_of: Mapping[str, str]) -> int:
     from evaluation.cards.settings_cards import changes, match_workers, write_cards
     from serving.settings.settings import load
 
@@ -128,12 +142,12 @@ def run(options: argparse.Namespace) -> int:
     path = options.into or options.settings
     settings = load(path) if path else None
     if settings:
-        measured, unmatched = match_workers(measured, settings, dict(options.name))
+        measured, unmatched = match_workers(measured, settings, worker_of)
         if unmatched:
             notes.append(
                 f"No worker of {path} is called {', '.join(unmatched)}. Use --name MEASURED=WORKER to match them."
             )
-    elif options.name:
+    elif worker_of:
         raise EvaluationError("--name needs --settings or --into, whose workers it names.")
     measured = _only(options.workers, measured)
     cards = write_cards(measured, settings, named=options.named)
@@ -156,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _measure(options: argparse.Namespace) -> tuple[dict[str, CardMeasurement], list[str]]:
+def _measure(options: CardOptions) -> tuple[dict[str, CardMeasurement], list[str]]:
     """Return all measurements by measured name, and notes for the user."""
     from evaluation.cards.records import measure_records, read_records
 
@@ -223,25 +237,20 @@ def _print_patch(fields: Fields) -> None:
 
 
 def _show(measured: Mapping[str, CardMeasurement], cards: Mapping[str, str]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from evaluation.cards.settings_cards import usd
 
-    table = Table("worker", "card", "graded", "US$ a call", "tokens/s")
+    rows = table("worker", "card", right=("graded", "US$ a call", "tokens/s"))
     for name, each in measured.items():
-        table.add_row(
+        rows.add_row(
             name,
             cards.get(name, "–"),
             _question_counts(each) if can_write(each) else "–",
             "unknown" if each.usd_per_call is None else usd(each.usd_per_call),
             f"{each.tokens_per_s:.3g}" if each.tokens_per_s else "–",
         )
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console.width = 160
-    with console.capture() as shown:
-        console.print(table)
+    out = console()
+    with out.capture() as shown:
+        out.print(rows)
     sys.stdout.write(shown.get())
 
 
@@ -274,17 +283,12 @@ def _write(path: Path, fields: Fields) -> str:
 def _renaming(text: str) -> tuple[str, str]:
     measured, equals, worker = text.rpartition("=")
     if not equals or not measured or not worker:
-        raise argparse.ArgumentTypeError(f"{text!r} is not MEASURED=WORKER")
+        raise BadParameter(f"{text!r} is not MEASURED=WORKER", param_hint="--name")
     return measured, worker
 
 
 def _say(text: str) -> None:
     print(inert(text), file=sys.stderr)  # noqa: T201
-
-
-def _fail(message: str, code: int) -> int:
-    _say(message)
-    return code
 
 
 if __name__ == "__main__":

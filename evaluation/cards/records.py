@@ -91,7 +91,7 @@ def measure_records(workflows: Iterable[Workflow]) -> dict[str, CardMeasurement]
     so they are left out.
     """
     steps: dict[str, list[RecordedStep]] = defaultdict(list)
-    for step in _finished_steps(workflows):
+    for step in _iter_finished_steps(workflows):
         steps[step.served_by or step.worker].append(step)
     return {
         worker: CardMeasurement(
@@ -103,11 +103,11 @@ def measure_records(workflows: Iterable[Workflow]) -> dict[str, CardMeasurement]
     }
 
 
-def _finished_steps(workflows: Iterable[Workflow]) -> Iterator[RecordedStep]:
+def _iter_finished_steps(workflows: Iterable[Workflow]) -> Iterator[RecordedStep]:
     for workflow in workflows:
         for step in workflow.steps:
             if step.inner is not None:
-                yield from _finished_steps([step.inner])
+                yield from _iter_finished_steps([step.inner])
             elif step.status == "done" and step.started_s is not None:
                 yield step
 
@@ -151,18 +151,20 @@ def _fetch(url: str) -> tuple[str, Any]:
     import httpx2
 
     address = url.rstrip("/").removesuffix("/v1") + "/v1/workflows"
-    shown = re.sub("//.*@", "//", address)
+    safe_address = re.sub("//.*@", "//", address)
     key = os.environ.get("PODIUM_API_KEY", "").strip() or "none"
     try:
         answer = httpx2.get(address, params={"limit": NEWEST}, headers={"Authorization": f"Bearer {key}"})
-        return shown, answer.raise_for_status().json()
+        return safe_address, answer.raise_for_status().json()
     except httpx2.HTTPStatusError as exc:
         why = f"HTTP {exc.response.status_code}"
     except (httpx2.NetworkError, httpx2.TimeoutException) as exc:
         why = f"{type(exc).__name__}: {exc}"
     except (httpx2.HTTPError, httpx2.InvalidURL, ValueError, RecursionError) as exc:
         why = type(exc).__name__  # the message may contain the key or the password
-    raise EvaluationError(f"Cannot read records from {shown} ({why}). Check that Podium is running there.")
+    raise EvaluationError(
+        f"Cannot read records from {safe_address} ({why}). Check that Podium is running there."
+    )
 
 
 def _read(path: Path) -> Iterable[tuple[str, Any]]:

@@ -60,9 +60,9 @@ def match_workers(
     names = [worker.name for worker in settings.workers]
     for name, worker in renamed.items():
         if name not in measured or worker not in names:
-            known, what = (names, worker) if name in measured else (list(measured), name)
+            choices, what = (names, worker) if name in measured else (list(measured), name)
             raise EvaluationError(
-                f"--name {name}={worker}: {what!r} is unknown. Choose from: {', '.join(known)}."
+                f"--name {name}={worker}: {what!r} is unknown. Choose from: {', '.join(choices)}."
             )
     replayed = {
         str(worker.options.get("model")): worker.name

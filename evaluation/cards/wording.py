@@ -138,7 +138,7 @@ def vary_card(measured: CardMeasurement, rng: random.Random, facts: Sequence[str
     return _write(frame, measured, facts, best, worst, with_overall=rng.random() < 0.75)
 
 
-def recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str]:
+def write_recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str]:
     """Return the card of each model of a recorded pool, from its training side.
 
     Args:

@@ -60,15 +60,17 @@ class Cheapest(BaseStrategy):
         costs: dict[str, float] = {}
         if training is not None:
             costs = dict(zip(training.workers, map(float, training.usd_W), strict=True))
-        known = {name: usd for name, usd in costs.items() if not math.isnan(usd)}
-        if not known:
+        usd_by_worker = {name: usd for name, usd in costs.items() if not math.isnan(usd)}
+        if not usd_by_worker:
             prices = {name: self.backend.price(name) for name in solo_workers(self.backend)}
-            known = {name: float(price.of(TYPICAL)) for name, price in prices.items() if price is not None}
-        if not known:
+            usd_by_worker = {
+                name: float(price.of(TYPICAL)) for name, price in prices.items() if price is not None
+            }
+        if not usd_by_worker:
             raise EvaluationError(
                 "cheapest: no worker's cost is known. Set `price` in the settings, or use --train."
             )
-        self.worker = min(known, key=lambda name: known[name])
+        self.worker = min(usd_by_worker, key=lambda name: usd_by_worker[name])
         return {"worker": self.worker}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:

@@ -91,12 +91,12 @@ class Skill:
         finish = FinishReason.STOP if len(output) == len(words) else FinishReason.LENGTH
         yield Delta(finish=finish, usage=Usage(prompt_tokens(call), len(output)), model=MODEL)
 
-    def answer(self, shown: Assignment) -> str:
+    def answer(self, assignment: Assignment) -> str:
         """Return a result, or why the worker cannot give one."""
-        todo = self._parts_to_do(shown)
+        todo = self._parts_to_do(assignment)
         if not todo:
             return f"{CANNOT}: the question asks for nothing that I know."
-        results = [output.strip() for output in shown.outputs if not output.startswith(CANNOT)]
+        results = [output.strip() for output in assignment.outputs if not output.startswith(CANNOT)]
         result = results[-1] if results else None
         for index, part in enumerate(todo):
             if part.operation.family not in self._families:
@@ -107,30 +107,30 @@ class Skill:
             if operand is None:
                 return f"{CANNOT}: I was not shown the result of the part before."
             try:
-                result = self._result_or_error(shown, index, part.solve(operand))
+                result = self._result_or_error(assignment, index, part.solve(operand))
             except ValueError as exc:
                 return f"{CANNOT}: {exc}."
         return result or ""
 
-    def _parts_to_do(self, shown: Assignment) -> list[TaskPart]:
+    def _parts_to_do(self, assignment: Assignment) -> list[TaskPart]:
         """Return the parts to solve: those that the task names by words or family, or else all parts.
 
         If the task names none, a first part that another step has solved is skipped.
         """
-        whole = [part for words in parts(shown.question) if (part := read(words))]
-        own = read(shown.task)
+        whole = [part for words in parts(assignment.question) if (part := read(words))]
+        own = read(assignment.task)
         if own:
             return [own]
-        named = [part for part in whole if part.operation.family in shown.task.lower()]
+        named = [part for part in whole if part.operation.family in assignment.task.lower()]
         if named:
             return named
-        done = any(not output.startswith(CANNOT) for output in shown.outputs)
-        return whole[1:] if done and len(whole) > 1 else whole
+        has_result = any(not output.startswith(CANNOT) for output in assignment.outputs)
+        return whole[1:] if has_result and len(whole) > 1 else whole
 
-    def _result_or_error(self, shown: Assignment, index: int, result: str) -> str:
+    def _result_or_error(self, assignment: Assignment, index: int, result: str) -> str:
         """Return `result`, or something similar if this part is one that the worker gets wrong."""
         # Fixed text, independent of the class's name: published figures depend on which parts go wrong.
-        prompt = f"Shown(question={shown.question!r}, task={shown.task!r}, outputs={shown.outputs!r})"
+        prompt = f"Shown(question={assignment.question!r}, task={assignment.task!r}, outputs={assignment.outputs!r})"
         digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{prompt}".encode()).digest()
         if int.from_bytes(digest[:8]) >= self._error_rate * 2**64:
             return result

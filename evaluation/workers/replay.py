@@ -51,9 +51,9 @@ class Replay:
             raise ValueError(exc.message) from exc
         except InvalidOperation as exc:
             raise ValueError(f"usd_per_call: {usd_per_call!r} is not a number of US dollars") from exc
-        known = {name for each in self._recordings.values() for name in each.models}
-        if model not in known:
-            raise ValueError(f"model: {model!r} is not in {path}; it has {', '.join(sorted(known))}")
+        models = {name for each in self._recordings.values() for name in each.models}
+        if model not in models:
+            raise ValueError(f"model: {model!r} is not in {path}; it has {', '.join(sorted(models))}")
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Reply with the recorded answer.
@@ -61,13 +61,13 @@ class Replay:
         Raises:
             WorkerRefused: the step reads other steps, or the question or its answer was not recorded.
         """
-        answer = self._recorded_answer(call)
+        answer = self._find_answer(call)
         text = NO_ANSWER if answer is None else f"<answer>{answer}</answer>"
         model = f"{self._model} (replayed)"
         deltas = text_reply(text, model, cost_usd=self._usd_per_call)
         return open_reply(self.name, model, deltas, self._price)
 
-    def _recorded_answer(self, call: Call) -> str | None:
+    def _find_answer(self, call: Call) -> str | None:
         if call.site.access:
             raise WorkerRefused(
                 f"{self.name} replays recorded answers; none was recorded for a prompt that shows other "

@@ -70,9 +70,9 @@ def may_say(answer: AdapterAnswer, switches: Sequence[Switch]) -> set[str]:
     """Return the words of the adapters that may answer: the one in use at the request, and those switched to
     meanwhile.
     """
-    done = [switch.after for switch in switches if switch.done_s <= answer.asked_s]
+    earlier_words = [switch.after for switch in switches if switch.done_s <= answer.asked_s]
     during = [switch.after for switch in switches if switch.overlaps(answer)]
-    return {done[-1] if done else switches[0].before, *during}
+    return {earlier_words[-1] if earlier_words else switches[0].before, *during}
 
 
 def wrong(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[AdapterAnswer]:

@@ -144,7 +144,7 @@ async def replica_states(client: BenchClient) -> dict[str, int]:
 def draw(snapshots: list[Snapshot], path: Path) -> None:
     """Plot streams and replicas over time."""
     from loadtest.plots import plot_autoscaling
-    from program.plots import save_plot
+    from podium.command_line.plots import save_plot
 
     rows = [(s.at_s, s.streams, s.running, s.running + s.starting + s.stopping) for s in snapshots]
     save_plot(path, plot_autoscaling, rows)

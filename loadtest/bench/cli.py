@@ -4,21 +4,21 @@ measured.
 `--only dag,tokens` measures some parts; build/bench.json then holds only those.
 """
 
-import argparse
 import asyncio
 import contextlib
 import json
 import os
 import sys
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Annotated
 
 import psutil
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from typer import BadParameter, Option
 
 from loadtest.bench import (
     adapters,
@@ -46,7 +46,11 @@ from loadtest.rig import ROOT, RigError
 from loadtest.rig.client import BenchClient, open_session
 from loadtest.rig.fake_openai import FakeOpenAI
 from loadtest.rig.ray_server import BenchServer, default_server, running
-from program.process import allow_open_files, machine, restore_interrupts, wide_console
+from podium.command_line.process import allow_open_files, machine, restore_interrupts
+from podium.command_line.program import Program
+from podium.command_line.terminal import console as open_console
+from podium.command_line.terminal import progress as open_progress
+from podium.command_line.terminal import table as open_table
 
 OUTPUT = ROOT / "build" / "bench.json"
 Tick = Callable[[], None]
@@ -129,8 +133,7 @@ async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]
 async def _measure(
     parts: list[BenchPart], only: set[str], console: Console, figures: list[Figure], failures: list[str]
 ) -> None:
-    columns = (TextColumn("{task.description:12}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with open_progress(console, transient=True) as progress:
         for part in (part for part in parts if part.name in only):
             task = progress.add_task(part.name, total=part.ticks)
             began_s = time.monotonic()
@@ -146,7 +149,7 @@ async def _measure(
 
 def table(figures: list[Figure]) -> Table:
     """Build the table of figures."""
-    rows = Table(title=f"Podium bench, {time.strftime('%Y-%m-%d %H:%M')}, {machine()}")
+    rows = open_table(title=f"Podium bench, {time.strftime('%Y-%m-%d %H:%M')}, {machine()}")
     for heading in ("figure", "value", "noise", "target", "met", "meaning"):
         rows.add_column(heading, justify="right" if heading in ("value", "noise", "target") else "left")
     for each in figures:
@@ -171,17 +174,24 @@ def summarise(figures: list[Figure], failures: list[str], took_s: float, console
         console.print(f"[bold red]Not measured:[/] {failure}")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium bench",
-        description="Measure Podium on this machine.",
-        epilog="example: podium bench --only dag,steps",
-    )
-    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated parts (%(default)s)")
-    only = set(parser.parse_args(argv).only.split(","))
-    if unknown := only - set(PARTS):
-        parser.error(f"--only: unknown part {min(unknown)!r}. Choose from {', '.join(PARTS)}.")
-    console = wide_console()
+main = Program("podium bench")
+
+
+@main.command(epilog=f"Parts: {', '.join(PARTS)}\n\nExample: podium bench --only dag,steps")
+def measure(
+    only: Annotated[str, Option(help="comma-separated parts", show_default="all")] = ",".join(PARTS),
+) -> int:
+    """Measure Podium on this machine.
+
+    Raises:
+        BadParameter: a part does not exist.
+    """
+    parts = set(only.split(","))
+    if unknown := parts - set(PARTS):
+        raise BadParameter(
+            f"unknown part {min(unknown)!r}. Choose from {', '.join(PARTS)}.", param_hint="--only"
+        )
+    console = open_console(markup=True)
     restore_interrupts()
     allow_open_files()
     with contextlib.suppress(FileNotFoundError):
@@ -191,7 +201,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         console.print(f"[yellow]This machine is busy (load {busy:.1f} per core): check the noise column.[/]")
     began_s = time.monotonic()
     try:
-        figures, failures = asyncio.run(run(only, console))
+        figures, failures = asyncio.run(run(parts, console))
     except RigError as exc:
         figures, failures = [], [str(exc)]
     except KeyboardInterrupt:

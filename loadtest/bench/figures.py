@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-from program.percentile import percentile
+from loadtest import percentile
 
 BLOCKS = 5
 

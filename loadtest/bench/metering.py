@@ -13,13 +13,13 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from loadtest import percentile
 from loadtest.bench.figures import Figure, figure, reading
 from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, chat, open_session
 from loadtest.rig.closed_loop import rate_per_s, times_ms
 from loadtest.rig.databases import running_postgres, sqlite_address
 from loadtest.rig.routers import make_key, running_router
-from program.percentile import percentile
 
 ROUNDS = 10
 REQUESTS = 60

@@ -102,7 +102,7 @@ async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]
 def draw(walls: Sequence[Walls]) -> None:
     """Plot the three distributions as build/bench/schedulers.png."""
     from loadtest.plots import plot_distributions
-    from program.plots import save_plot
+    from podium.command_line.plots import save_plot
 
     names = ("podium", "plan_then_run", "sequential")
     samples = {name: [getattr(each, name) for each in walls] for name in names}

@@ -53,14 +53,14 @@ class MemoryUse(NamedTuple):
     """Buffers of all TCP sockets of the machine."""
 
 
-def figures(before: MemoryUse, full: MemoryUse, running: int, left: int) -> list[Figure]:
+def figures(before: MemoryUse, full: MemoryUse, running: int, n_left: int) -> list[Figure]:
     """Compute the figures from memory before the clients connect and once it is stable.
 
     Args:
         before: memory without clients.
         full: memory once it is stable.
         running: running runs at that time.
-        left: running runs at the end.
+        n_left: running runs at the end.
     """
 
     def megabytes(name: str, grown: int) -> Figure:
@@ -71,7 +71,7 @@ def figures(before: MemoryUse, full: MemoryUse, running: int, left: int) -> list
         megabytes("router", full.router - before.router),
         megabytes("haproxy", full.haproxy - before.haproxy),
         megabytes("kernel", full.kernel - before.kernel),
-        reading("slow_readers_left", left),
+        reading("slow_readers_left", n_left),
     ]
 
 
@@ -86,8 +86,8 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
         before = _memory(server)
         async with _readers(server.url, tick):
             running, full = await _until_it_stops(client, server)
-            left = await _until_given_up(client)
-    return figures(before, full, running, left)
+            n_left = await _until_given_up(client)
+    return figures(before, full, running, n_left)
 
 
 def _podium(upstream: str) -> AbstractAsyncContextManager[tuple[BenchClient, BenchServer]]:

@@ -13,11 +13,11 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from loadtest import percentile
 from loadtest.bench.figures import Figure, figure, reading
 from loadtest.bench.metering import running_sides
 from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, chat
-from program.percentile import percentile
 
 ROUNDS, TURNS = 6, 40
 AGENT: Json = {

@@ -8,7 +8,6 @@ validation: other requests, streamed and not, and Poisson arrivals at several ra
 repeats.
 """
 
-import argparse
 import asyncio
 import os
 import sys
@@ -16,7 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -24,11 +23,14 @@ import numpy as np
 import psutil
 import yaml
 from rich.console import Console
+from typer import Option
 
+from loadtest import percentile
 from loadtest.capacity.arrivals import poisson
 from loadtest.capacity.validation import steady_rate
-from program.options import rates, url
-from program.percentile import percentile
+from podium.command_line.options import parse_rates, parse_url
+from podium.command_line.program import CommandError, Program
+from podium.command_line.terminal import console
 
 BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
 REQUESTS, CONCURRENT = 48, 8
@@ -139,7 +141,7 @@ class Probe:
         return 1000 * (cpu_s(self.router) - before_s) / REQUESTS
 
 
-async def measure(server: str, rates: list[float], duration_s: float, console: Console) -> dict[str, Any]:
+async def measure(server: str, rates: Sequence[float], duration_s: float, console: Console) -> dict[str, Any]:
     """Measure the router's costs, the requests to predict, every rate, and the HTTP overhead of sequential
     requests.
     """
@@ -186,11 +188,11 @@ async def router_costs(probe: Probe) -> dict[str, float]:
     streamed = await probe.cost_ms(body_with_plan(4, "long", stream=True))
     step, inner = (four - one) / 3, (read - four) / (4 * LONG_TOKENS)
     texts = sum(s["output_tokens"] for s in STEPS if s["token_ms"])
-    written = sum(s["written_tokens"] for s in STEPS)
+    plan_tokens = sum(s["written_tokens"] for s in STEPS)
     return {
         "cpu_ms_per_request": round(one - step, 2),
         "cpu_ms_per_step": round(step, 2),
-        "cpu_ms_per_plan_token": round((planned - four - texts * inner) / written, 4),
+        "cpu_ms_per_plan_token": round((planned - four - texts * inner) / plan_tokens, 4),
         "cpu_ms_per_inner_token": round(inner, 4),
         "cpu_ms_per_answer_token": round(inner + (streamed - read) / LONG_TOKENS, 4),
     }
@@ -220,21 +222,21 @@ def section(samples: list[dict[str, Any]], mixed: list[dict[str, Any]], duration
     }
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m loadtest.capacity.calibrate", description=__doc__)
-    parser.add_argument("--url", type=url, required=True, help="address of the server")
-    default_rates = "10,20,40"
-    parser.add_argument(
-        "--rates", type=rates, default=default_rates, help="requests per second (%(default)s)"
-    )
-    parser.add_argument("--duration-s", type=float, default=10.0, help="seconds at each rate (%(default)s)")
-    options = parser.parse_args(argv)
-    console = Console(stderr=True)
+main = Program("python -m loadtest.capacity.calibrate")
+
+
+@main.command(help=__doc__)
+def run(
+    url: Annotated[str, Option(parser=parse_url, help="address of the server")],
+    rates: Annotated[
+        Sequence[float], Option(parser=parse_rates, help="requests per second", show_default="10,20,40")
+    ] = (10.0, 20.0, 40.0),
+    duration_s: Annotated[float, Option(help="seconds at each rate")] = 10.0,
+) -> int:
     try:
-        sections = asyncio.run(measure(options.url, options.rates, options.duration_s, console))
+        sections = asyncio.run(measure(url, rates, duration_s, console(errors=True)))
     except (ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
-        console.print(f"[red]Measurement failed:[/] {exc}")
-        return 1
+        raise CommandError(f"Measurement failed: {exc}") from exc
     print(yaml.safe_dump(sections, sort_keys=False, width=120))
     return 0
 

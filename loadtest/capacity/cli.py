@@ -4,23 +4,27 @@ inputs are invalid.
 Everything is simulated again each time, from the same seed, in about four minutes on a slow core.
 """
 
-import argparse
 import json
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Annotated
 
 from rich.console import Console
 from rich.table import Table
+from typer import Option
 
 from loadtest.capacity import inputs, report, validation, whatif
 from loadtest.capacity.arrivals import KINDS
 from loadtest.capacity.inputs import Inputs, InputsError
 from loadtest.capacity.sizing import Requirements
-from program.options import rates
-from program.process import restore_interrupts, wide_console
+from podium.command_line.options import parse_rates
+from podium.command_line.process import restore_interrupts
+from podium.command_line.program import CommandError, Program
+from podium.command_line.terminal import console as open_console
+from podium.command_line.terminal import table
 
 SLICE_CHECKED_AT = 2.5
 """Multiple of the slice's rate at which the whole is simulated too."""
@@ -31,12 +35,12 @@ PLANS = 1000
 
 def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """Build a table. Columns are right-aligned unless their heading starts with `<`."""
-    table = Table(title=title)
+    made = table(title=title)
     for heading in headings:
-        table.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
+        made.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
     for row in rows:
-        table.add_row(*row)
-    return table
+        made.add_row(*row)
+    return made
 
 
 def percentile_cells(percentiles: Mapping[str, float]) -> str:
@@ -149,7 +153,7 @@ def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table,
     to `out`.
     """
     from loadtest.plots import plot_autoscaling
-    from program.plots import save_plot
+    from podium.command_line.plots import save_plot
 
     table_rows: list[Sequence[str]] = []
     content: dict[str, object] = {}
@@ -170,10 +174,10 @@ def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table,
     return make_table(title, headings, table_rows), content
 
 
-def run(params: Inputs, rates: list[float], traffic: str, seed: int, out: Path, console: Console) -> int:
+def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Path, console: Console) -> int:
     """Run all simulations; print and write the results."""
     from loadtest.plots import plot_distributions
-    from program.plots import save_plot
+    from podium.command_line.plots import save_plot
 
     began_s = time.monotonic()
     forecasts: list[report.Forecast] = []
@@ -217,26 +221,29 @@ def run(params: Inputs, rates: list[float], traffic: str, seed: int, out: Path, 
     return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium capacity", description=__doc__, epilog="example: podium capacity --rates 1,10"
-    )
-    add = parser.add_argument
-    add("--inputs", type=Path, default=inputs.INPUTS, help="inputs file (%(default)s)")
-    default_rates = "10,1000,100000"
-    add("--rates", type=rates, default=default_rates, help="requests per second (%(default)s)")
-    kinds = f"{', '.join(KINDS)}, or a CSV file with a column arrival_s"
-    add("--traffic", default="poisson", help=f"{kinds} (%(default)s)")
-    add("--seed", type=int, default=0, help="random seed (%(default)s)")
-    add("--out", type=Path, default=Path("build/simulator"), help="output folder (%(default)s)")
-    options = parser.parse_args(argv)
+main = Program("podium capacity")
+
+
+@main.command(help=__doc__, epilog="Example: podium capacity --rates 1,10")
+def plan(
+    inputs_file: Annotated[
+        Path, Option("--inputs", help="inputs file", show_default="loadtest/capacity/inputs.yaml")
+    ] = inputs.INPUTS,
+    rates: Annotated[
+        Sequence[float],
+        Option(parser=parse_rates, help="requests per second", show_default="10,1000,100000"),
+    ] = (10.0, 1000.0, 100000.0),
+    traffic: Annotated[
+        str, Option(help=f"{', '.join(KINDS)}, or a CSV file with a column arrival_s")
+    ] = "poisson",
+    seed: Annotated[int, Option(help="random seed")] = 0,
+    out: Annotated[Path, Option(help="output folder")] = Path("build/simulator"),
+) -> int:
     restore_interrupts()
     try:
-        params = inputs.load(options.inputs)
-        return run(params, options.rates, options.traffic, options.seed, options.out, wide_console())
+        return run(inputs.load(inputs_file), rates, traffic, seed, out, open_console(markup=True))
     except InputsError as error:
-        Console(stderr=True).print(f"[red]{error}[/]")
-        return 2
+        raise CommandError(str(error), 2) from error
 
 
 if __name__ == "__main__":

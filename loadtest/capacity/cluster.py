@@ -88,7 +88,7 @@ class _Request:
     ) -> None:
         self.cluster, self.plan, self.mix, self.scheduler, self.core = cluster, plan, mix, scheduler, core
         self.env, self.router = cluster.env, cluster.router
-        self.written: list[simpy.Event] = []
+        self.written_events: list[simpy.Event] = []
         self.ends = [self.env.event() for _ in plan.steps]
         self.first_token = self.env.event()
 
@@ -99,10 +99,10 @@ class _Request:
         yield from self.cluster.pass_front()
         yield from self.core.work(self.router.cpu_ms_per_request / 1000)
         ends = np.cumsum([step.written_tokens for step in self.plan.steps]).tolist()
-        self.written = self.call_conductor(self.plan.question_tokens, ends)
+        self.written_events = self.call_conductor(self.plan.question_tokens, ends)
         for index in range(len(self.plan.steps)):
             env.process(self.step(index))
-        yield self.written[-1]
+        yield self.written_events[-1]
         planned_s = env.now
         yield self.first_token
         first_token_s = env.now
@@ -128,11 +128,15 @@ class _Request:
     def step(self, index: int) -> Process:
         """Simulate a step; see `schedulers.timeline` for what it waits for."""
         step, plan, router = self.plan.steps[index], self.plan, self.router
-        yield self.written[index if self.scheduler == "podium" else -1]
+        yield self.written_events[index if self.scheduler == "podium" else -1]
         if self.scheduler == "sequential":
             yield self.env.all_of(self.ends[max(0, index - 1) : index])
         yield self.env.all_of([self.ends[read] for read in step.reads])
-        if self.scheduler != "sequential" and self.written[-1].processed and index not in plan.reachable:
+        if (
+            self.scheduler != "sequential"
+            and self.written_events[-1].processed
+            and index not in plan.reachable
+        ):
             return  # once the plan is complete, an unread step that has not started is not run
         written_ms = step.written_tokens * router.cpu_ms_per_plan_token
         yield from self.core.work((router.cpu_ms_per_step + written_ms) / 1000)
@@ -141,7 +145,9 @@ class _Request:
         chunks = self.cluster.workers[step.worker].call(step.input_tokens, marks)
         if is_last:
             yield chunks[0]
-            yield self.written[-1]  # the last step is known to be the answer only when the plan is complete
+            yield self.written_events[
+                -1
+            ]  # the last step is known to be the answer only when the plan is complete
             self.first_token.succeed()
         is_streamed = is_last and self.cluster.streamed and not plan.second_look
         token_ms = router.cpu_ms_per_answer_token if is_streamed else router.cpu_ms_per_inner_token

@@ -303,16 +303,16 @@ class Inputs(InputModel):
         for name, engine in self.engines.items():
             _check_name(f"engines.{name}.machine", engine.machine, self.machines)
         for name, worker in self.workers.items():
-            known = self.engines if worker.engine else self.apis
-            _check_name(f"workers.{name}", worker.engine or worker.api or "", known)
+            choices = self.engines if worker.engine else self.apis
+            _check_name(f"workers.{name}", worker.engine or worker.api or "", choices)
         if abs(sum(worker.share for worker in self.workers.values()) - 1) > 1e-6:
             raise ValueError("the shares of `workers` must sum to 1")
         return self
 
 
-def _check_name(where: str, name: str, known: Collection[str]) -> None:
-    if name not in known:
-        raise ValueError(f"`{where}` names the unknown {name!r}; choose from {', '.join(known)}")
+def _check_name(where: str, name: str, choices: Collection[str]) -> None:
+    if name not in choices:
+        raise ValueError(f"`{where}` names the unknown {name!r}; choose from {', '.join(choices)}")
 
 
 def load(path: Path = INPUTS) -> Inputs:

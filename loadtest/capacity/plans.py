@@ -90,8 +90,11 @@ def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
     for index in range(count):
         read = reads(shape, index, index == count - 1, rng)
         input_tokens = round(mix.system_tokens) + question_tokens + sum(steps[n].output_tokens for n in read)
-        written, output = tokens(mix.step_written_tokens, rng), tokens(mix.step_output_tokens, rng)
-        steps.append(SimulatedStep(pick(shares, rng), read, written, input_tokens, output))
+        written_tokens, output_tokens = (
+            tokens(mix.step_written_tokens, rng),
+            tokens(mix.step_output_tokens, rng),
+        )
+        steps.append(SimulatedStep(pick(shares, rng), read, written_tokens, input_tokens, output_tokens))
     return SimulatedPlan(tuple(steps), question_tokens, bool(rng.random() < mix.second_look.share))
 
 

@@ -8,13 +8,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from loadtest import percentile
 from loadtest.capacity import inputs
 from loadtest.capacity.arrivals import traffic as draw_traffic
 from loadtest.capacity.cluster import RequestTimes, SimulatedRun, Sizes, simulate
 from loadtest.capacity.plans import SimulatedPlan, SimulatedStep, samples
 from loadtest.capacity.schedulers import SCHEDULERS, StepTimes, timeline
 from loadtest.capacity.sizing import Requirements, engine_s, loads, size, slice_of
-from program.percentile import percentile
 
 PLANS_FOR_MEANS = 20_000
 """Number of plans that gives their mean work within 1 %."""

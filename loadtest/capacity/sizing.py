@@ -87,13 +87,13 @@ def loads(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> dict[str, MeanWork]
         written_tokens = sum(step.written_tokens for step in plan.steps)
         calls = [(inputs.conductor, uncached_tokens + plan.question_tokens, written_tokens)]
         if plan.second_look:
-            read = uncached_tokens + plan.review_tokens
-            calls.append((inputs.conductor, read, mix.second_look.written_tokens))
+            input_tokens = uncached_tokens + plan.review_tokens
+            calls.append((inputs.conductor, input_tokens, mix.second_look.written_tokens))
         for index in plan.reachable:
             step, worker = plan.steps[index], inputs.workers[plan.steps[index].worker]
             calls.append((worker.engine or worker.api or "", step.input_tokens, step.output_tokens))
-        for name, read, written in calls:
-            for place, amount in enumerate((1.0, read, written)):
+        for name, input_tokens, output_tokens in calls:
+            for place, amount in enumerate((1.0, input_tokens, output_tokens)):
                 totals[name][place] += amount
     return {name: MeanWork(*(amount / len(plans) for amount in amounts)) for name, amounts in totals.items()}
 

@@ -43,7 +43,7 @@ class Cores:
     """Equal cores with one queue. `busy_s` is the work they have done."""
 
     def __init__(self, env: simpy.Environment, count: int = 1) -> None:
-        self.env, self.busy_s, self.done = env, 0.0, 0
+        self.env, self.busy_s, self.n_done = env, 0.0, 0
         self._cores: Any = simpy.Resource(env, count)
 
     @property
@@ -59,7 +59,7 @@ class Cores:
             yield core
             yield self.env.timeout(seconds)
         self.busy_s += seconds
-        self.done += 1
+        self.n_done += 1
 
 
 def full_batch_s(spec: inputs.EngineSpec, prompt_tokens: float, output_tokens: float) -> float:

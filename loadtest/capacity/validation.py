@@ -5,12 +5,12 @@ from collections.abc import Sequence
 import numpy as np
 import simpy
 
+from loadtest import percentile
 from loadtest.capacity import inputs
 from loadtest.capacity.arrivals import Times, poisson
 from loadtest.capacity.cluster import RequestTimes, SimulatedCluster
 from loadtest.capacity.plans import SimulatedPlan, SimulatedStep
 from loadtest.capacity.stations import Cores
-from program.percentile import percentile
 
 
 class TimedWorker:

@@ -39,7 +39,7 @@ class Audit:
 
     overspent_usd: float
     doubled: int
-    lost: int
+    not_entered: int
     still_held: int
     faults: int
     records_usd: float
@@ -94,6 +94,6 @@ async def audit(database: Database, subject: str, cap_pico: int, answered: Colle
     )
 
 
-async def lost_records(database: Database, answered: Collection[str]) -> int:
+async def count_lost_records(database: Database, answered: Collection[str]) -> int:
     """Return how many runs that were answered completely have no record that says so."""
     return len(set(answered) - {row[0] for row in await rows(database, ENDED)})

@@ -8,16 +8,17 @@ One row per kind. Exits with 1 if an answer that broke off looked complete, if t
 run is not `lost`, or if a run that must outlive its client did not finish.
 """
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from typing import Annotated
 
 import yaml
-from rich.table import Table
+from typer import BadParameter, Option
 
+from cluster.local.environment import Proxy
 from cluster.local.server import SETTINGS as LOCAL_SETTINGS
 from loadtest.prove.audit import one, rows
 from loadtest.prove.chaos_cluster import ChaosCluster
@@ -27,8 +28,10 @@ from loadtest.rig import ROOT, Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import running_redis
 from loadtest.rig.routers import LOGS, prepare_process
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.database.address import sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -83,7 +86,7 @@ def replicas_of(settings: Json) -> dict[str, int]:
     return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
 
 
-def real_engine() -> Json:
+def engine_settings() -> Json:
     """Return the worker of the model that ships with Podium, as `make serve` runs it: one replica, with a
     fallback while it is down.
     """
@@ -124,7 +127,9 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
     except TimeoutError:
         result.still_running = await one(database, UNDER_WAY)
     after = dict(await rows(database, KEPT))
-    result.kept = {name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)}
+    result.outliving_runs = {
+        name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)
+    }
     for ids, counted in (result.broken_ids, result.records), (result.accepted_ids, result.accepted):
         for id in ids:
             (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
@@ -172,39 +177,39 @@ HEADINGS = (
 )
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="podium prove chaos", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=1, help="rounds of each kind (%(default)s)")
-    parser.add_argument("--workflows", type=count, default=200, help="workflows per round (%(default)s)")
-    parser.add_argument("--kinds", help="comma-separated kinds of processes to kill (default: all)")
-    parser.add_argument("--real-engine", action="store_true", help="run vLLM instead of the stand-in")
-    parser.add_argument(
-        "--proxy", choices=("haproxy", "serve"), default="haproxy", help="proxy to run (%(default)s)"
-    )
-    parser.add_argument(
-        "--redis", action="store_true", help="keep the head's state in Redis, and kill the head too"
-    )
-    options = parser.parse_args(argv)
-    has_haproxy = options.proxy == "haproxy"
-    allowed = kinds_of(has_haproxy=has_haproxy, has_engine=options.real_engine, has_redis=options.redis)
-    kinds: list[str] = options.kinds.split(",") if options.kinds else allowed
-    if unknown := set(kinds) - set(allowed):
-        parser.error(f"--kinds: unknown: {', '.join(sorted(unknown))}. Choose from {', '.join(allowed)}.")
+main = Program("podium prove chaos")
+
+
+@main.command(help=__doc__, epilog="Example: podium prove chaos --workflows 50")
+def run(
+    rounds: Annotated[int, Option(parser=parse_count, help="rounds of each kind")] = 1,
+    workflows: Annotated[int, Option(parser=parse_count, help="workflows per round")] = 200,
+    kinds: Annotated[
+        str | None, Option(help="comma-separated kinds of processes to kill", show_default="all")
+    ] = None,
+    real_engine: Annotated[bool, Option("--real-engine", help="run vLLM instead of the stand-in")] = False,
+    proxy: Annotated[Proxy, Option(help="proxy to run")] = "haproxy",
+    redis: Annotated[
+        bool, Option("--redis", help="keep the head's state in Redis, and kill the head too")
+    ] = False,
+) -> int:
+    has_haproxy = proxy == "haproxy"
+    allowed = kinds_of(has_haproxy=has_haproxy, has_engine=real_engine, has_redis=redis)
+    names = kinds.split(",") if kinds else allowed
+    if unknown := set(names) - set(allowed):
+        raise BadParameter(
+            f"unknown: {', '.join(sorted(unknown))}. Choose from {', '.join(allowed)}.", param_hint="--kinds"
+        )
     prepare_process()
-    settings = settings_with(real_engine() if options.real_engine else STAND_IN)
-    with running_redis() if options.redis else nullcontext("") as redis:
-        results = asyncio.run(prove(kinds, options.rounds, options.workflows, settings, has_haproxy, redis))
-    table = Table(title=f"Killed among {options.workflows} workflows; {machine()}")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
+    settings = settings_with(engine_settings() if real_engine else STAND_IN)
+    with running_redis() if redis else nullcontext("") as address:
+        results = asyncio.run(prove(names, rounds, workflows, settings, has_haproxy, address))
+    rows = table(right=HEADINGS, title=f"Killed among {workflows} workflows; {machine()}")
     for kind, result in results:
-        table.add_row(kind, *result.cells)
-    wide_console().print(table)
-    return (
-        0
-        if all(result.is_right(LOST if kind in WITH_ITS_ROUTER else ENDED) for kind, result in results)
-        else 1
-    )
+        rows.add_row(kind, *result.cells)
+    console().print(rows)
+    is_right = all(result.is_right(LOST if kind in WITH_ITS_ROUTER else ENDED) for kind, result in results)
+    return 0 if is_right else 1
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class ChaosResult:
         looked_whole: streams whose transfer ended normally although the answer was incomplete.
         recovered: kept streams that failed at first and were complete when sent again.
         given_up: kept streams that never became complete.
-        kept: final states of runs that outlive their clients.
+        outliving_runs: final states of runs that outlive their clients.
         records: record states of the runs of broken requests.
         accepted_ids: ids of accepted background runs, which must finish whatever is killed.
         accepted: final states of these runs.
@@ -55,7 +55,7 @@ class ChaosResult:
     looked_whole: int = 0
     recovered: int = 0
     given_up: int = 0
-    kept: dict[str, int] = field(default_factory=dict[str, int])
+    outliving_runs: dict[str, int] = field(default_factory=dict[str, int])
     records: Counter[str] = field(default_factory=Counter[str])
     broken_ids: list[str] = field(default_factory=list[str])
     accepted_ids: list[str] = field(default_factory=list[str])
@@ -69,7 +69,7 @@ class ChaosResult:
         """Return whether no incomplete answer looked complete, broken runs have a state in `records`, and all
         runs that must continue finished.
         """
-        ended = set(self.kept) | set(self.accepted)
+        ended = set(self.outliving_runs) | set(self.accepted)
         went_on = not (self.given_up or self.still_running) and ended <= {"finished"}
         return went_on and not self.looked_whole and set(self.records) <= records
 
@@ -77,14 +77,14 @@ class ChaosResult:
     def cells(self) -> list[str]:
         """Cells of the table row."""
         again = f"{self.recovered}" + (f", {self.given_up} not" if self.given_up else "")
-        kept = self.kept | ({"running": self.still_running} if self.still_running else {})
+        outliving_runs = self.outliving_runs | ({"running": self.still_running} if self.still_running else {})
         return [
             *(str(self.workflows), str(self.finished), _counts_text(self.failed), str(self.broken)),
             *(
                 str(self.not_let_in),
                 str(self.looked_whole),
                 _counts_text(self.records),
-                _counts_text(kept),
+                _counts_text(outliving_runs),
                 _counts_text(self.accepted),
                 again,
             ),

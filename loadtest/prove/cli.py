@@ -3,10 +3,9 @@
 Exit codes: 0 if every check passed, 1 if one failed, 2 for an unknown proof or a usage error.
 """
 
-import argparse
 import sys
-from collections.abc import Sequence
-from importlib import import_module
+
+from podium.command_line.program import ProgramGroup
 
 PROOFS = {
     "ledger": (
@@ -64,20 +63,14 @@ PROOFS = {
 """Proof to its module and a one-line summary. Modules in `tests` need a checkout."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one proof and return its exit code."""
-    width = max(map(len, PROOFS))
-    parser = argparse.ArgumentParser(
-        prog="podium prove",
-        usage="podium prove NAME [OPTIONS]",
-        description="Inject faults on purpose, and check that Podium keeps its promises.\n\n"
-        + "\n".join(f"  {name:{width}}  {about}" for name, (_, about) in PROOFS.items())
-        + "\n\n`podium prove NAME --help` lists the options of a proof.",
-        epilog="example: podium prove ledger --store sqlite --runs 1",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("name", metavar="NAME", choices=list(PROOFS), help="the proof to run")
-    words = sys.argv[1:] if arguments is None else arguments
-    # Options after the name are those of the proof.
-    name: str = parser.parse_args(words[:1] or ["--help"]).name
-    return import_module(PROOFS[name][0]).main(words[1:])
+main = ProgramGroup(
+    "podium prove",
+    PROOFS,
+    help="Inject faults on purpose, and check that Podium keeps its promises. `podium prove NAME --help` lists the "
+    "options of a proof.",
+    epilog="Example: podium prove ledger --store sqlite --runs 1",
+)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -9,23 +9,24 @@ before its first token. The lower bound is the plan's time plus the worker's; `a
 import asyncio
 import sys
 import time
-from argparse import ArgumentParser
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import aiohttp
-from rich.table import Table
+from typer import Option
 
 from loadtest.rig import Json, RigError
 from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import SHORT, FakeOpenAI, Script
 from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
 from loadtest.sse import SseReader
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.database.address import sqlite_address
 from serving.workers.scripted import TOKEN
 
@@ -134,29 +135,31 @@ def _row(first_s: float, turns: list[Turn]) -> list[str]:
 
 async def _measure_all(rounds: int) -> None:
     """Print a row of medians for each worker delay."""
-    table = Table(title=f"First answer token through podium-mini, medians of {rounds}; {machine()}")
-    for column in (
-        "worker, s",
-        "called directly, s",
-        "plan's step, s",
-        "through, s",
-        "ratio to direct",
-        "added, ms",
-    ):
-        table.add_column(column, justify="right")
+    rows = table(
+        right=(
+            *("worker, s", "called directly, s", "plan's step, s"),
+            *("through, s", "ratio to direct", "added, ms"),
+        ),
+        title=f"First answer token through podium-mini, medians of {rounds}; {machine()}",
+    )
     with TemporaryDirectory() as folder:
         for first_s in FIRST_TOKENS_S:
             turns = await measure(Path(folder), first_s, rounds)
-            table.add_row(*_row(first_s, turns))
-    wide_console().print(table)
+            rows.add_row(*_row(first_s, turns))
+    console().print(rows)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = ArgumentParser(prog="podium prove first-token", description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--rounds", type=count, default=ROUNDS, help="rounds per row (%(default)s)")
-    options = parser.parse_args(argv)
+main = Program("podium prove first-token")
+
+
+@main.command(
+    help=(__doc__ or "").partition("\n\n")[0], epilog="Example: podium prove first-token --rounds 20"
+)
+def run(
+    rounds: Annotated[int, Option(parser=parse_count, help="rounds per row")] = ROUNDS,
+) -> int:
     prepare_process()
-    asyncio.run(_measure_all(options.rounds))
+    asyncio.run(_measure_all(rounds))
     return 0
 
 

@@ -6,7 +6,6 @@ is installed into its own environment. `podium.deadline_s` is not fuzzed, becaus
 504 by design.
 """
 
-import argparse
 import asyncio
 import json
 import os
@@ -15,15 +14,16 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
+from typer import Option
 
 from cluster.local.uv import UV, environment
 from loadtest.rig import ROOT, Json, RigError
 from loadtest.rig.routers import prepare_process, running_router
+from podium.command_line.program import Program
 from serving.accounts.caller import Scope
 from serving.accounts.directory import Directory
 from serving.database.address import sqlite_address
@@ -66,16 +66,19 @@ def before_call(context, case, kwargs):
 it revoked its own key, it would get only 401s."""
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+main = Program("podium prove fuzz-api")
+
+
+@main.command(help=__doc__, epilog="Example: podium prove fuzz-api --max-time 60")
+def run(
+    n: Annotated[int, Option("-n", metavar="N", help="maximum requests per route and phase")] = 50,
+    seed: Annotated[int, Option(help="seed of the generated requests")] = 1,
+    max_time: Annotated[int, Option(help="total time limit in seconds")] = 600,
+) -> int:
     """Run the fuzzer. Return 1 after a server error or a crash of schemathesis."""
-    parser = argparse.ArgumentParser(prog="podium prove fuzz-api", description=__doc__)
-    parser.add_argument("-n", type=int, default=50, help="maximum requests per route and phase (default 50)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the generated requests (default 1)")
-    parser.add_argument("--max-time", type=int, default=600, help="total time limit in seconds (default 600)")
-    options = parser.parse_args(arguments)
     prepare_process()
     install()
-    return asyncio.run(fuzz(options.n, options.seed, options.max_time))
+    return asyncio.run(fuzz(n, seed, max_time))
 
 
 def install() -> None:

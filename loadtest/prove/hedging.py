@@ -6,23 +6,24 @@ be sent, and a worker that is down with a fallback: the calls that still reach i
 was missed.
 """
 
-import argparse
 import asyncio
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
-from rich.table import Table
+from typer import Option
 
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import FakeOpenAI, Script, UpstreamCall, slow_tail
 from loadtest.rig.open_loop import OpenLoopResult, offer
 from loadtest.rig.routers import make_key, prepare_process, running_router
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.database.address import sqlite_address
 
 FIRST_S, SLOW_S, SHARE = 0.1, 2.0, 0.05
@@ -142,33 +143,35 @@ def faults(rows: list[HedgingRow], dead: HedgingRow) -> list[str]:
     return [what for what, is_so in checks.items() if is_so]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="podium prove hedging", description=__doc__)
-    parser.add_argument("--requests", type=count, default=2000, help="requests per row (%(default)s)")
-    options = parser.parse_args(argv)
+main = Program("podium prove hedging")
+
+
+@main.command(help=__doc__, epilog="Example: podium prove hedging --requests 500")
+def run(
+    requests: Annotated[int, Option(parser=parse_count, help="requests per row")] = 2000,
+) -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
-        rows = asyncio.run(prove(Path(folder), options.requests))
-        dead = asyncio.run(measure_dead(Path(folder), options.requests))
-    table = Table(
-        title=f"first token after {FIRST_S:g} s, {SHARE:.0%} of them after {SLOW_S:g} s; {machine()}"
+        rows = asyncio.run(prove(Path(folder), requests))
+        dead = asyncio.run(measure_dead(Path(folder), requests))
+    rates = table(
+        right=("hedges", "requests/s", "answered", "p50 s", "p99 s", "429", "others", "calls added"),
+        title=f"first token after {FIRST_S:g} s, {SHARE:.0%} of them after {SLOW_S:g} s; {machine()}",
     )
-    for column in ("hedges", "requests/s", "answered", "p50 s", "p99 s", "429", "others", "calls added"):
-        table.add_column(column, justify="right")
     for row in rows:
         load = row.load
-        table.add_row(
+        rates.add_row(
             *(row.name, f"{load.rate:.0f}", str(len(load.took_s)), f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
-            *(str(load.refused), load.told, f"{row.extra_calls:+d} ({row.extra_share:+.1%})"),
+            *(str(load.refused), load.others_text, f"{row.extra_calls:+d} ({row.extra_share:+.1%})"),
         )
-    console, missed = wide_console(), faults(rows, dead)
-    console.print(table)
-    console.print(
+    out, missed = console(), faults(rows, dead)
+    out.print(rates)
+    out.print(
         f"Worker down, with a fallback: {dead.calls} calls to it in {dead.load.n} requests, "
-        f"{len(dead.load.took_s)} answered{dead.load.told and f' ({dead.load.told})'}: "
+        f"{len(dead.load.took_s)} answered{dead.load.others_text and f' ({dead.load.others_text})'}: "
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
-    console.print("; ".join(missed) or "all targets met")
+    out.print("; ".join(missed) or "all targets met")
     return 1 if missed else 0
 
 

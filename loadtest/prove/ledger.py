@@ -5,7 +5,6 @@ overspent, entered twice, lost, or still held after the dead router's lease expi
 the sum of the records. Exits with 1 if any count is not 0 or the sums differ.
 """
 
-import argparse
 import asyncio
 import sys
 import time
@@ -13,17 +12,21 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import aclosing
 from decimal import Decimal
+from typing import Annotated
 
 import aiohttp
 from rich.table import Table
+from typer import Option
 
 from loadtest.prove.audit import Audit, audit, wait_until_settled
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, empty_databases
+from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
 from loadtest.rig.routers import RouterAnswer, RouterProcess, ask, make_key, prepare_process, running_routers
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.accounts.leases import LEASE_S, RENEW_S
 from serving.accounts.money import to_pico
 from serving.accounts.rates import team_subject
@@ -160,7 +163,7 @@ def is_right(clients: Clients, result: Audit) -> bool:
     wrong = (
         result.overspent_usd,
         result.doubled,
-        result.lost,
+        result.not_entered,
         result.still_held,
         result.faults,
         clients.run_twice,
@@ -177,7 +180,7 @@ def row(kind: str, number: int, clients: Clients, result: Audit, took_s: float) 
         *(
             result.overspent_usd,
             result.doubled + clients.run_twice,
-            result.lost,
+            result.not_entered,
             result.still_held,
             result.faults,
         ),
@@ -204,26 +207,26 @@ async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int
     return right
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium prove ledger", description="Prove that no budget is overspent."
-    )
-    parser.add_argument(
-        "--store", choices=KINDS, action="append", help="database to test; repeatable (default: both)"
-    )
-    parser.add_argument("--runs", type=count, default=10, help="runs per database (%(default)s)")
-    parser.add_argument("--requests", type=count, default=1000, help="concurrent requests (%(default)s)")
-    parser.add_argument("--routers", type=count, default=4, help="router processes (%(default)s)")
-    options = parser.parse_args(argv)
+main = Program("podium prove ledger")
+
+
+@main.command(epilog="Example: podium prove ledger --store sqlite --runs 1")
+def run(
+    store: Annotated[
+        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
+    ] = None,
+    runs: Annotated[int, Option(parser=parse_count, help="runs per database")] = 10,
+    requests: Annotated[int, Option(parser=parse_count, help="concurrent requests")] = 1000,
+    routers: Annotated[int, Option(parser=parse_count, help="router processes")] = 4,
+) -> int:
+    """Prove that no budget is overspent."""
     prepare_process()
-    table = Table(
-        title=f"{options.requests} concurrent requests, a budget for a tenth, {options.routers} routers, one killed; {machine()}"
+    title = (
+        f"{requests} concurrent requests, a budget for a tenth, {routers} routers, one killed; {machine()}"
     )
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
-    kinds: Sequence[str] = options.store or KINDS
-    right = asyncio.run(prove_all(kinds, options.runs, options.requests, options.routers, table))
-    wide_console().print(table)
+    rows = table(right=HEADINGS, title=title)
+    right = asyncio.run(prove_all(store or KINDS, runs, requests, routers, rows))
+    console().print(rows)
     return 0 if right else 1
 
 

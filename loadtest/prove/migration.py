@@ -83,9 +83,9 @@ def _migrate_until(statement: int, address: Address) -> None:
     """Migrate, and kill the process before the given writing statement."""
     executed = 0
 
-    def count(_: object, __: object, written: str, *___: object) -> None:
+    def count(_: object, __: object, sql: str, *___: object) -> None:
         nonlocal executed
-        executed += not written.lstrip().upper().startswith(READING)
+        executed += not sql.lstrip().upper().startswith(READING)
         if executed == statement:
             os.kill(os.getpid(), signal.SIGKILL)
 

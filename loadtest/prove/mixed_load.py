@@ -68,17 +68,17 @@ class MixedLoad:
     """
 
     seed: int = 1
-    told: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+    outcomes: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
 
     @property
     def n(self) -> int:
         """Number of requests."""
-        return sum(counts.total() for counts in self.told.values())
+        return sum(counts.total() for counts in self.outcomes.values())
 
     @property
     def bad(self) -> dict[str, Counter[str]]:
         """Unexpected outcomes by kind."""
-        unexpected = {kind: Counter(counts) for kind, counts in self.told.items()}
+        unexpected = {kind: Counter(counts) for kind, counts in self.outcomes.items()}
         for kind, counts in unexpected.items():
             del counts["whole"], counts["left"]
             if kind not in KINDS or KINDS[kind].is_faulty:
@@ -109,7 +109,7 @@ class MixedLoad:
                 outcome = "left" if leaves else "hung"
             except (aiohttp.ClientError, OSError):
                 outcome = "broken"
-            self.told.setdefault(kind, Counter())[outcome] += 1
+            self.outcomes.setdefault(kind, Counter())[outcome] += 1
             await asyncio.sleep(draws.expovariate(1 / PAUSE_S))
 
 

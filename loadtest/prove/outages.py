@@ -5,7 +5,6 @@ outcomes of requests meanwhile, and how many complete answers are missing from t
 Exits with 1 if anything acknowledged is lost or the ledger does not add up.
 """
 
-import argparse
 import asyncio
 import sys
 from collections import Counter
@@ -15,20 +14,24 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 from rich.table import Table
+from typer import BadParameter, Option
 
-from loadtest.prove.audit import audit, lost_records, wait_until_settled
+from loadtest.prove.audit import audit, count_lost_records, wait_until_settled
 from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
 from loadtest.prove.migration import kill_migrations
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.closed_loop import Seen, asking
 from loadtest.rig.databases import KINDS, Postgres, empty_database, running_postgres
-from loadtest.rig.faults import clock_moved, full, small_disk, stopped
+from loadtest.rig.faults import clock_moved, full, small_disk, stop_postgres
 from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_routers
-from program.options import count, seconds
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count, parse_seconds
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.accounts.rates import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
@@ -66,7 +69,7 @@ class OutageRow:
     """Result of one scenario."""
 
     what: str
-    seen: Seen
+    outcomes: Seen
     not_entered: int
     no_record: int
     doubled: int
@@ -81,10 +84,10 @@ class OutageRow:
     @property
     def cells(self) -> list[str]:
         """Cells of the table row."""
-        others = ", ".join(f"{n} x {what}" for what, n in self.seen.others.most_common(4))
+        others = ", ".join(f"{n} x {what}" for what, n in self.outcomes.others.most_common(4))
         counts = (self.not_entered, self.no_record, self.doubled, self.still_held, self.faults)
-        times = (f"{self.seen.longest_s:.1f}", f"{self.seen.slowest_s:.1f}")
-        return [self.what, str(len(self.seen.whole)), others, *times, *map(str, counts)]
+        times = (f"{self.outcomes.longest_s:.1f}", f"{self.outcomes.slowest_s:.1f}")
+        return [self.what, str(len(self.outcomes.whole)), others, *times, *map(str, counts)]
 
 
 Fault = Callable[[Sequence[RouterProcess]], AbstractAsyncContextManager[None]]
@@ -102,22 +105,24 @@ async def under_load(
             running_routers(name, address, settings, ROUTERS, clock) as routers,
             open_session(key.headers) as session,
         ):
-            async with asking(session, routers, "steady", options.clients) as seen:
+            async with asking(session, routers, "steady", options.clients) as outcomes:
                 await asyncio.sleep(options.quiet_s)
                 async with fault(routers):
                     pass
-                await _until_answers_come(seen, options.quiet_s)
+                await _until_answers_come(outcomes, options.quiet_s)
             await wait_until_settled(database, SETTLES_WITHIN_S)
-        result = await audit(database, team_subject(key.team_id), 2**62, seen.whole)
-        no_record = await lost_records(database, seen.whole)
-    return OutageRow(what, seen, result.lost, no_record, result.doubled, result.still_held, result.faults)
+        result = await audit(database, team_subject(key.team_id), 2**62, outcomes.whole)
+        no_record = await count_lost_records(database, outcomes.whole)
+    return OutageRow(
+        what, outcomes, result.not_entered, no_record, result.doubled, result.still_held, result.faults
+    )
 
 
-async def _until_answers_come(seen: Seen, for_s: float) -> None:
+async def _until_answers_come(outcomes: Seen, for_s: float) -> None:
     """Wait until clients get answers again, then `for_s` longer."""
-    before = len(seen.whole)
+    before = len(outcomes.whole)
     async with asyncio.timeout(60):
-        while len(seen.whole) < before + 3:
+        while len(outcomes.whole) < before + 3:
             await asyncio.sleep(0.05)
     await asyncio.sleep(for_s)
 
@@ -127,7 +132,7 @@ async def prove_stopped(postgres: Postgres, when_away: str, options: Options) ->
 
     @asynccontextmanager
     async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:
-        async with stopped(postgres, options.fault_s):
+        async with stop_postgres(postgres, options.fault_s):
             yield
 
     address = await asyncio.to_thread(postgres.make_database)
@@ -167,9 +172,9 @@ async def prove_migration(address: Address) -> OutageRow:
     """Migrate an older schema while another process writes, and kill the migration before each of its
     statements.
     """
-    killed, half, lost = await kill_migrations(address)
-    seen = Seen(others=Counter({"migrations killed": killed}))
-    return OutageRow(f"migration killed, {address.kind}", seen, 0, lost, 0, 0, half)
+    killed, half, n_lost = await kill_migrations(address)
+    outcomes = Seen(others=Counter({"migrations killed": killed}))
+    return OutageRow(f"migration killed, {address.kind}", outcomes, 0, n_lost, 0, 0, half)
 
 
 async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool:
@@ -209,27 +214,30 @@ def _scenarios(
                 yield partial(proof, kind)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium prove outages",
-        description="Prove that nothing acknowledged is lost. The full disk needs root.",
-    )
-    parser.add_argument("--only", default=",".join(SCENARIOS), help="comma-separated scenarios (%(default)s)")
-    parser.add_argument(
-        "--quiet", type=seconds, default=5.0, help="seconds before and after the fault (%(default)s)"
-    )
-    parser.add_argument("--fault", type=seconds, default=8.0, help="seconds of the fault (%(default)s)")
-    parser.add_argument("--clients", type=count, default=8, help="closed-loop clients (%(default)s)")
-    options = parser.parse_args(argv)
-    only = options.only.split(",")
-    if unknown := set(only) - set(SCENARIOS):
-        parser.error(f"--only: unknown scenario {min(unknown)!r}. Choose from {', '.join(SCENARIOS)}.")
+main = Program("podium prove outages")
+
+
+@main.command(epilog="Example: podium prove outages --only clock")
+def run(
+    only: Annotated[str, Option(help="comma-separated scenarios")] = ",".join(SCENARIOS),
+    quiet: Annotated[float, Option(parser=parse_seconds, help="seconds before and after the fault")] = 5.0,
+    fault: Annotated[float, Option(parser=parse_seconds, help="seconds of the fault")] = 8.0,
+    clients: Annotated[int, Option(parser=parse_count, help="closed-loop clients")] = 8,
+) -> int:
+    """Prove that nothing acknowledged is lost. The full disk needs root.
+
+    Raises:
+        BadParameter: a scenario does not exist.
+    """
+    names = only.split(",")
+    if unknown := set(names) - set(SCENARIOS):
+        raise BadParameter(
+            f"unknown scenario {min(unknown)!r}. Choose from {', '.join(SCENARIOS)}.", param_hint="--only"
+        )
     prepare_process()
-    table = Table(title=f"{options.clients} clients, {ROUTERS} routers; {machine()}")
-    for heading in HEADINGS:
-        table.add_column(heading)
-    right = asyncio.run(prove_all(only, Options(options.quiet, options.fault, options.clients), table))
-    wide_console().print(table)
+    rows = table(*HEADINGS, title=f"{clients} clients, {ROUTERS} routers; {machine()}")
+    right = asyncio.run(prove_all(names, Options(quiet, fault, clients), rows))
+    console().print(rows)
     return 0 if right else 1
 
 

@@ -6,7 +6,6 @@ use by another; a flood of `flex` requests with ordinary requests; and, without 
 own rate. Exits with 1 if a target was missed.
 """
 
-import argparse
 import asyncio
 import sys
 import time
@@ -14,16 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 import aiohttp
 from rich.table import Table
+from typer import Option
 
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.open_loop import OpenLoopResult, offer
 from loadtest.rig.routers import RouterKey, RouterProcess, ask, make_key, prepare_process, running_router
-from program.options import seconds
-from program.process import machine, wide_console
+from podium.command_line.options import parse_seconds
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.database.address import sqlite_address
 
 WORDS = (10, 20, 40, 80)
@@ -88,7 +91,7 @@ class OverloadResult:
             "goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
             "admitted requests were slow": worst.p99_s > MOST_P99 * self.baseline.p99_s,
             "memory grew": worst.memory_growth > MOST_GROWTH,
-            "a 429 had no Retry-After": worst.told_when < worst.refused,
+            "a 429 had no Retry-After": worst.n_with_retry_after < worst.refused,
             "some requests were neither answered nor rejected": any(load.odd for load in self.loads.values()),
             "a flood starved another key": _share(self.loads["modest key"]) < LEAST_SHARE,
             "a flood of flex starved ordinary requests": _share(self.loads["beside flex"]) < LEAST_SHARE,
@@ -158,38 +161,36 @@ async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
 
 def _table(result: OverloadResult) -> Table:
     title = f"{result.slots} slots; the router alone answers {result.router_rate:.0f}/s; {machine()}"
-    table = Table(title=title)
-    for column in (
+    columns = (
         *("offered", "requests/s", "answered/s", "p50 s", "p99 s", "429", "with Retry-After", "others"),
         *("router MB", "growth", "router CPU", "generator CPU"),
-    ):
-        table.add_column(column, justify="right")
+    )
+    rows = table(right=columns, title=title)
     for name, load in (result.loads | {"saturated": result.saturated}).items():
-        table.add_row(
+        rows.add_row(
             *(name, f"{load.rate:.1f}", f"{load.goodput:.2f}", f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
-            *(str(load.refused), str(load.told_when), load.told),
+            *(str(load.refused), str(load.n_with_retry_after), load.others_text),
             *(f"{load.memory_mb[-1]:.0f}", f"{load.memory_growth:.3f}"),
             *(f"{load.router_cpu:.0%}", f"{load.own_cpu:.0%}"),
         )
-    return table
+    return rows
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="podium prove overload", description=__doc__)
-    parser.add_argument(
-        "--worst-s", type=seconds, default=120.0, help="seconds at the highest rate (%(default)s)"
-    )
-    parser.add_argument(
-        "--step-s", type=seconds, default=20.0, help="seconds at each other rate (%(default)s)"
-    )
-    options = parser.parse_args(argv)
+main = Program("podium prove overload")
+
+
+@main.command(help=__doc__, epilog="Example: podium prove overload --worst-s 30")
+def run(
+    worst_s: Annotated[float, Option(parser=parse_seconds, help="seconds at the highest rate")] = 120.0,
+    step_s: Annotated[float, Option(parser=parse_seconds, help="seconds at each other rate")] = 20.0,
+) -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
-        result = asyncio.run(prove(Path(folder), options.worst_s, options.step_s))
-    console = wide_console()
-    console.print(_table(result))
+        result = asyncio.run(prove(Path(folder), worst_s, step_s))
+    out = console()
+    out.print(_table(result))
     faults = result.faults()
-    console.print("; ".join(faults) or "all targets met")
+    out.print("; ".join(faults) or "all targets met")
     return 1 if faults else 0
 
 

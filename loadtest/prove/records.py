@@ -5,26 +5,29 @@ steps. Clients resume their streams there. One row per database. Exits with 1 if
 missing or duplicated.
 """
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Annotated
 
 import aiohttp
 import orjson
 from rich.table import Table
+from typer import Option
 
 from loadtest.prove.audit import one, rows, wait_until_settled
 from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
 from loadtest.rig import Json, RigError
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, empty_databases
+from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
 from loadtest.rig.routers import RouterProcess, ask, make_key, prepare_process, running_routers
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -96,7 +99,7 @@ class RecordsResult:
 
     runs: int
     readable: int
-    kept: int
+    n_kept: int
     finished: int
     called_again: int
     resumed: int
@@ -106,7 +109,7 @@ class RecordsResult:
     @property
     def is_right(self) -> bool:
         """True if nothing is missing or duplicated."""
-        whole = self.readable == self.runs and self.finished == self.kept
+        whole = self.readable == self.runs and self.finished == self.n_kept
         return whole and not self.called_again and not self.differing and self.resumed > 0
 
 
@@ -153,7 +156,7 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterPr
     return reader
 
 
-async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsResult:
+async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsResult:
     """Run the proof over the empty database at `address`.
 
     Raises:
@@ -166,14 +169,14 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsRes
             running_routers(name, address, SETTINGS, 2) as routers,
             open_session(key.headers) as session,
         ):
-            ended = await _ask_all(session, routers, runs - kept)
+            ended = await _ask_all(session, routers, runs - n_kept)
             readers = [
                 asyncio.create_task(
                     read_stream(session, routers, number) if number % 2 else read_events(session, routers)
                 )
-                for number in range(kept)
+                for number in range(n_kept)
             ]
-            await _wait_until_half_way(database, kept)
+            await _wait_until_half_way(database, n_kept)
             routers[0].kill()
             read = await asyncio.gather(*readers)
             await wait_until_settled(database, SETTLES_WITHIN_S)
@@ -183,7 +186,7 @@ async def prove(address: Address, runs: int, kept: int, name: str) -> RecordsRes
         return RecordsResult(
             len(set(ids)),
             statuses.count("finished"),
-            kept,
+            n_kept,
             len(finished),
             await one(database, AGAIN),
             sum(reader.n_resumed > 0 for reader in read),
@@ -206,14 +209,14 @@ async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProce
     return await asyncio.gather(*(ask_one(number) for number in range(n)))
 
 
-async def _wait_until_half_way(database: Database, kept: int) -> None:
+async def _wait_until_half_way(database: Database, n_kept: int) -> None:
     try:
         async with asyncio.timeout(HALVES_WITHIN_S):
-            while await one(database, HALF_WAY) < kept:
+            while await one(database, HALF_WAY) < n_kept:
                 await asyncio.sleep(0.1)
     except TimeoutError:
         raise RigError(
-            f"not all {kept} kept runs got half-way within {HALVES_WITHIN_S:g} s; use a lower --kept"
+            f"not all {n_kept} kept runs got half-way within {HALVES_WITHIN_S:g} s; use a lower --kept"
         ) from None
 
 
@@ -241,15 +244,15 @@ HEADINGS = (
 )
 
 
-async def prove_all(kinds: Sequence[str], runs: int, kept: int, table: Table) -> bool:
+async def prove_all(kinds: Sequence[str], runs: int, n_kept: int, table: Table) -> bool:
     """Run the proof, one row per database. Return whether all passed."""
     right = True
     async with aclosing(empty_databases(kinds)) as databases:
         async for kind, _, address in databases:
-            result = await prove(address, runs, kept, f"records-{kind}")
+            result = await prove(address, runs, n_kept, f"records-{kind}")
             right = right and result.is_right
             table.add_row(
-                *(kind, str(result.runs), str(result.readable), str(result.kept), str(result.finished)),
+                *(kind, str(result.runs), str(result.readable), str(result.n_kept), str(result.finished)),
                 *(
                     str(result.called_again),
                     str(result.resumed),
@@ -260,24 +263,22 @@ async def prove_all(kinds: Sequence[str], runs: int, kept: int, table: Table) ->
     return right
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium prove records", description="Prove that runs outlive their router."
-    )
-    parser.add_argument(
-        "--store", choices=KINDS, action="append", help="database to test; repeatable (default: both)"
-    )
-    parser.add_argument("--runs", type=count, default=500, help="total runs (%(default)s)")
-    parser.add_argument(
-        "--kept", type=count, default=100, help="runs in progress when the router is killed (%(default)s)"
-    )
-    options = parser.parse_args(argv)
+main = Program("podium prove records")
+
+
+@main.command(epilog="Example: podium prove records --store sqlite")
+def run(
+    store: Annotated[
+        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
+    ] = None,
+    runs: Annotated[int, Option(parser=parse_count, help="total runs")] = 500,
+    kept: Annotated[int, Option(parser=parse_count, help="runs in progress when the router is killed")] = 100,
+) -> int:
+    """Prove that runs outlive their router."""
     prepare_process()
-    table = Table(title=f"Two routers, one killed; {machine()}")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
-    right = asyncio.run(prove_all(options.store or KINDS, options.runs, options.kept, table))
-    wide_console().print(table)
+    rows = table(right=HEADINGS, title=f"Two routers, one killed; {machine()}")
+    right = asyncio.run(prove_all(store or KINDS, runs, kept, rows))
+    console().print(rows)
     return 0 if right else 1
 
 

@@ -5,26 +5,28 @@ database itself. One row per database and query. Exits with 1 if the 95th percen
 `--limit-ms`.
 """
 
-import argparse
 import asyncio
 import functools
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
-from rich.table import Table
 from sqlalchemy import text
+from typer import Option
 
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
-from loadtest.rig.databases import running_postgres
-from program.options import count
-from program.process import machine, wide_console
+from loadtest.rig.databases import DatabaseKind, running_postgres
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, sqlite_address
@@ -127,32 +129,35 @@ async def prove(
         await store.aclose()
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="podium prove lists", description=(__doc__ or "").split("\n\n")[0])
-    parser.add_argument("--runs", type=count, default=1_000_000, help="stored runs (%(default)s)")
-    parser.add_argument("--times", type=count, default=20, help="readings per query (%(default)s)")
-    parser.add_argument(
-        "--limit-ms", type=float, default=1000.0, help="limit of the 95th percentile (%(default)s)"
-    )
-    parser.add_argument("--only", choices=("sqlite", "postgresql"), help="test only this database")
-    options = parser.parse_args(arguments)
-    table = Table("database", "question", "p50 ms", "p95 ms", title=f"{options.runs} runs; {machine()}")
+main = Program("podium prove lists")
+
+
+@main.command(
+    help=(__doc__ or "").split("\n\n")[0], epilog="Example: podium prove lists --only sqlite --runs 10000"
+)
+def run(
+    runs: Annotated[int, Option(parser=parse_count, help="stored runs")] = 1_000_000,
+    times: Annotated[int, Option(parser=parse_count, help="readings per query")] = 20,
+    limit_ms: Annotated[float, Option(help="limit of the 95th percentile")] = 1000.0,
+    only: Annotated[DatabaseKind | None, Option(help="test only this database")] = None,
+) -> int:
+    rows = table("database", "question", right=("p50 ms", "p95 ms"), title=f"{runs} runs; {machine()}")
     slow: list[str] = []
 
     def show(kind: str, name: str, took: list[float]) -> None:
         p50, p95 = took[len(took) // 2], took[min(len(took) - 1, int(0.95 * len(took)))]
-        table.add_row(kind, name, f"{p50:.1f}", f"{p95:.1f}")
-        slow.extend([f"{kind}: {name}"] * (p95 > options.limit_ms))
+        rows.add_row(kind, name, f"{p50:.1f}", f"{p95:.1f}")
+        slow.extend([f"{kind}: {name}"] * (p95 > limit_ms))
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
-        for kind in (options.only,) if options.only else ("sqlite", "postgresql"):
+        for kind in (only,) if only else ("sqlite", "postgresql"):
             if kind == "sqlite":
                 address = sqlite_address(folder / "runs.db")
             else:
                 address = stack.enter_context(running_postgres(is_durable=False)).make_database()
-            asyncio.run(prove(address, options.runs, options.times, functools.partial(show, kind)))
-    wide_console().print(table)
+            asyncio.run(prove(address, runs, times, functools.partial(show, kind)))
+    console().print(rows)
     for each in slow:
         print(f"Too slow: {each}", file=sys.stderr)
     return 1 if slow else 0

@@ -9,7 +9,6 @@ the first third of the rounds: caches fill, such as the last thousand calls that
 1 if anything grew, hung or was answered wrongly.
 """
 
-import argparse
 import asyncio
 import statistics
 import sys
@@ -18,8 +17,10 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 from rich.table import Table
+from typer import Option
 
 from loadtest.prove.mixed_load import MixedLoad
 from loadtest.prove.tools import SETTINGS as TOOLS
@@ -28,8 +29,10 @@ from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import FakeOpenAI, Faulty
 from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
 from loadtest.rig.vitals import Vitals, ask_vitals
-from program.options import seconds
-from program.process import machine, wide_console
+from podium.command_line.options import parse_seconds
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.database.address import sqlite_address
 
 ROUNDS = 24
@@ -156,41 +159,42 @@ async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakResult
 
 
 def _tables(result: SoakResult) -> list[Table]:
-    resources = Table(title=f"Resources at rest, rounds of {result.round_s:.0f} s; {machine()}")
-    for column in ("", "started", "after warm-up", "end", "growth"):
-        resources.add_column(column, justify="right")
+    resources = table(
+        right=("", "started", "after warm-up", "end", "growth"),
+        title=f"Resources at rest, rounds of {result.round_s:.0f} s; {machine()}",
+    )
     for name in (*COUNTED, *LEVEL):
         series = result.series(name)
         ends = (getattr(result.vitals[0], name), series[0], series[-1])
         is_level = name in LEVEL
         resources.add_row(name, *(f"{end:,.0f}" for end in ends), f"{growth(series):.4f}" if is_level else "")
     upstream = f"{result.upstream_faults:,} of {result.upstream_calls:,} upstream calls failed"
-    requests = Table(title=f"{result.load.n:,} requests; {upstream}")
-    requests.add_column("kind")
-    outcomes = sorted({each for counts in result.load.told.values() for each in counts})
-    for column in outcomes:
-        requests.add_column(column, justify="right")
-    for kind, counts in sorted(result.load.told.items()):
+    outcomes = sorted({each for counts in result.load.outcomes.values() for each in counts})
+    requests = table("kind", right=outcomes, title=f"{result.load.n:,} requests; {upstream}")
+    for kind, counts in sorted(result.load.outcomes.items()):
         requests.add_row(kind, *(str(counts[each]) for each in outcomes))
     return [resources, requests]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="podium prove soak", description=__doc__)
-    parser.add_argument("--minutes", type=seconds, default=30.0, help="duration in minutes (%(default)s)")
-    options = parser.parse_args(argv)
+main = Program("podium prove soak")
+
+
+@main.command(help=__doc__, epilog="Example: podium prove soak --minutes 5")
+def run(
+    minutes: Annotated[float, Option(parser=parse_seconds, help="duration in minutes")] = 30.0,
+) -> int:
     prepare_process()
     with TemporaryDirectory() as folder:
-        result = asyncio.run(soak(Path(folder), options.minutes * 60))
-    console = wide_console()
-    for table in _tables(result):
-        console.print(table)
+        result = asyncio.run(soak(Path(folder), minutes * 60))
+    out = console()
+    for each in _tables(result):
+        out.print(each)
     memory = ", ".join(f"{each.memory_mb:.0f}" for each in result.vitals)
     heap = ", ".join(f"{each.heap_mb:.0f}" for each in result.vitals)
     blocks = ", ".join(f"{each.blocks / 1000:.0f}" for each in result.vitals)
-    console.print(f"memory at rest, MB: {memory}\nheap of it, MB: {heap}\nthousands of blocks: {blocks}")
+    out.print(f"memory at rest, MB: {memory}\nheap of it, MB: {heap}\nthousands of blocks: {blocks}")
     faults = result.faults()
-    console.print("; ".join(faults) or "nothing grew")
+    out.print("; ".join(faults) or "nothing grew")
     return 1 if faults else 0
 
 

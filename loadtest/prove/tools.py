@@ -6,24 +6,27 @@ router was killed, and after a stream was cut off right after the calls. One row
 a result reached the wrong step or was wrongly accepted, a step was called again, or money was counted twice.
 """
 
-import argparse
 import asyncio
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import aclosing
+from typing import Annotated
 
 from rich.table import Table
+from typer import Option
 
 from loadtest.prove.audit import one
 from loadtest.prove.ledger import PRICE
 from loadtest.prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsResult, begin_all
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, empty_databases
+from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
 from loadtest.rig.routers import make_key, prepare_process, running_routers
-from program.options import count
-from program.process import machine, wide_console
+from podium.command_line.options import parse_count
+from podium.command_line.process import machine
+from podium.command_line.program import Program
+from podium.command_line.terminal import console, table
 from serving.accounts.ledger_check import find_faults
 from serving.database.address import Address
 from serving.database.migrate import open_database
@@ -135,23 +138,22 @@ async def prove_all(kinds: Sequence[str], runs: int, seed: int, table: Table) ->
     return right
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium prove tools",
-        description="Prove that runs that wait for tools resume correctly and only once.",
-    )
-    parser.add_argument(
-        "--store", choices=KINDS, action="append", help="database to test; repeatable (default: both)"
-    )
-    parser.add_argument("--runs", type=count, default=500, help="runs that wait for tools (%(default)s)")
-    parser.add_argument("--seed", type=int, default=1, help="seed of the order of results (%(default)s)")
-    options = parser.parse_args(argv)
+main = Program("podium prove tools")
+
+
+@main.command(epilog="Example: podium prove tools --store sqlite")
+def run(
+    store: Annotated[
+        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
+    ] = None,
+    runs: Annotated[int, Option(parser=parse_count, help="runs that wait for tools")] = 500,
+    seed: Annotated[int, Option(help="seed of the order of results")] = 1,
+) -> int:
+    """Prove that runs that wait for tools resume correctly and only once."""
     prepare_process()
-    table = Table(title=f"Runs that wait for tools, two routers, one killed; {machine()}")
-    for heading in HEADINGS:
-        table.add_column(heading, justify="right")
-    right = asyncio.run(prove_all(options.store or KINDS, options.runs, options.seed, table))
-    wide_console().print(table)
+    rows = table(right=HEADINGS, title=f"Runs that wait for tools, two routers, one killed; {machine()}")
+    right = asyncio.run(prove_all(store or KINDS, runs, seed, rows))
+    console().print(rows)
     return 0 if right else 1
 
 

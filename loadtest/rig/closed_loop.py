@@ -34,16 +34,16 @@ async def keep_asking(ask: Callable[[int], Awaitable[object]], clients: int) -> 
 async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: float) -> float:
     """Return the answers per second of `clients` clients that send without a pause."""
     began_s = time.monotonic()
-    done = 0
+    n_answers = 0
 
     async def count(_: int) -> None:
-        nonlocal done
+        nonlocal n_answers
         await ask()
-        done += 1
+        n_answers += 1
 
     async with keep_asking(count, clients):
         await asyncio.sleep(seconds)
-    return done / (time.monotonic() - began_s)
+    return n_answers / (time.monotonic() - began_s)
 
 
 async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[float]:
@@ -91,14 +91,14 @@ async def asking(
     """Run `clients` clients, spread evenly over the routers, until the end of the block. Half of the clients
     read streams. Requests in progress at the end are completed.
     """
-    seen = Seen()
+    outcomes = Seen()
 
     async def send(number: int) -> None:
         began_s = time.monotonic()
         router = routers[number % len(routers)]
         answer = await ask(session, router.url, model, stream=number % 4 >= 2)
-        seen.add(answer, time.monotonic() - began_s)
+        outcomes.add(answer, time.monotonic() - began_s)
         await asyncio.sleep(PAUSE_S)
 
     async with keep_asking(send, clients):
-        yield seen
+        yield outcomes

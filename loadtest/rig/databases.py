@@ -9,6 +9,7 @@ import subprocess
 import tempfile
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,15 @@ import asyncpg
 from cluster.local.processes import free_port
 from serving.database.address import Address, parse_address, sqlite_address
 
-KINDS = ("postgresql", "sqlite")
+
+class DatabaseKind(StrEnum):
+    """Database that a router can store its runs in."""
+
+    POSTGRESQL = "postgresql"
+    SQLITE = "sqlite"
+
+
+KINDS = tuple(DatabaseKind)
 REMEDY = (
     "PostgreSQL's programs initdb and pg_ctl are not installed. On Debian, run `apt-get install postgresql`."
 )

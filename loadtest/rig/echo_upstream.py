@@ -7,10 +7,10 @@ proxy alone. Each event is an HTTP chunk; all are written together. HTTP/1.1 wit
 model's name is ignored.
 """
 
-import argparse
 import asyncio
 import json
 import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -77,6 +77,4 @@ async def serve(port: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(prog="python -m loadtest.rig.echo_upstream", description=__doc__)
-    parser.add_argument("port", type=int, help="port on loopback")
-    asyncio.run(serve(parser.parse_args().port))
+    asyncio.run(serve(int(sys.argv[1])))

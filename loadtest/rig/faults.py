@@ -15,7 +15,7 @@ CHUNK = b"\0" * 65_536
 
 
 @asynccontextmanager
-async def stopped(postgres: Postgres, for_s: float) -> AsyncGenerator[None]:
+async def stop_postgres(postgres: Postgres, for_s: float) -> AsyncGenerator[None]:
     """Crash a PostgreSQL server. Restart it after the block or after `for_s`, whichever is later."""
     await asyncio.to_thread(postgres.stop)
     try:

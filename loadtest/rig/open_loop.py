@@ -14,10 +14,10 @@ import aiohttp
 import orjson
 import psutil
 
+from loadtest import percentile
 from loadtest.rig import Json
 from loadtest.rig.routers import RouterProcess
 from loadtest.sse import BrokenStreamError, read_stream
-from program.percentile import percentile
 
 SAMPLE_S = 0.5
 REFUSED_LATE = "line_too_long"
@@ -34,7 +34,7 @@ class OpenLoopResult:
         seconds: time until the last of them was answered.
         took_s: latencies of complete answers, from when each request was due.
         refused: number of 429 responses.
-        told_when: number of these with a `Retry-After` of at least 1 s.
+        n_with_retry_after: number of these with a `Retry-After` of at least 1 s.
         others: count of all other outcomes: a stream's error by its `code`, an incomplete stream as `cut`, a
             response by its status and code, a broken connection by its exception.
         memory_mb: the router's memory, every `SAMPLE_S`.
@@ -45,7 +45,7 @@ class OpenLoopResult:
     seconds: float
     took_s: list[float] = field(default_factory=list[float])
     refused: int = 0
-    told_when: int = 0
+    n_with_retry_after: int = 0
     others: Counter[str] = field(default_factory=Counter[str])
     memory_mb: list[float] = field(default_factory=list[float])
     router_cpu: float = 0.0
@@ -67,7 +67,7 @@ class OpenLoopResult:
         return self.others[REFUSED_LATE]
 
     @property
-    def told(self) -> str:
+    def others_text(self) -> str:
         """Other outcomes as text, most common first."""
         return ", ".join(f"{n} {what}" for what, n in self.others.most_common())
 
@@ -153,7 +153,7 @@ async def send(
             took_s = time.monotonic() - due_s
             if response.status == 429:
                 load.refused += 1
-                load.told_when += int(response.headers.get("retry-after", "0")) >= 1
+                load.n_with_retry_after += int(response.headers.get("retry-after", "0")) >= 1
             elif response.status != 200:
                 load.others[f"{response.status} {_code(content)}".strip()] += 1
             else:

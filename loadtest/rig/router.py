@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 
 from loadtest.rig.vitals import answer_signals
-from program.process import allow_open_files
+from podium.command_line.process import allow_open_files
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore

@@ -15,7 +15,7 @@ import aiohttp
 import orjson
 
 from loadtest.rig import ROOT, Json, RigError
-from program.process import allow_open_files, restore_interrupts
+from podium.command_line.process import allow_open_files, restore_interrupts
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
 from serving.accounts.rates import key_subject, team_subject

@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 
 from loadtest.siege.attack import Attack, Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
-from program.process import allow_open_files
+from podium.command_line.process import allow_open_files
 
 ENDS_AFTER_S = 600.0
 

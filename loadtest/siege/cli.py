@@ -3,7 +3,6 @@
 `--only serve:idle,haproxy:prompts` runs some of the attacks. `--scale 0.05 --duration 5` makes them small.
 """
 
-import argparse
 import asyncio
 import json
 import signal
@@ -12,11 +11,11 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlsplit
 
 import psutil
-from rich.console import Console
+from typer import Option
 
 from loadtest.rig import RigError
 from loadtest.rig.ray_server import BUILD
@@ -24,7 +23,9 @@ from loadtest.siege.attack import Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import OLDER_NAMES, PATHS, AttackTarget, memory_bytes, serve, text
 from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, OrdinaryClients, SiegeResult
-from program.process import allow_open_files, machine, restore_interrupts
+from podium.command_line import terminal
+from podium.command_line.process import allow_open_files, machine, restore_interrupts
+from podium.command_line.program import CommandError, Program, UsageError
 
 NO_ATTACK = "nothing"
 """Control case: the ordinary clients without an attack."""
@@ -254,7 +255,7 @@ class Servers:
 
 async def run(chosen: Sequence[Case], scale: float, duration_s: float) -> int:
     """Run the cases and return the exit code."""
-    console, results = Console(soft_wrap=True), dict[Case, SiegeResult]()
+    console, results = terminal.console(), dict[Case, SiegeResult]()
     servers = Servers(duration_s)
     try:
         for case in chosen:
@@ -282,37 +283,38 @@ def save(results: dict[Case, SiegeResult], scale: float, duration_s: float) -> N
     (BUILD / "siege.md").write_text(table(results) + "\n")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="podium siege",
-        description="Attack a server on every path while ordinary clients use it.",
-        epilog="example: podium siege --only serve:idle --scale 0.1",
-    )
-    parser.add_argument(
-        "--only",
-        default="",
-        help="attacks to run, such as serve:idle,haproxy:prompts,haproxy:large_unfinished",
-    )
-    parser.add_argument(
-        "--paths", default=",".join(PATHS), help="run all attacks on these paths (%(default)s)"
-    )
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="multiplier of each attack's connections (%(default)s)"
-    )
-    parser.add_argument("--duration", type=float, default=30.0, help="seconds per attack (%(default)s)")
-    options = parser.parse_args(argv)
-    only, paths = ([name for name in words.split(",") if name] for words in (options.only, options.paths))
-    chosen = cases(only, paths)
+main = Program("podium siege")
+
+
+@main.command(epilog="Example: podium siege --only serve:idle --scale 0.1")
+def besiege_all(
+    only: Annotated[
+        str,
+        Option(
+            help="attacks to run, such as serve:idle,haproxy:prompts,haproxy:large_unfinished",
+            show_default=False,
+        ),
+    ] = "",
+    paths: Annotated[str, Option(help="run all attacks on these paths")] = ",".join(PATHS),
+    scale: Annotated[float, Option(help="multiplier of each attack's connections")] = 1.0,
+    duration: Annotated[float, Option(help="seconds per attack")] = 30.0,
+) -> int:
+    """Attack a server on every path while ordinary clients use it.
+
+    Raises:
+        UsageError: no attack matches.
+        CommandError: a server or an attacker failed.
+    """
+    chosen = cases(*([name for name in words.split(",") if name] for words in (only, paths)))
     if not chosen:
-        parser.error(f"no attack matches; choose from {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}")
+        raise UsageError(f"no attack matches; choose from {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}.")
     restore_interrupts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops the servers too
     allow_open_files(STREAMS + 700)
     try:
-        return asyncio.run(run(chosen, options.scale, options.duration))
+        return asyncio.run(run(chosen, scale, duration))
     except RigError as error:
-        print(error, file=sys.stderr)
-        return 1
+        raise CommandError(str(error)) from error
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ async def idle(attack: Attack) -> Rows:
     await attack.hold(b"")
 
 
-async def unfinished(attack: Attack) -> Rows:
+async def send_first_byte(attack: Attack) -> Rows:
     """Announce a body and send its first byte."""
     yield
     await attack.hold(attack.head("POST", CHAT, TYPE, "content-length: 1000") + b"\r\n{")
@@ -294,7 +294,7 @@ KEYS, STORE, PROVIDER = frozenset({"keys"}), frozenset({"keys", "store"}), froze
 SEVERAL = (1, 8)
 ROWS = {
     "idle": SiegeRow(idle, 5000, SEVERAL),
-    "unfinished": SiegeRow(unfinished, 5000, SEVERAL),
+    "unfinished": SiegeRow(send_first_byte, 5000, SEVERAL),
     "headers": SiegeRow(headers, 4, SEVERAL),
     "prompts": SiegeRow(prompts, 5, SEVERAL),
     "event_streams": SiegeRow(event_streams, 4096, needs=KEYS),

@@ -9,9 +9,9 @@ from typing import Any
 
 import aiohttp
 
+from loadtest import percentile
 from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.sse import StreamResult
-from program.percentile import percentile
 
 STREAMS = 20
 REQUEST_EVERY_S = 1.0
@@ -106,9 +106,9 @@ class OrdinaryClients:
         self._url, self._text, self._streams, self._look = url, text, streams, look
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
         self._worst_chat_s = 0.0
-        self._lost: list[str] = []
+        self._losses: list[str] = []
         self._probes_s: list[float] = []
-        self._asked = self._answered = 0
+        self._n_requests = self._answered = 0
         self._over = asyncio.Event()
 
     async def run(self, has_begun: asyncio.Event) -> SiegeResult:
@@ -131,12 +131,12 @@ class OrdinaryClients:
         return SiegeResult(
             streams=self._streams,
             whole=sum(each.text == self._text for each in results),
-            asked=self._asked,
+            asked=self._n_requests,
             answered=self._answered,
             slowest_gap_s=max(gaps_ms, default=math.inf) / 1000,
             health_p99_s=percentile(self._probes_s, 99),
             worst_chat_s=self._worst_chat_s,
-            lost=tuple(self._lost[:3]),
+            lost=tuple(self._losses[:3]),
         )
 
     async def _stream(self, client: BenchClient) -> StreamResult | None:
@@ -144,7 +144,7 @@ class OrdinaryClients:
             async with asyncio.timeout(len(self._text.split()) / TOKENS_PER_S + LATE_S):
                 result, _ = await client.stream(chat("talker"))
         except REQUEST_ERRORS as exc:
-            self._lost.append(f"stream: {type(exc).__name__}: {exc}")
+            self._losses.append(f"stream: {type(exc).__name__}: {exc}")
             return None
         return result
 
@@ -152,14 +152,14 @@ class OrdinaryClients:
         """Send a request every second on a new connection, whether or not the previous one was answered."""
 
         async def ask() -> None:
-            self._asked += 1
+            self._n_requests += 1
             began_s = time.monotonic()
             try:
                 async with asyncio.timeout(GIVE_UP_S):
                     answer = await client.post_json("/v1/chat/completions", chat("quick"))
                 self._answered += answer["choices"][0]["message"]["content"] == QUICK_TEXT
             except REQUEST_ERRORS as exc:
-                self._lost.append(f"request: {type(exc).__name__}: {exc}")
+                self._losses.append(f"request: {type(exc).__name__}: {exc}")
             self._worst_chat_s = max(self._worst_chat_s, time.monotonic() - began_s)
 
         async with asyncio.TaskGroup() as tasks:

@@ -24,10 +24,10 @@ MAX_STEPS = 5
 OWN_WORDS = "the user's own words"
 PICTURE = Image("data:image/png;base64,AAAA")
 TOKENS: dict[Layout, tuple[int, int]] = {
-    "object": (952, 389),
-    "thinking object": (982, 410),
-    "lines": (936, 384),
-    "lists": (915, 396),
+    "object": (959, 388),
+    "thinking object": (989, 409),
+    "lines": (941, 381),
+    "lists": (922, 395),
 }
 """Tokens of the text before the team, for plans of up to five steps and of one, as counted by SmolLM2's
 tokenizer. A test checks them.

@@ -146,7 +146,7 @@ def link(model: type[BaseModel]) -> str:
     """Return a link to the section with the fields of `model`, or to that of all workers."""
     if issubclass(model, EVERY_KIND):
         return "[worker](#workers-every-kind)"
-    title = next(title for title, shown in SECTIONS if shown is model)
+    title = next(title for title, section_model in SECTIONS if section_model is model)
     anchor = "".join(c for c in title.lower().replace(" ", "-") if c.isalnum() or c in "-_")
     return f"[{title.removeprefix('workers[].').replace('[]', '')}](#{anchor})"
 

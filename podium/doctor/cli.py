@@ -6,19 +6,21 @@ A check's module is imported when the check runs, so that a missing package beco
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from typer import Option
+
+from podium.command_line.options import option, parse_exact_rate, parse_port, parse_url
+from podium.command_line.program import Program
+from podium.command_line.terminal import inert, inert_json
 from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, wrong
-from program.inert import inert, inert_json
-from program.options import exact_rate, port
-from program.options import url as url_option
 
 if TYPE_CHECKING:
     from podium.doctor.cluster.files import ClusterFiles
@@ -71,56 +73,134 @@ OF_A_CLUSTER = {
 }
 """Checks that take `ClusterFiles`. Each returns a list of findings."""
 MARKS = {"ok": ("ok", "32"), "warning": ("warning", "33"), "wrong": ("WRONG", "31")}
+CHECKS = sorted({*OF_THE_MACHINE, *OF_THE_SETTINGS, *OF_A_CLUSTER})
 EXIT_CODES = (
     "Exit code: 0 if nothing is wrong (warnings are allowed), 1 if something is wrong, 2 for a usage error."
 )
+main, check = Program("podium doctor"), Program("podium check")
 
 
-def main(arguments: Sequence[str] | None = None, verb: str = "doctor") -> int:
-    """Run the command line. `verb` is its name in the help."""
-    parser = argparse.ArgumentParser(
-        prog=f"podium {verb}",
-        description="Find problems of this machine, of settings, of a cluster's files or of a running server, "
-        "and suggest fixes. Changes nothing and calls no provider.",
-        epilog=f"{EXIT_CODES} Example: podium {verb} --settings cluster/api.yaml",
-    )
-    parser.add_argument("--settings", type=Path, metavar="FILE", help="settings to check (default: cluster/local.yaml; with --cluster cluster/gpu.yaml)")  # fmt: skip
-    parser.add_argument("--port", type=port, default=8000, help="port the server is to use (%(default)s)")
-    parser.add_argument(
-        "--url",
-        type=url_option,
-        help="check this running server instead; the key is read from PODIUM_API_KEY",
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object per line: check, level, said, remedy, and file and field of a faulty file")  # fmt: skip
-    parser.add_argument("--skip", action="append", default=[], choices=sorted({*OF_THE_MACHINE, *OF_THE_SETTINGS, *OF_A_CLUSTER}), metavar="CHECK", help="skip this check; repeatable")  # fmt: skip
-    parser.add_argument("--quiet", action="store_true", help="print only problems")
-    cluster = parser.add_argument_group("a cluster", "check that settings, Serve config and machines agree, and estimate the cost; reads files only")  # fmt: skip
-    cluster.add_argument("--cluster", type=Path, metavar="FILE", help="check this cluster instead: `ray up`'s YAML, or a RayService")  # fmt: skip
-    cluster.add_argument("--serve", type=Path, metavar="FILE", default=ROOT / "cluster/gpu.serve.yaml", help="the Serve config, or a RayService (cluster/gpu.serve.yaml)")  # fmt: skip
-    cluster.add_argument("--prices", type=Path, metavar="FILE", default=ROOT / "cluster/prices.yaml", help="prices of machines and tokens per request (cluster/prices.yaml)")  # fmt: skip
-    cluster.add_argument("--mix", default="chat=0.7,ultra=0.3", help="shares of the kinds of requests (%(default)s)")  # fmt: skip
-    cluster.add_argument(
-        "--rps", type=exact_rate, help="requests per second, to compute the machines' cost per request"
-    )
-    options = parser.parse_args(arguments)
-    if options.cluster:
-        findings = show_cluster(options)
+def list_checks() -> list[str]:
+    return CHECKS
+
+
+@option
+def check_name(text: str) -> str:
+    """Parse the name of a check."""
+    if text not in CHECKS:
+        raise ValueError(f"{text!r} is not a check. Choose from {', '.join(CHECKS)}")
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorOptions:
+    """What to check, and how to print it."""
+
+    settings: Annotated[
+        Path | None,
+        Option(
+            metavar="FILE",
+            help="settings to check",
+            show_default="cluster/local.yaml; with --cluster cluster/gpu.yaml",
+        ),
+    ] = None
+    port: Annotated[int, Option(parser=parse_port, help="port the server is to use")] = 8000
+    url: Annotated[
+        str | None,
+        Option(
+            parser=parse_url,
+            help="check this running server instead; the key is read from PODIUM_API_KEY",
+        ),
+    ] = None
+    as_json: Annotated[
+        bool,
+        Option(
+            "--json",
+            help="print one JSON object per line: check, level, said, remedy, and file and field of a faulty file",
+        ),
+    ] = False
+    skip: Annotated[
+        list[str] | None,
+        Option(
+            parser=check_name,
+            autocompletion=list_checks,
+            metavar="CHECK",
+            help="skip this check; repeatable",
+        ),
+    ] = None
+    quiet: Annotated[bool, Option("--quiet", help="print only problems")] = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """Files of a cluster, besides its own, and the requests whose cost is estimated."""
+
+    serve: Annotated[
+        Path,
+        Option(
+            metavar="FILE",
+            help="with --cluster: the Serve config, or a RayService",
+            show_default="cluster/gpu.serve.yaml",
+        ),
+    ] = ROOT / "cluster/gpu.serve.yaml"
+    prices: Annotated[
+        Path,
+        Option(
+            metavar="FILE",
+            help="with --cluster: prices of machines and tokens per request",
+            show_default="cluster/prices.yaml",
+        ),
+    ] = ROOT / "cluster/prices.yaml"
+    mix: Annotated[str, Option(help="with --cluster: shares of the kinds of requests")] = "chat=0.7,ultra=0.3"
+    rps: Annotated[
+        Decimal | None,
+        Option(
+            parser=parse_exact_rate,
+            help="with --cluster: requests per second, to compute the machines' cost per request",
+        ),
+    ] = None
+
+
+ClusterFile = Annotated[
+    Path | None,
+    Option(
+        "--cluster",
+        metavar="FILE",
+        help="check that these machines (`ray up`'s YAML, or a RayService), settings and Serve config agree, and estimate "
+        "the cost; reads files only",
+    ),
+]
+
+
+@main.command(epilog=f"{EXIT_CODES}\n\nExample: podium doctor --settings cluster/api.yaml")
+def examine(options: DoctorOptions, cluster: ClusterFile = None, *, in_cluster: ClusterOptions) -> int:
+    """Find problems of this machine, of settings, of a cluster's files or of a running server, and suggest fixes.
+    Changes nothing and calls no provider.
+    """
+    if cluster:
+        findings = show_cluster(options, in_cluster, cluster)
     elif options.url:
         findings = list(examine_server(options.url).items())
     else:
         settings = options.settings or Path("cluster/local.yaml")
-        findings = list(examine_machine(settings, options.port, options.skip).items())
-    show(findings, as_json=options.json, quiet=options.quiet)
+        findings = list(examine_machine(settings, options.port, options.skip or ()).items())
+    show(findings, as_json=options.as_json, quiet=options.quiet)
     return int(any(each.level == "wrong" for _, each in findings))
 
 
-def check(arguments: Sequence[str] | None = None) -> int:
-    """`podium check`: check a cluster, by default the one in `ray_cluster.yaml`."""
-    rest = sys.argv[1:] if arguments is None else arguments
-    return main(["--cluster", str(ROOT / "ray_cluster.yaml"), *rest], verb="check")
+@check.command(epilog=f"{EXIT_CODES}\n\nExample: podium check --settings cluster/api.yaml")
+def examine_shipped_cluster(
+    options: DoctorOptions, cluster: ClusterFile = ROOT / "ray_cluster.yaml", *, in_cluster: ClusterOptions
+) -> int:
+    """Check that a cluster's settings, Serve config and machines agree, and estimate the cost, as `podium doctor
+    --cluster` does. Changes nothing and calls no provider.
+    """
+    return examine(options, cluster, in_cluster=in_cluster)
 
 
-def show_cluster(options: argparse.Namespace) -> list[tuple[str, Finding]]:
+def show_cluster(
+    options: DoctorOptions, in_cluster: ClusterOptions, cluster: Path
+) -> list[tuple[str, Finding]]:
     """Print the tables of a cluster unless `--json` or `--quiet` is set. Return the findings."""
     from podium.doctor.cluster import cost
     from podium.doctor.cluster.files import read_files
@@ -129,13 +209,13 @@ def show_cluster(options: argparse.Namespace) -> list[tuple[str, Finding]]:
 
     settings = options.settings or ROOT / "cluster/gpu.yaml"
     try:
-        files = read_files(*map(_short, (settings, options.serve, options.cluster, options.prices)))
-        mix = cost.shares(options.mix, files.prices.requests)
+        files = read_files(*map(_short, (settings, in_cluster.serve, cluster, in_cluster.prices)))
+        mix = cost.shares(in_cluster.mix, files.prices.requests)
     except CheckError as error:
         return [("files", wrong(str(error), "Correct it. The files in cluster/ are working examples."))]
-    if not (options.json or options.quiet):
-        show_tables(files, mix, options.rps)
-    findings = examine_cluster(files, options.skip)
+    if not (options.as_json or options.quiet):
+        show_tables(files, mix, in_cluster.rps)
+    findings = examine_cluster(files, options.skip or ())
     return findings or [("cluster", ok("Settings, Serve config and machines agree."))]
 
 

@@ -71,7 +71,7 @@ def check_effect(case: ServerCase) -> Finding:
         settings = without_workers(settings, set(absent_workers(settings, case.environment)))
     except SettingsError:
         return ok("Unknown, because worker keys are missing; see `keys`.")
-    idle = [warning(each.said, each.remedy) for each in without_effect(settings)]
+    idle = [warning(each.message, each.remedy) for each in without_effect(settings)]
     return worst(idle) if idle else ok("Every setting has an effect.")
 
 

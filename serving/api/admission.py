@@ -97,15 +97,15 @@ class Admission:
         """
         cost = access.cost
         lease = Lease(self, account)
-        with ExitStack() as held:
+        with ExitStack() as resources:
             if cost.counted:
                 room = self.reads if cost.counted == "reads" else self.changes
-                held.enter_context(room.holding(account))
+                resources.enter_context(room.holding(account))
             if cost.n_bytes:
-                held.enter_context(self.unread.holding(account, cost.n_bytes))
+                resources.enter_context(self.unread.holding(account, cost.n_bytes))
             if n_body_bytes > SMALL_BYTES:
-                held.enter_context(self._holding_body(cost, account, n_body_bytes))
-            held.callback(lease.close)
+                resources.enter_context(self._holding_body(cost, account, n_body_bytes))
+            resources.callback(lease.close)
             if cost.in_turn:
                 await lease.wait_for_turn()
             yield lease

@@ -48,13 +48,13 @@ def read_schema(
     place = f"{param}.schema"
     if not isinstance(schema, Mapping):
         raise BadTask(f"{place} must be a JSON Schema, as an object.", param=place)
-    known = cast(Mapping[str, Any], schema)
+    json_schema = cast(Mapping[str, Any], schema)
     try:
-        check_schema(known)
+        check_schema(json_schema)
     except SchemaFault as exc:
         at = f"{place}.{exc.place}" if exc.place else place
         raise BadTask(f"{at} {exc.why}.", param=at) from exc
-    if strict and not any_root and not is_object(known):
+    if strict and not any_root and not is_object(json_schema):
         message = f'{place}: the root of a strict schema must be an object. Add "type": "object".'
         raise BadTask(message, param=place)
-    return AnswerFormat(known, name or "answer", description or "", bool(strict))
+    return AnswerFormat(json_schema, name or "answer", description or "", bool(strict))

@@ -28,13 +28,13 @@ MOST_KEPT = 16
 NO_ADDRESS = "files are not downloaded from URLs. Send the file itself, or upload it with POST /v1/files and send its id"
 
 
-def to_file(name: str | None, given: str, media_type: str = "") -> File:
-    """Return the file in `given`: a `data:` URL, or base64.
+def to_file(name: str | None, data: str, media_type: str = "") -> File:
+    """Return the file in `data`: a `data:` URL, or base64.
 
     Raises:
         ValueError: there is no file that is accepted.
     """
-    return file_of(name, _content(given), media_type)
+    return file_of(name, _content(data), media_type)
 
 
 def file_of(name: str | None, content: bytes, media_type: str = "") -> File:
@@ -65,7 +65,7 @@ def _pdf(name: str | None, content: bytes) -> File:
     return File(one_line(name) or "document.pdf", f"data:application/pdf;base64,{encoded}")
 
 
-def kept_file(id: str, name: str | None = None) -> File:
+def file_by_id(id: str, name: str | None = None) -> File:
     """Return a reference to a stored file. Its content is loaded later."""
     return File(one_line(name), id=id)
 
@@ -155,19 +155,19 @@ def _fill(part: Part, contents: dict[str, File]) -> Part:
             return part
 
 
-def _content(given: str) -> bytes:
-    if given.startswith(("http://", "https://")):
+def _content(data: str) -> bytes:
+    if data.startswith(("http://", "https://")):
         raise ValueError(NO_ADDRESS)
-    is_address = given[: len("data:")].lower() == "data:"
-    header, comma, written = given.partition(",")
+    is_address = data[: len("data:")].lower() == "data:"
+    header, comma, payload = data.partition(",")
     if not is_address:
-        written = given
+        payload = data
     elif not comma:
         raise ValueError("a file must be sent as data:<media type>;base64,<content>, or as base64")
     elif not header.lower().endswith(";base64"):
-        return unquote_to_bytes(written)
+        return unquote_to_bytes(payload)
     try:
-        return base64.b64decode(written, validate=True)
+        return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError) as exc:
         raise ValueError("the content of the file is not valid base64") from exc
 

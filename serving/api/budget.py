@@ -26,9 +26,9 @@ async def budget(request: Request, response: Response) -> OwnBudget:
     if directory is not None and account.key_id:
         key = await directory.budget(key_subject(account.key_id))
         team = await directory.budget(team_subject(account.team_id)) if account.team_id else []
-    left = least_left({"key": key, "team": team})
+    balance = least_left({"key": key, "team": team})
     return OwnBudget(
-        left_usd=left and left.usd,
+        left_usd=balance and balance.usd,
         key=BudgetBody.of(account.key_id, key) if key else None,
         team=BudgetBody.of(account.team_id, team) if team else None,
     )

@@ -31,21 +31,21 @@ class ChoicesResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request (ASGI)."""
-        merged, left = Merged(len(self._responses), send), asyncio.Event()
+        merged, disconnect = Merged(len(self._responses), send), asyncio.Event()
 
-        async def wait_until_left() -> Message:
-            await left.wait()
+        async def wait_for_disconnect() -> Message:
+            await disconnect.wait()
             return {"type": "http.disconnect"}
 
         async def answer(index: int, response: Response) -> None:
-            await response(scope, wait_until_left, merged.sender(index))
+            await response(scope, wait_for_disconnect, merged.sender(index))
             if merged.is_over:
-                left.set()
+                disconnect.set()
 
         async def watch() -> None:
             while (await receive())["type"] != "http.disconnect":
                 pass
-            left.set()
+            disconnect.set()
 
         watching = asyncio.create_task(watch())
         try:
@@ -55,7 +55,7 @@ class ChoicesResponse(Response):
                     await asyncio.sleep(0)  # let other tasks run between two starts
         finally:
             watching.cancel()
-        if not left.is_set():
+        if not disconnect.is_set():
             await merged.end()
 
 

@@ -75,15 +75,16 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     service: Service = request.app.state.service
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
-    sent = await _parse(request, service, dialect)
-    completed = await dialect.complete(sent, CallersRuns(service, caller))
+    api_request = await _parse(request, service, dialect)
+    completed = await dialect.complete(api_request, CallersRuns(service, caller))
     if request.scope.get(IS_BATCH):
         completed = replace(completed, priority="batch")
     check_size(completed.conversation, "messages")
     limits = service.pool.settings.limits
     parsed = await attach(completed, caller, batches_of(request).store, service)
     most = limits.max_text_bytes
-    if parsed is not sent and parsed.text_chars > most:  # earlier turns and stored files count as text too
+    # earlier turns and stored files count as text too
+    if parsed is not api_request and parsed.text_chars > most:
         raise too_much_text(most)
     is_numbered = dialect.tells_again and parsed.podium.background and parsed.stream
     keeping = await keeping_of(request, caller, parsed.podium, may_change=not is_numbered)
@@ -154,9 +155,9 @@ class PlanResponse(RunResponse):
 
 
 def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
-    written = record.answering_plan
-    assert written is not None, "a run that finished has a plan"
-    plan = Plan(tuple(step.step for step in written.steps))
+    plan_record = record.answering_plan
+    assert plan_record is not None, "a run that finished has a plan"
+    plan = Plan(tuple(step.step for step in plan_record.steps))
     tokens, costs = worst_case(plan, _pool(resolved), resolved.task.conversation, resolved.task.sampling)
     steps = [
         record_json.step_json(step)
@@ -165,12 +166,12 @@ def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
             "worst_case_tokens": usage.total_tokens,
             "needed": index in plan.reachable,
         }
-        for index, (step, usage, cost) in enumerate(zip(written.steps, tokens, costs, strict=True))
+        for index, (step, usage, cost) in enumerate(zip(plan_record.steps, tokens, costs, strict=True))
     ]
     return {
         "object": "plan",
         "model": record.model,
-        "plan": [record_json.step_json(step) for step in written.steps],
+        "plan": [record_json.step_json(step) for step in plan_record.steps],
         "steps": steps,
         "worst_case_cost_usd": record_json.dollars(total(costs)),
         "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
@@ -204,5 +205,5 @@ async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiReq
     parsed = dialect.parse(body)
     if len(body) > limits.max_text_bytes and parsed.text_chars > limits.max_text_bytes:
         raise too_much_text(limits.max_text_bytes)
-    betas = [f"{name} {quote(sent)} has no effect here." for name in BETA_HEADERS if (sent := request.headers.get(name))]  # fmt: skip
+    betas = [f"{name} {quote(value)} has no effect here." for name in BETA_HEADERS if (value := request.headers.get(name))]  # fmt: skip
     return replace(parsed, left_out=(*parsed.left_out, *betas)) if betas else parsed

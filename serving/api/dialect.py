@@ -111,7 +111,7 @@ class Dialect(Protocol):
         status = errors.row(error).status
         return errors.FINAL if is_paid and errors.is_asked_again(status) else status
 
-    def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
+    def background_response(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
         """Return the status and the body for a background run that has started."""
         record = records.record
         return 202, {"id": record.id, "object": "workflow", "status": record.status}
@@ -139,12 +139,12 @@ class Dialect(Protocol):
         return request
 
 
-def cancelled() -> PodiumError:
+def cancellation_error() -> PodiumError:
     """Return the error for a client whose run was cancelled by another request."""
     return Cancelled("The run was cancelled before its answer was complete.")
 
 
-def interrupted() -> PodiumError:
+def interruption_error() -> PodiumError:
     """Return the error for a client whose run continues on another replica."""
     return Interrupted(
         "The server that ran this request has stopped. Retry with the same Idempotency-Key, or read the run's record.",

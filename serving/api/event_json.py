@@ -37,31 +37,31 @@ def progress(event: Event) -> Json | None:
     """Return an event as `progress: events` shows it, or None if it is not shown."""
     match event:
         case PlanStarted(round=round, source=source, worker=worker):
-            shown: Json = {"type": "plan_began", "round": round, "source": source, "worker": worker}
+            fields: Json = {"type": "plan_began", "round": round, "source": source, "worker": worker}
         case StepPlanned(step=index, planned=step):
-            shown = {"type": "step_planned", "step": index, **step_json(step)}
+            fields = {"type": "step_planned", "step": index, **step_json(step)}
         case PlanEnded():
-            shown = {
+            fields = {
                 "type": "plan_ended",
                 "accepted": event.accepted,
                 "rejected": event.reject_reason,
                 "why": event.why,
             }
         case CallQueued() | CallFailed():
-            shown = _call_json(event)
+            fields = _call_json(event)
         case StepStarted():
-            shown = {"type": "step_began", "step": event.step}
+            fields = {"type": "step_began", "step": event.step}
         case StepFirstToken():
-            shown = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
+            fields = {"type": "step_spoke", "step": event.step, "served_by": event.served_by}
         case StepRestarted(failure=failure):
-            shown = {"type": "step_restarted", "step": event.step, "error": error_json(failure)}
+            fields = {"type": "step_restarted", "step": event.step, "error": error_json(failure)}
         case StepContinued(failure=failure):
-            shown = {"type": "step_continued", "step": event.step, "error": error_json(failure)}
+            fields = {"type": "step_continued", "step": event.step, "error": error_json(failure)}
         case StepFinished() | StepWaits() | StepReused() | StepAborted():
-            shown = _step_end(event) | {"step": event.step}
+            fields = _step_end(event) | {"step": event.step}
         case _:
             return None
-    return shown | {"plan": event.plan, "at_s": seconds(event.at_s)}
+    return fields | {"plan": event.plan, "at_s": seconds(event.at_s)}
 
 
 def _call_json(event: CallQueued | CallFailed) -> Json:
@@ -98,27 +98,27 @@ def details(event: Event) -> Json | None:
     """
     match event:
         case PlanEnded() | StepFinished():
-            shown: Json = progress(event) or {}
-            return shown | (call_json(event.result) if event.result else {})
+            fields: Json = progress(event) or {}
+            return fields | (call_json(event.result) if event.result else {})
         case StepWaits():
             return (progress(event) or {}) | _calls(event)
         case AnswerDelta() | WorkDelta():
             return _piece(event)
         case RunResumed():
-            shown = {"type": "resumed"}
+            fields = {"type": "resumed"}
         case RunDetached():
-            shown = {"type": "left"}
+            fields = {"type": "left"}
         case RunSuspended() | ResultsGiven():
-            shown = _wait(event)
+            fields = _wait(event)
         case RunFinished(finish=finish):
-            shown = {"type": "finished", "finish_reason": finish.value}
+            fields = {"type": "finished", "finish_reason": finish.value}
         case RunFailed(failure=failure):
-            shown = {"type": "failed", "error": error_json(failure)}
+            fields = {"type": "failed", "error": error_json(failure)}
         case RunCancelled(failure=failure):
-            shown = {"type": "cancelled", **({"error": error_json(failure)} if failure else {})}
+            fields = {"type": "cancelled", **({"error": error_json(failure)} if failure else {})}
         case _:
             return progress(event)
-    return shown | {"at_s": seconds(event.at_s)}
+    return fields | {"at_s": seconds(event.at_s)}
 
 
 def _piece(event: AnswerDelta | WorkDelta) -> Json:
@@ -140,6 +140,6 @@ def _wait(event: RunSuspended | ResultsGiven) -> Json:
         case RunSuspended(calls=calls):
             names = [each.call.name for each in calls]
             return {"type": "waits_for_tools", "tools": names, "suspended": event.clock or None}
-        case ResultsGiven(given=given):
+        case ResultsGiven(given=resume_input):
             waited_s = seconds(event.waited_s)
-            return {"type": "resumed", "results": results_json(given), "waited_s": waited_s}
+            return {"type": "resumed", "results": results_json(resume_input), "waited_s": waited_s}

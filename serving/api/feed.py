@@ -165,8 +165,8 @@ class Feed:
         n_before = len(self.frames)
         for item in items:
             self._newest = max(self._newest, item.seq)
-            for shown in shown_events(item.event, self._answer) if item.run_id == self._id else ():
-                frame = b"id: %d\ndata: %s\n\n" % (item.seq, dumps(shown))
+            for body in show_event(item.event, self._answer) if item.run_id == self._id else ():
+                frame = b"id: %d\ndata: %s\n\n" % (item.seq, dumps(body))
                 self.frames.append((item.seq, frame))
                 self._n_bytes += len(frame)
         try:
@@ -289,7 +289,7 @@ class Feeds:
         return await feed.aclose()
 
 
-def shown_events(event: Event, answer: RetoldAnswer) -> list[Json]:
+def show_event(event: Event, answer: RetoldAnswer) -> list[Json]:
     """Return an event as watchers see it. Of an answer that is written again, only its new part is shown. If
     it differs from the first one, all of it is shown as `answer_restarted`.
     """
@@ -303,7 +303,7 @@ def shown_events(event: Event, answer: RetoldAnswer) -> list[Json]:
             try:
                 piece = answer.add(event)
             except AnswerDiffers as exc:
-                return [_restart_json(exc.said)]
+                return [_restart_json(exc.answer)]
             return _event_json(piece) if piece else []
         case RunFinished():
             before = answer.correct(event)
@@ -317,5 +317,5 @@ def _restart_json(whole: AnswerDelta) -> Json:
 
 
 def _event_json(event: Event) -> list[Json]:
-    shown = event_json.details(event)
-    return [shown] if shown else []
+    body = event_json.details(event)
+    return [body] if body else []

@@ -58,7 +58,7 @@ async def give_feedback(request: Request, id: str) -> Response:
     run = await service.records(id, caller)
     if run is None:
         raise UnknownName(f"Run {quote(id)} not found. GET /v1/workflows lists your runs.", param="id")
-    if not _made_by(caller, run.record.account):
+    if not _is_owner(caller, run.record.account):
         message = "This run belongs to another team. Only that team can give feedback on it."
         raise NotAllowed(message, param="id")
     feedback = _to_feedback(run, caller, body)
@@ -78,7 +78,7 @@ def feedback_json(feedback: Feedback) -> Json:
     }
 
 
-def _made_by(caller: Caller, account: Account) -> bool:
+def _is_owner(caller: Caller, account: Account) -> bool:
     """Return whether the caller's team started the run of `account`; without a team, whether its key did."""
     mine = caller.account
     return mine.team_id == account.team_id and (bool(mine.team_id) or mine.key_id == account.key_id)
@@ -103,11 +103,11 @@ def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedbac
     hides = permit.hides_personal_data or caller.policies.both.redact_personal_data
     redact = redactor_of(replace(permit, hides_personal_data=hides))
 
-    def kept(text: str) -> str:  # databases reject lone surrogates, and PostgreSQL also NUL
+    def clean(text: str) -> str:  # databases reject lone surrogates, and PostgreSQL also NUL
         return redact(text).replace("\0", " ").encode(errors="replace").decode()
 
-    labels = tuple(dict.fromkeys(map(kept, body.labels)))
+    labels = tuple(dict.fromkeys(map(clean, body.labels)))
     key_id = caller.account.key_id
     return Feedback(
-        run.record.id, key_id, now_us(), body.score, labels, kept(body.comment), kept(body.expected)
+        run.record.id, key_id, now_us(), body.score, labels, clean(body.comment), clean(body.expected)
     )

@@ -55,7 +55,7 @@ async def upload(request: Request) -> Response:
     caller = caller_of(request)
     check_keeps(caller)
     batches = batches_of(request)
-    purpose, name, content, asked_s = await _form(request, caller.account.key_id)
+    purpose, name, content, expiry_s = await _form(request, caller.account.key_id)
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: the file must have at most {batches.settings.max_file_bytes} bytes (batches.max_file_bytes). Split it.", param="file")  # fmt: skip
     service: Service = request.app.state.service
@@ -66,12 +66,12 @@ async def upload(request: Request) -> Response:
         keep = kept_in_steps(content, redact, of_lines)
     else:
         keep = kept_content(content, redact, limits.max_text_bytes)
-    kept, name = await in_turns(keep, caller.account.key_id), redact(name)
-    id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies, asked_s)
-    file = StoredFile(id, caller.account, purpose, name, len(kept), batches.now_us(), drop_us)
+    redacted_content, name = await in_turns(keep, caller.account.key_id), redact(name)
+    id, drop_us = f"file-{uuid.uuid4().hex}", batches.drop_us(caller.policies, expiry_s)
+    file = StoredFile(id, caller.account, purpose, name, len(redacted_content), batches.now_us(), drop_us)
     async with batches.adding:
         await _check_room(batches, file)
-        await batches.store.add_file(file, kept)
+        await batches.store.add_file(file, redacted_content)
     return success(file_json(file))
 
 
@@ -192,10 +192,10 @@ async def page(
     if after is not None and after not in ids:
         raise UnknownName(f"after: {quote(after)} is not in this list.", param="after")
     begin = ids.index(after) + 1 if after is not None else 0
-    shown = items[begin : begin + limit]
-    first, last = (shown[0].id, shown[-1].id) if shown else (None, None)
+    page_items = items[begin : begin + limit]
+    first, last = (page_items[0].id, page_items[-1].id) if page_items else (None, None)
     ends = {"first_id": first, "last_id": last, "has_more": begin + limit < len(items)}
-    return await success_list(shown, show, ends)
+    return await success_list(page_items, show, ends)
 
 
 def file_json(file: StoredFile) -> Json:
@@ -232,19 +232,19 @@ async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | No
     except (MultiPartException, FormParserError, KeyError) as exc:
         message = "file: the body must be a multipart form with `purpose` and one `file`."
         raise BadTask(message, param="file") from exc
-    purpose, sent = form.get("purpose"), form.get("file")
+    purpose, form_file = form.get("purpose"), form.get("file")
     if not isinstance(purpose, str) or purpose not in (BATCH, USER_DATA):
         raise BadTask(f"purpose must be {BATCH!r} or {USER_DATA!r}.", param="purpose")
-    if not isinstance(sent, UploadFile):
+    if not isinstance(form_file, UploadFile):
         raise BadTask("file is missing from the form.", param="file")
     try:
-        name = check_name_text((sent.filename or "file")[:255])
+        name = check_name_text((form_file.filename or "file")[:255])
     except ValueError as exc:
         raise BadTask(f"file: in its name, {exc}.", param="file") from exc
-    return purpose, name, await sent.read(), _asked_s(form)
+    return purpose, name, await form_file.read(), _expiry_s(form)
 
 
-def _asked_s(form: FormData) -> int | None:
+def _expiry_s(form: FormData) -> int | None:
     """Return for how many seconds the form asks to store the file, or None if it does not say.
 
     Raises:

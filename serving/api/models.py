@@ -8,7 +8,7 @@ from conductor.model.usage import Price
 from serving.accounts.permission import permit_of
 from serving.api.authentication import caller_of
 from serving.api.request import FIELDS
-from serving.api.resolve import allowed_names, check_name, names
+from serving.api.resolve import check_name, find_allowed_names, names
 from serving.api.respond import success
 from serving.sessions.service import Service
 
@@ -25,7 +25,7 @@ async def models(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     policies = caller_of(request).policies
-    allowed = allowed_names(service.pool, policies)
+    allowed = find_allowed_names(service.pool, policies)
     permit = permit_of(policies, service.pool.settings)
     ends = {"first_id": next(iter(allowed), None), "last_id": next(reversed(allowed), None)}
     listed = [_model(service, permit, *each) for each in allowed.items()]

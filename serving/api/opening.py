@@ -113,19 +113,19 @@ class RunOpener:
         """
         beginning = asyncio.create_task(self._begin(resolved), name="run begins")
         try:
-            begun = await asyncio.shield(beginning)
+            result = await asyncio.shield(beginning)
         except asyncio.CancelledError:  # the client disconnected, but the claimed run must still begin
             beginning.add_done_callback(_close_answer)
             self.is_left = True
             raise
-        if isinstance(begun, Match):
-            async with self._follow(begun) as run:
+        if isinstance(result, Match):
+            async with self._follow(result) as run:
                 yield run
             return
         try:
-            yield begun
+            yield result
         finally:
-            begun.answer.close()
+            result.answer.close()
 
     def _spec(self, resolved: ResolvedTask) -> RunSpec:
         return RunSpec(self._id, resolved.task, resolved.team, self._headers, self.rate)
@@ -190,6 +190,6 @@ def _claim_of(match: Match) -> Claim:
 def _close_answer(beginning: "asyncio.Task[Run | Match]") -> None:
     """Close the answer of a run whose client disconnected before it had begun."""
     if not beginning.cancelled() and beginning.exception() is None:
-        begun = beginning.result()
-        if isinstance(begun, Run):
-            begun.answer.close()
+        result = beginning.result()
+        if isinstance(result, Run):
+            result.answer.close()

@@ -59,9 +59,9 @@ def call_of_tool(pending: PendingCall) -> Json:
     return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
 
 
-def results_json(given: Given) -> list[Json]:
+def results_json(resume_input: Given) -> list[Json]:
     """Return the results that a client sent to a waiting run."""
-    return [{"number": each.number, **_result(each.result)} for each in given.results]
+    return [{"number": each.number, **_result(each.result)} for each in resume_input.results]
 
 
 def _result(result: ToolResult | None) -> Json:
@@ -198,10 +198,10 @@ def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) ->
 
 def step_json(step: StepRecord | Step) -> Json:
     """Return a step as `podium.plan` accepts it, with `needs` and `on_failure` if they were set."""
-    written: Json = {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
+    fields: Json = {"worker": step.worker, "subtask": step.subtask, "access": list(step.access)}
     options: Json = {"needs": step.needs} if step.needs else {}
     options |= {} if step.tools else {"tools": False}
-    return written | options | ({"on_failure": step.on_failure} if step.on_failure else {})
+    return fields | options | ({"on_failure": step.on_failure} if step.on_failure else {})
 
 
 def dollars(amount: Decimal | None) -> float | None:

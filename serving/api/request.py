@@ -354,12 +354,12 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     Raises:
         BadTask: a worker does not. `param` names the field.
     """
-    asked = task.sampling.options.asked
-    if not asked:
+    options = task.sampling.options.set_options
+    if not options:
         return
     for member in members:
-        if left := [name for name in asked if name not in member.takes]:
-            raise _not_taken(request, left[0], member.name)
+        if unsupported := [name for name in options if name not in member.takes]:
+            raise _not_taken(request, unsupported[0], member.name)
 
 
 def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:

@@ -96,9 +96,9 @@ def _resolve(
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
     check_name(name, pool, policies, has_plan=podium.plan is not None)
-    check_operation(request, pool, lambda: allowed_names(pool, policies))
+    check_operation(request, pool, lambda: find_allowed_names(pool, policies))
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
-    task = narrow_task(task, _asked(request, settings), policies, settings)
+    task = narrow_task(task, _to_asked(request, settings), policies, settings)
     if request.n_beside:
         task = replace(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
@@ -132,10 +132,10 @@ def _check_tools(task: Task) -> None:
         raise not_kept("tools")
 
 
-def _asked(request: ApiRequest, settings: Settings) -> Asked:
+def _to_asked(request: ApiRequest, settings: Settings) -> Asked:
     """Return what `request` itself asks for, to check against its caller's policies."""
     podium = request.podium
-    fixed = [] if podium.plan is not None else _fixed_workers(request.model, settings)
+    fixed = [] if podium.plan is not None else _workers_of(request.model, settings)
     return Asked(
         workers=podium.workers or (),
         excluded=podium.exclude_workers,
@@ -156,11 +156,10 @@ def names(pool: Pool) -> dict[str, str]:
     )
 
 
-def allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
+def find_allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
     """Return the names that the caller may use, with their kinds."""
     permit = permit_of(policies, pool.settings)
-    known = names(pool).items()
-    return {name: kind for name, kind in known if _may_ask(name, pool, policies, permit)}
+    return {name: kind for name, kind in names(pool).items() if _may_ask(name, pool, policies, permit)}
 
 
 def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> None:
@@ -175,11 +174,11 @@ def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = Fa
     Raises:
         UnknownModel: the name is unknown or not allowed.
     """
-    is_known = any(name in known for known in (pool.settings.models, pool.settings.workflows, pool.members))
+    is_known = any(name in group for group in (pool.settings.models, pool.settings.workflows, pool.members))
     if is_known and _may_ask(name, pool, policies, permit_of(policies, pool.settings), has_plan=has_plan):
         return
-    own = [each for each, kind in allowed_names(pool, policies).items() if kind == "conductor"]
-    hint = did_you_mean(name, allowed_names(pool, policies))
+    own = [each for each, kind in find_allowed_names(pool, policies).items() if kind == "conductor"]
+    hint = did_you_mean(name, find_allowed_names(pool, policies))
     suggestion = hint or (f" Try {', '.join(own)}." if own else "")
     message = f"No model is called {quote(name)}.{suggestion} GET /v1/models lists every name."
     raise UnknownModel(message)
@@ -187,12 +186,12 @@ def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = Fa
 
 def _may_ask(name: str, pool: Pool, policies: Policies, permit: Permit, *, has_plan: bool = False) -> bool:
     settings = pool.settings
-    if not may_ask(name, () if has_plan else _fixed_workers(name, settings), policies, permit):
+    if not may_ask(name, () if has_plan else _workers_of(name, settings), policies, permit):
         return False
     return has_plan or name not in settings.models or pool.may_plan(permit)
 
 
-def _fixed_workers(name: str, settings: Settings) -> list[str]:
+def _workers_of(name: str, settings: Settings) -> list[str]:
     """Return the workers that a workflow calls, or the worker itself. Empty for a model, whose conductor
     chooses.
     """
@@ -222,13 +221,13 @@ def _check_given_plan(
             message = f"The plan uses the worker {min(needed)!r}, which podium.{field} rules out."
             raise BadTask(message, param=f"podium.{field}")
     workers = task.workers if source == "client" else used
-    given = replace(task, plan=plan, plan_source=source, workers=workers)
-    members = team.members_for(given)
+    planned_task = replace(task, plan=plan, plan_source=source, workers=workers)
+    members = team.members_for(planned_task)
     answering = plan.steps[-1:] if task.tools.is_forced else plan.steps
-    given = _fit_tools(given, [(step, members[step.worker]) for step in answering])
+    planned_task = _fit_tools(planned_task, [(step, members[step.worker]) for step in answering])
     _check_attachments(request, [members[name] for name in used], fetchers)
     check_options(request, task, [members[step.worker] for step in plan.steps])
-    return ResolvedTask(given, team)
+    return ResolvedTask(planned_task, team)
 
 
 def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
@@ -255,8 +254,8 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
 
 async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
     """Return the workers that may receive the URLs of the request's pictures, or None if there are none."""
-    shown = [part for _, part in _attachments(request) if isinstance(part, Image)]
-    urls = [part.url for part in shown if not part.url.startswith(INLINE)]
+    images = [part for _, part in _attachments(request) if isinstance(part, Image)]
+    urls = [part.url for part in images if not part.url.startswith(INLINE)]
     return await pool.find_fetchers(urls) if urls else None
 
 
@@ -352,10 +351,10 @@ def _own_steps(podium: Podium, model: ModelSettings) -> int:
     return min(podium.max_steps or limit, limit)
 
 
-def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> Plan:
+def _own_plan(requested_steps: list[PlannedStep], team: Team, task: Task, limit: int) -> Plan:
     steps = [
         Step(step.worker, step.subtask, _access(step.access, index), step.needs, step.tools, step.on_failure)
-        for index, step in enumerate(given)
+        for index, step in enumerate(requested_steps)
     ]
     try:
         return Plan.of(steps, team.members_for(task), limit)
@@ -363,7 +362,7 @@ def _own_plan(given: list[PlannedStep], team: Team, task: Task, limit: int) -> P
         field = "" if exc.step is None else f"[{exc.step}]"
         hint = ""
         if exc.reason is Reason.UNKNOWN_WORKER and exc.step is not None:
-            hint = did_you_mean(given[exc.step].worker, team.members_for(task))
+            hint = did_you_mean(requested_steps[exc.step].worker, team.members_for(task))
         raise BadTask(
             f"podium.plan{field}: {exc.message}{hint}", param=f"podium.plan{field}", detail=exc.detail
         ) from exc

@@ -40,9 +40,9 @@ def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Re
 
 async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest: dict[str, Any]) -> Response:
     """Return a list as a JSON response: `show` of each item in `data`, beside `rest`. Encode it in slices."""
-    shown = [dumps(show(item)) async for item in in_slices(items)]
+    encoded_items = [dumps(show(item)) async for item in in_slices(items)]
     head, tail = dumps({"object": "list"}), dumps(rest)
-    body = b'%s,"data":[%s]%s' % (head[:-1], b",".join(shown), b"," + tail[1:] if rest else b"}")
+    body = b'%s,"data":[%s]%s' % (head[:-1], b",".join(encoded_items), b"," + tail[1:] if rest else b"}")
     return Response(body, 200, None, "application/json")
 
 

@@ -23,7 +23,7 @@ from serving.accounts.rates import RateReservation
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
 from serving.redaction.personal import redactor_of
-from serving.redaction.texts import known_texts, map_texts
+from serving.redaction.texts import map_texts, redact_ahead
 from serving.sessions.deduplication import Outcome, match_results
 from serving.sessions.following import follow_segment
 from serving.sessions.service import Service
@@ -42,14 +42,14 @@ class ToolAnswer:
     Args:
         run_id: id of the run.
         results: results by call number.
-        said: new messages of the user.
+        messages: new messages of the user.
         request: request with the results.
         dialect: dialect of the request.
     """
 
     run_id: str
     results: dict[int, ToolResult]
-    said: tuple[Message, ...]
+    messages: tuple[Message, ...]
     request: ApiRequest
     dialect: Dialect
 
@@ -79,8 +79,8 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
         if name.run_id == run_id and not _same(results.setdefault(name.number, result), result):
             raise BadTask(f"The tool call {result.id} has two different results.", param=param)
     last_asked = max((n for n, m in enumerate(newest) if m.role == "assistant"), default=-1)
-    said = tuple(message for message in newest[last_asked + 1 :] if message.role == "user")
-    return ToolAnswer(run_id, results, said, request, dialect)
+    messages = tuple(message for message in newest[last_asked + 1 :] if message.role == "user")
+    return ToolAnswer(run_id, results, messages, request, dialect)
 
 
 @asynccontextmanager
@@ -144,15 +144,16 @@ async def _settle(
             if run is not None:
                 return run
         elif match.outcome is Outcome.REPEATED:
-            given = record.segments[match.segment].given
-            assert given is not None, "the segment ended with results"
+            resume_input = record.segments[match.segment].given
+            assert resume_input is not None, "the segment ended with results"
             redact, payer = redactor_of(record.task.permit), caller.account.key_id
-            texts = (*answer.results.values(), *(each.result for each in given.results))
-            async with known_texts(redact, payer, *texts, answer.said, given.said):
-                if answer.said and not _is_on_record(record, answer.said, given.said):  # a new message
+            texts = (*answer.results.values(), *(each.result for each in resume_input.results))
+            async with redact_ahead(redact, payer, *texts, answer.messages, resume_input.said):
+                messages, earlier = answer.messages, resume_input.said
+                if messages and not _is_on_record(record, messages, earlier):  # a new message
                     return None
                 _check_request(record, answer)
-                _check_same(record, answer, given)
+                _check_same(record, answer, resume_input)
             return _Repeated(records, match.segment)
         await asyncio.sleep(pause_s)  # another request has just resumed the run, which is not stored yet
     raise AssertionError("the timeout of `attach` ends the loop")
@@ -164,7 +165,7 @@ def _new_results(record: Record, answer: ToolAnswer) -> Given:
     new = tuple(GivenResult(number, result) for number, result in answer.results.items() if number in pending)
     offered = answer.request.tools
     tools = offered if offered != record.task.tools else None
-    return Given(new, answer.said, tools, answer.dialect.new_echo(answer.request, record))
+    return Given(new, answer.messages, tools, answer.dialect.new_echo(answer.request, record))
 
 
 def _check_request(record: Record, answer: ToolAnswer) -> None:
@@ -174,9 +175,11 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
         BadTask: it has others.
     """
     answer.dialect.check_resumes(answer.request, record)
-    wanted, held = answer.request.answer_format, record.task.answer_format
+    wanted, original = answer.request.answer_format, record.task.answer_format
     if wanted is None or (
-        held and wanted.strict == held.strict and _is_on_record(record, wanted.schema, held.schema)
+        original
+        and wanted.strict == original.strict
+        and _is_on_record(record, wanted.schema, original.schema)
     ):
         return
     param = answer.dialect.format_field
@@ -187,29 +190,29 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
     )
 
 
-def _check_same(record: Record, answer: ToolAnswer, given: Given) -> None:
+def _check_same(record: Record, answer: ToolAnswer, resume_input: Given) -> None:
     """Check that repeated results equal the stored ones, whose secrets were redacted.
 
     Raises:
         BadTask: a result differs.
     """
-    for each in given.results:
-        sent = answer.results.get(each.number)
-        if sent is None:
+    for each in resume_input.results:
+        result = answer.results.get(each.number)
+        if result is None:
             continue
-        kept = replace(each.result, id=sent.id)  # the stored id is the provider's
-        if not _is_on_record(record, sent, kept):
+        stored_result = replace(each.result, id=result.id)  # the stored id is the provider's
+        if not _is_on_record(record, result, stored_result):
             raise BadTask(
-                f"The tool call {sent.id} already has a different result. Send the same result again, or continue from "
+                f"The tool call {result.id} already has a different result. Send the same result again, or continue from "
                 "the newest answer.",
                 param=answer.dialect.turns_field,
             )
 
 
-def _is_on_record(record: Record, sent: object, kept: object) -> bool:
-    """Return whether `kept` equals `sent` after redaction."""
+def _is_on_record(record: Record, value: object, stored_value: object) -> bool:
+    """Return whether `stored_value` equals `value` after redaction."""
     redact = redactor_of(record.task.permit)
-    return map_texts(sent, redact) == map_texts(kept, redact)
+    return map_texts(value, redact) == map_texts(stored_value, redact)
 
 
 def _same(one: ToolResult, other: ToolResult) -> bool:
@@ -222,7 +225,7 @@ def _refuse_late(answer: ToolAnswer) -> None:
     Raises:
         BadTask: there is no new message.
     """
-    if not answer.said:
+    if not answer.messages:
         raise BadTask(
             "The run that called these tools no longer waits: it expired or was cancelled. Send the conversation "
             "without these results, or add a message.",

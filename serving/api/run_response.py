@@ -29,7 +29,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from serving.accounts.caller import Caller
-from serving.api.dialect import CallId, Dialect, Encoder, cancelled, interrupted
+from serving.api.dialect import CallId, Dialect, Encoder, cancellation_error, interruption_error
 from serving.api.opening import RunOpener
 from serving.api.request import ApiRequest, Keeping
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
@@ -118,7 +118,7 @@ class RunResponse(Response):
             async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
                 await self._show(run, resolved, wire)
         except PodiumError as exc:
-            if wire.begun:
+            if wire.has_begun:
                 raise
             wire.is_joined = self._opener.is_joined
             await wire.error(exc)
@@ -157,7 +157,7 @@ class RunResponse(Response):
             self._siblings.runs.append(run)
         self._call_ids = await self._service.store.call_ids() if _may_call_tools(run.record) else None
         if self._request.podium.background and not self._request.stream:
-            await wire.json(*self._dialect.accepted(run.records, self._request))
+            await wire.json(*self._dialect.background_response(run.records, self._request))
         elif self._request.stream and not self.plan_only:
             if self._dialect.tells_again and self._request.podium.background:
                 await self._stream_from_store(run, wire)
@@ -302,9 +302,9 @@ def _error_of(event: Event) -> PodiumError | None:
         case RunFailed(failure=failure):
             return failure.to_error()
         case RunCancelled():
-            return cancelled()
+            return cancellation_error()
         case RunDetached():
-            return interrupted()
+            return interruption_error()
         case _:
             return None
 

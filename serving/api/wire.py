@@ -44,7 +44,7 @@ class Wire:
         """True if a retry of the request joins the run."""
         self.is_left = False
         """True if `leave` was called."""
-        self.begun = False
+        self.has_begun = False
         self.sent_s = 0.0
         """Time of the last byte of the stream, or of its start (the loop's clock)."""
 
@@ -126,7 +126,7 @@ class Wire:
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
-        self.begun = True
+        self.has_begun = True
         headers = self.extra | (await self._budget() if self._budget else {}) | headers
         if self.workflow_id:
             headers = {WORKFLOW_HEADER: self.workflow_id, **headers}

@@ -81,7 +81,7 @@ async def workflows(
     run_filter = RunFilter(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
     page = await service.newest(limit, caller, after, run_filter)
     following = {"has_more": page.end is not None, "next_after": page.end[1] if page.end else None}
-    return await success_list(page.runs, lambda run: _shown(run, caller), following)
+    return await success_list(page.runs, lambda run: _workflow_json(run, caller), following)
 
 
 @router.get("/v1/workflows/{id}")
@@ -93,7 +93,7 @@ async def workflow(request: Request, id: str) -> Response:
     feedback = [feedback_json(each) for each in await service.store.feedback(id)]
     details = await _waits_for(run, service) | {"feedback": feedback} | _now(run.record)
     async with turn(READS):
-        return success(_shown(run, caller) | details)
+        return success(_workflow_json(run, caller) | details)
 
 
 @router.post("/v1/workflows/{id}/cancel")
@@ -111,7 +111,7 @@ async def cancel(request: Request, id: str) -> Response:
     run = await _find(request, id, caller)
     if not caller.reads(run.record.account):
         return success({"id": id, "object": "workflow", "status": run.record.status})
-    return success(_shown(run, caller))
+    return success(_workflow_json(run, caller))
 
 
 @router.get("/v1/workflows/{id}/events")
@@ -155,17 +155,17 @@ async def _follow(
             if not has_news:
                 yield HEARTBEAT
                 continue
-            written = watch.take()
-            if written is None:
+            frames = watch.take()
+            if frames is None:
                 return
-            if written:
-                yield written
+            if frames:
+                yield frames
     records = await service.records(id, caller)
     status = records.record.status if records else "removed"
     yield b"event: end\n" + b"data: " + dumps({"type": "end", "status": status}) + b"\n\n"
 
 
-def _shown(run: RunRecords, caller: Caller) -> record_json.Json:
+def _workflow_json(run: RunRecords, caller: Caller) -> record_json.Json:
     return record_json.workflow(
         run.record, run.inner, for_operator=caller.sees_every_run, has_content=run.has_content
     )

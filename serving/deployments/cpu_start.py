@@ -52,8 +52,8 @@ def register(folder: Path) -> None:
         folder: the model. If it is not a local folder, vLLM handles it.
     """
     for name in config_of(folder).get("architectures", []):
-        if (known := ModelRegistry.models.get(name)) is not None:
-            ModelRegistry.register_model(name, known.load_model_cls())
+        if (entry := ModelRegistry.models.get(name)) is not None:
+            ModelRegistry.register_model(name, entry.load_model_cls())
 
 
 class ForkedWorkers(MultiprocExecutor):

@@ -30,9 +30,9 @@ class PrefixMemory:
 
     def set_replicas(self, replicas: set[str]) -> None:
         """Set the current replicas, and forget the prompts of all others."""
-        known = set(self._tree.tenant_to_char_count)
-        self._tree.remove_tenants(sorted(known - replicas))
-        self._tree.add_tenants(sorted(replicas - known), time.time())
+        tenants = set(self._tree.tenant_to_char_count)
+        self._tree.remove_tenants(sorted(tenants - replicas))
+        self._tree.add_tenants(sorted(replicas - tenants), time.time())
 
     def note(self, prompt: str, replica: str) -> None:
         """Remember that `prompt` was sent to `replica`, and evict the oldest prompts above `FULL_CHARS`."""
@@ -91,8 +91,8 @@ class PrefixRouter(RaysRouter):
         had it: the one that knows its prompt is the one that had it before.
         """
         places = _places_of(pending_request)
-        others = [each for each in candidate_replicas if _name(each.replica_id) not in places.taken]
-        if not places.taken or not others:
+        others = [each for each in candidate_replicas if _name(each.replica_id) not in places.used_names]
+        if not places.used_names or not others:
             rays: Any = super()
             return await rays.choose_replicas(candidate_replicas, pending_request)
         pending_request.routing_context.should_backoff = True  # otherwise Ray retries without a pause
@@ -102,7 +102,7 @@ class PrefixRouter(RaysRouter):
         if pending_request and pending_request.args:
             self._memory.note(self._extract_text_from_request(pending_request), _name(replica_id))
             places = _places_of(pending_request)
-            places.take(_name(replica_id), lambda: not self._names <= places.taken)
+            places.take(_name(replica_id), lambda: not self._names <= places.used_names)
 
     async def _prefix_match_best_replicas(
         self, pending_request: Any, candidate_replicas: list[Any]
@@ -116,14 +116,14 @@ class PrefixRouter(RaysRouter):
 
     async def _is_uneven(self, replicas: list[Any]) -> bool:
         """Return whether two replicas differ so much in open calls that load decides."""
-        known: list[int] = []
+        lengths: list[int] = []
         unknown: list[Any] = []
         for replica in replicas:
             length = self._queue_length(replica)
-            known += [] if length is None else [length]
+            lengths += [] if length is None else [length]
             unknown += [replica] if length is None else []
-        known += [n for _, n in await self._probe_queue_lens(unknown, 0) if n is not None]
-        return bool(known) and max(known) - min(known) > self._imbalanced_threshold
+        lengths += [n for _, n in await self._probe_queue_lens(unknown, 0) if n is not None]
+        return bool(lengths) and max(lengths) - min(lengths) > self._imbalanced_threshold
 
     def _queue_length(self, replica: Any) -> int | None:
         """Return the cached queue length, or None if it is unknown or full (it may have room by now)."""

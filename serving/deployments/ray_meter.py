@@ -46,12 +46,12 @@ class Series:
 
     def tags(self, instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
         """Return the labels as Ray takes them. Above `MOST_SERIES`, every new label becomes `OTHER`."""
-        known = self._tags[instrument.name]
-        if labels not in known and len(known) >= MOST_SERIES:
+        series = self._tags[instrument.name]
+        if labels not in series and len(series) >= MOST_SERIES:
             labels = (OTHER,) * len(labels)
-        if labels not in known:
-            known[labels] = dict(zip(map(to_prometheus, instrument.labels), labels, strict=True))
-        return known[labels]
+        if labels not in series:
+            series[labels] = dict(zip(map(to_prometheus, instrument.labels), labels, strict=True))
+        return series[labels]
 
 
 def _metric(instrument: Instrument) -> Any:

@@ -84,12 +84,12 @@ class Router:
         self._batches = Batches(batches, self._service, policies)
         self._webhooks = BudgetWebhooks(self._store, lambda: self._service.pool.settings.webhooks, os.environ)
         self._circuits = SharedCircuits(self._store, self._health)
-        known = SettingsSource(**source) if source else None
+        settings_source = SettingsSource(**source) if source else None
         self._live = LiveSettings(
             self._service,
             self._settings,
             self._build_pool,
-            known,
+            settings_source,
             complete=self._with_prices,
             find_policy_faults=self._directory.unknown_names,
         )

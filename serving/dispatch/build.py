@@ -63,21 +63,21 @@ def build_routes(clients: Mapping[str, Worker], settings: Settings, health: Heal
 
 
 def _route(clients: Mapping[str, Worker], own: WorkerSettings, settings: Settings, health: Health) -> Route:
-    known, retry = health.of(identity_of(own, settings)), own.retry
+    worker_health, retry = health.of(identity_of(own, settings)), own.retry
     if isinstance(own, API_SETTINGS) and own.deployments:
         targets = _deployments(clients, own, settings, health)
         limiter: Limiter = SharedLimiter(own.name, targets, own.max_concurrency, own.max_wait_s)
     else:
         limiter = _limiter(own)
-        targets = (_target(clients[own.name], own, settings, limiter, known),)
+        targets = (_target(clients[own.name], own, settings, limiter, worker_health),)
     return Route(
         own.name,
         targets,
         limiter,
-        known,
+        worker_health,
         _profile(own, settings),
         RetryRules(retry.attempts, retry.first_wait_s, retry.max_wait_s, retry.fallback_wait_s),
-        RetryBudget(retry.share, reserve=lost_at_once(own, settings)),
+        RetryBudget(retry.share, reserve=retry_reserve(own, settings)),
         RetryBudget(HEDGE_SHARE, start=0.0) if _is_hedged(own, settings) else None,
     )
 
@@ -116,8 +116,8 @@ def _deployments(
     """Return the deployments of a worker, each with its own slots and health."""
     targets: list[Target] = []
     for deployment, (place, there) in zip(own.deployments, places_of(own).items(), strict=True):
-        known = health.of(identity_of(there, settings, place))
-        target = _target(clients[place], there, settings, _limiter(there), known, deployment.name)
+        deployment_health = health.of(identity_of(there, settings, place))
+        target = _target(clients[place], there, settings, _limiter(there), deployment_health, deployment.name)
         target.weight = deployment.weight
         target.requests, target.tokens = (
             TokenBucket(most) if most else None
@@ -129,7 +129,7 @@ def _deployments(
     return tuple(targets)
 
 
-def lost_at_once(own: WorkerSettings, settings: Settings) -> float:
+def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
     """Return the maximum number of calls that break off if one replica of an engine ends, as a retry reserve."""
     owner = settings.worker(own.deployment) if isinstance(own, VllmSettings) and own.deployment else own
     if isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1:

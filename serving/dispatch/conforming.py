@@ -144,9 +144,9 @@ def _with_instructions(messages: tuple[Message, ...], text: str) -> tuple[Messag
 def _with_fault(messages: tuple[Message, ...], repair: Repair) -> tuple[Message, ...]:
     """Append the invalid answer and its fault to the conversation."""
     answer = repair.text.encode("utf-8", "replace")
-    shown = answer[:SHOWN_BYTES].decode("utf-8", "ignore") + ("…" if len(answer) > SHOWN_BYTES else "")
+    excerpt = answer[:SHOWN_BYTES].decode("utf-8", "ignore") + ("…" if len(answer) > SHOWN_BYTES else "")
     ask = f"{repair.fault} Write the whole answer again so that it matches the schema: JSON and nothing else."
-    return (*messages, Message.of("assistant", shown or "(nothing)"), Message.of("user", ask))
+    return (*messages, Message.of("assistant", excerpt or "(nothing)"), Message.of("user", ask))
 
 
 async def note_fault(deltas: AsyncGenerator[Delta], wanted: AnswerFormat) -> AsyncGenerator[Delta]:

@@ -53,14 +53,14 @@ class Continuation:
     Args:
         form: form of the call.
         call: original call.
-        sent: call to send.
+        adapted_call: call to send.
         blanks: whitespace at the end of the prefix, which a prefilled turn is sent without.
         seam: finds the new text in the output of a model that was instructed to continue.
     """
 
     form: Form
     call: Call
-    sent: Call
+    adapted_call: Call
     blanks: str = ""
     seam: Seam | None = None
 
@@ -87,8 +87,8 @@ class Continuation:
             Message.of("user", GO_ON.format(beginning=seam.beginning)),
         )
         limited = _without_room(call, seam.beginning + seam.blanks)
-        sent = replace(limited, messages=(*call.messages, *turns), prefix="")
-        return cls(form, call, sent, seam=seam)
+        adapted_call = replace(limited, messages=(*call.messages, *turns), prefix="")
+        return cls(form, call, adapted_call, seam=seam)
 
     async def join(self, opened: AsyncExitStack, reply: Reply) -> None:
         """Make the reply start right after the prefix.
@@ -112,9 +112,9 @@ class Continuation:
 
         A reply that repeats far more than instructed and then reaches its output limit counts as broken off.
         """
-        heard: list[str] = []
+        texts: list[str] = []
         try:
-            buffered = await _hold(seam, reply.deltas, heard)
+            buffered = await _hold(seam, reply.deltas, texts)
         except NotContinued as exc:
             error = WorkerUnavailable(
                 f"{reply.worker} did not continue the broken answer.",
@@ -124,7 +124,7 @@ class Continuation:
                 billed_at_bound=True,
                 only_this_call=not isinstance(exc, BrokenOff),
             )
-            reply.charge_part(error, "".join(heard))
+            reply.charge_part(error, "".join(texts))
             raise error from exc
         except WorkerError as exc:
             exc.billed_at_bound, exc.attempts = True, (*reply.attempts, *exc.attempts)
@@ -149,14 +149,14 @@ def _without_room(call: Call, repeated: str = "") -> Call:
     return replace(call, sampling=replace(call.sampling, max_output_tokens=longest))
 
 
-async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], heard: list[str]) -> list[Delta]:
+async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], texts: list[str]) -> list[Delta]:
     """Buffer deltas until new text starts, and return them. Only the last one has text, which is the new
     text.
 
     Args:
         seam: finds the new text.
         deltas: deltas of the reply.
-        heard: gets all text and reasoning of the buffered deltas, for billing.
+        texts: gets all text and reasoning of the buffered deltas, for billing.
 
     Raises:
         NotContinued: the output does not continue the prefix.
@@ -164,7 +164,7 @@ async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], heard: list[str]) -> 
     """
     buffered: list[Delta] = []
     async for delta in deltas:
-        heard += (delta.text, delta.reasoning)
+        texts += (delta.text, delta.reasoning)
         is_last = delta.finish is not None
         new = seam.feed(delta.text, is_last=is_last) if delta.text or is_last else None
         buffered.append(replace(delta, text=new or "", logprobs=()))
@@ -203,8 +203,8 @@ async def _without(blanks: str, deltas: AsyncGenerator[Delta]) -> AsyncGenerator
     async with aclosing(deltas):
         async for delta in deltas:
             if blanks and delta.text:
-                left = drop_blanks(blanks, delta.text)
-                is_all = not left
+                rest = drop_blanks(blanks, delta.text)
+                is_all = not rest
                 blanks = blanks[len(delta.text) :] if is_all else ""
-                delta = replace(delta, text=left)
+                delta = replace(delta, text=rest)
             yield delta

@@ -156,8 +156,8 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
         attempts.waited_s += error.waited_s
     holds = attempts.call.terms.holds
     attempts.call = await call_again(attempts.call, holds.hold() if holds else None, error, wait_s)
-    lost = Attempt.of(route.name, Failure.of(error), waited_s=wait_s, took_s=failed.took_s)
-    attempts.failed += [*error.attempts, replace(lost, deployment=attempts.deployment)]
+    failed_attempt = Attempt.of(route.name, Failure.of(error), waited_s=wait_s, took_s=failed.took_s)
+    attempts.failed += [*error.attempts, replace(failed_attempt, deployment=attempts.deployment)]
     match step:
         case policy.Retry():
             attempts.tries.waited_s += wait_s
@@ -188,24 +188,24 @@ async def _try(
     began_s, wanted = time.monotonic(), call.answer_format
     call, notes = _shape(route, call, tries)
     continuation = Continuation.of(call, tries.form)
-    sent, fit_notes = continuation.sent, ()
+    adapted_call, fit_notes = continuation.adapted_call, ()
     if route.profile.accepts is not None:
-        sent, fit_notes = fit(sent, route.profile.accepts, route.profile.model)
-    own_stops = tuple(stop for stop in call.sampling.stop if stop not in sent.sampling.stop)
+        adapted_call, fit_notes = fit(adapted_call, route.profile.accepts, route.profile.model)
+    own_stops = tuple(stop for stop in call.sampling.stop if stop not in adapted_call.sampling.stop)
     # With other workers left, a long queue may still reject a run that has already paid.
     begins = attempts.begins if attempts.others else terms.begins
-    sent = replace(
-        sent,
+    adapted_call = replace(
+        adapted_call,
         site=replace(call.site, attempt=attempts.number),
         terms=replace(
             terms, has_fallback=has_fallback, begins=begins, limits=AttemptLimits(places=tries.places)
         ),
     )
     if terms.refusals is not None and tries.form != "prefill":  # a prefill may be refused for its form alone
-        stack.push(_RefusalNote(route.name, sent))
-    reply = await _send(stack, expected, attempts, sent)
+        stack.push(_RefusalNote(route.name, adapted_call))
+    reply = await _send(stack, expected, attempts, adapted_call)
     attempts.deployment = reply.deployment
-    if reply.is_empty and policy.should_say_more(sent):
+    if reply.is_empty and policy.should_say_more(adapted_call):
         took_s = time.monotonic() - began_s
         may_ask_again = policy.may_ask_again(
             call, tries, route.retry, took_s=took_s, has_fallback=has_fallback
@@ -295,7 +295,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
         is_left = caller_has_fallback or any(not policy.skip_reason(other, call) for other in left_to)
         if health.circuit == "open" and is_left:
             took_s = time.monotonic() - began_s
-            attempt = policy.skipped_attempt(route.name, policy.rest_reason(health), took_s)
+            attempt = policy.attempt_of_skipped(route.name, policy.rest_reason(health), took_s)
             raise Skipped(attempt.message, worker=route.name, attempts=(attempt,))
         attempts.probes_until_s = health.begin_call()
 
@@ -315,7 +315,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
         if leaves_for is None:
             raise
         why = f"because {leaves_for.name} can answer immediately."
-        attempt = policy.skipped_attempt(route.name, why, exc.waited_s)
+        attempt = policy.attempt_of_skipped(route.name, why, exc.waited_s)
         raise Skipped(
             attempt.message,
             worker=route.name,

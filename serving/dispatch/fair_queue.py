@@ -39,7 +39,7 @@ class FairQueue:
         self._places = self._free = places
         """Negative while more calls hold a slot than there are slots, after a `resize`."""
         self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
-        self._held = Counter[str]()
+        self._slots_by_payer = Counter[str]()
         """Slots in use by payer."""
         self._n_interactive = 0
         """Slots given to interactive calls since batch calls started to wait, or last got a slot."""
@@ -55,7 +55,7 @@ class FairQueue:
         if priority == "interactive":
             self._traffic.note(payer)
         self._free -= 1
-        self._held[payer] += 1
+        self._slots_by_payer[payer] += 1
         return True
 
     async def take(self, priority: Priority, payer: str) -> None:
@@ -79,9 +79,9 @@ class FairQueue:
     def give_back(self, payer: str) -> None:
         """Release a slot of `payer`, and assign it to the next call."""
         self._free += 1
-        self._held[payer] -= 1
-        if not self._held[payer]:
-            del self._held[payer]
+        self._slots_by_payer[payer] -= 1
+        if not self._slots_by_payer[payer]:
+            del self._slots_by_payer[payer]
         self._hand_out()
 
     def resize(self, places: int) -> None:
@@ -119,17 +119,19 @@ class FairQueue:
         return max(1, int(KEPT * self._places)) if self._places >= FEWEST else 0
 
     def _may_have_kept(self, priority: Priority, payer: str) -> bool:
-        has = share(self._held)
-        if priority == "interactive" and self._held[payer] < has:
+        has = share(self._slots_by_payer)
+        if priority == "interactive" and self._slots_by_payer[payer] < has:
             return True
-        return all(self._held[each] >= has for each in self._traffic.others(payer, self.lent_after_s))
+        return all(
+            self._slots_by_payer[each] >= has for each in self._traffic.others(payer, self.lent_after_s)
+        )
 
     def _hand_out(self) -> None:
         while self._free > 0 and (waiting := self._next()) is not None:
             payer, turn = waiting
             if not turn.done():
                 self._free -= 1
-                self._held[payer] += 1
+                self._slots_by_payer[payer] += 1
                 turn.set_result(None)
 
     def _next(self) -> "Waiting | None":
@@ -147,7 +149,7 @@ class FairQueue:
 
     def _first(self, priority: Priority) -> str | None:
         """Return the next payer of a priority, or None if none waits or may take a free slot."""
-        payer = self._queues[priority].first(self._held)
+        payer = self._queues[priority].first(self._slots_by_payer)
         if payer is None or self._free > self._kept or self._may_have_kept(priority, payer):
             return payer
         return None
@@ -184,9 +186,9 @@ class _Queue:
             if not waiting:
                 del self._payers[payer]
 
-    def first(self, held: Mapping[str, int]) -> str | None:
+    def first(self, slots_by_payer: Mapping[str, int]) -> str | None:
         """Return the waiting payer with the fewest slots (the first of several), or None if none waits."""
-        return min(self._payers, key=lambda each: held.get(each, 0), default=None)
+        return min(self._payers, key=lambda each: slots_by_payer.get(each, 0), default=None)
 
     def pop(self, payer: str) -> "Waiting":
         """Remove and return the first call of `payer`, and move the payer to the end of the queue."""

@@ -81,30 +81,30 @@ def _refusal(call: Call, accepts: Accepts) -> str:
 def _samplers(call: Call, accepts: Accepts, model: str, notes: list[str]) -> dict[str, Any]:
     """Return the accepted ones of `top_k`, `min_p` and `repetition_penalty`, by name."""
     why = _refusal(call, accepts)
-    sent = dict[str, Any]()
+    samplers = dict[str, Any]()
     for name, neutral in NEUTRAL.items():
         value = getattr(call.sampling, name)
         if name in accepts.samplers and not why:
-            sent[name] = value
+            samplers[name] = value
         elif value not in (None, neutral):
             notes.append(f"{name} was omitted: {model} {why or 'does not accept it.'}")
-    return sent
+    return samplers
 
 
 def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[str, ...]:
     """Return the stop sequences that the model accepts. The others are applied to its answer."""
     accepted = [stop for stop in call.sampling.stop if accepts.blank_stop_sequences or not stop.isspace()]
-    sent = tuple(accepted[: accepts.stop_sequences])
-    if len(sent) < len(call.sampling.stop):
+    stops = tuple(accepted[: accepts.stop_sequences])
+    if len(stops) < len(call.sampling.stop):
         which = (
             "stop was"
-            if not sent
-            else f"{len(call.sampling.stop) - len(sent)} of {len(call.sampling.stop)} stop sequences were"
+            if not stops
+            else f"{len(call.sampling.stop) - len(stops)} of {len(call.sampling.stop)} stop sequences were"
         )
         notes.append(
-            f"{which} applied by the gateway: {model} does not accept {'it' if not sent else 'them'}."
+            f"{which} applied by the gateway: {model} does not accept {'it' if not stops else 'them'}."
         )
-    return sent
+    return stops
 
 
 def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:

@@ -175,12 +175,12 @@ def order(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]
     skipped = [route for route in eligible if route.name in why]
     before = [route for route in skipped if eligible.index(route) < eligible.index(ready[0])]
     _note_traffic(before, call)
-    return [*ready, *skipped], [skipped_attempt(route.name, why[route.name]) for route in before]
+    return [*ready, *skipped], [attempt_of_skipped(route.name, why[route.name]) for route in before]
 
 
 def _only_healthy(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]]:
     why = {route.name: rest_reason(route.health) for route in eligible if route.health.rest_s}
-    failed = [skipped_attempt(name, reason) for name, reason in why.items()]
+    failed = [attempt_of_skipped(name, reason) for name, reason in why.items()]
     ready = [route for route in eligible if route.name not in why]
     _note_traffic([route for route in eligible if route.name in why], call)
     if not ready:
@@ -224,7 +224,7 @@ def is_free(route: Route, call: Call) -> bool:
     return route.is_free and route.limiter.has_place(call.terms.payer) and not skip_reason(route, call)
 
 
-def skipped_attempt(worker: str, why: str, took_s: float = 0.0) -> Attempt:
+def attempt_of_skipped(worker: str, why: str, took_s: float = 0.0) -> Attempt:
     """Return the record of a worker that was skipped."""
     message = f"{worker} was skipped {why}"
     return Attempt(worker, "WorkerUnavailable", message, took_s=took_s, outcome="left_alone")

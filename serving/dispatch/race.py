@@ -44,7 +44,7 @@ class Race:
         self._route, self._call, self._holds, self._rules = route, call, holds, rules
         self._places = call.terms.limits.places or Places()
         self._tries: list[_Try] = []
-        self._lost: list[Attempt] = []
+        self._lost_attempts: list[Attempt] = []
         self._ends: list[asyncio.Task[None]] = []
         """Tasks that close attempts. They are awaited after the race."""
 
@@ -75,7 +75,7 @@ class Race:
                 self._tries.append(_Try(self._route.open(hedge, hold), is_hedge=True))
             winner = await self._winner()
             reply = winner.opened.result()
-            reply.attempts = (*self._lost, *reply.attempts)
+            reply.attempts = (*self._lost_attempts, *reply.attempts)
             yield reply
         except BaseException as exc:
             self._ends += [asyncio.create_task(each.leave(exc)) for each in self._tries]
@@ -124,22 +124,22 @@ class Race:
                 error, WorkerError | BudgetExceeded | StoreUnavailable
             ):
                 if isinstance(error, WorkerError):
-                    error.attempts = (*self._lost, *error.attempts)
+                    error.attempts = (*self._lost_attempts, *error.attempts)
                 raise error
             self._drop(first, error)
 
-    def _drop(self, lost: "_Try", error: PodiumError | None = None) -> None:
-        self._tries.remove(lost)
-        took_s = time.monotonic() - lost.began_s
+    def _drop(self, loser: "_Try", error: PodiumError | None = None) -> None:
+        self._tries.remove(loser)
+        took_s = time.monotonic() - loser.began_s
         if error is None:
             # A lower bound of its time, without which the measured times would lack the slow tail.
             self._route.health.speak(took_s)
-        self._lost += self._holds.drop(hedge=lost.is_hedge, took_s=took_s, error=error)
-        self._ends.append(asyncio.create_task(self._close(lost)))
+        self._lost_attempts += self._holds.drop(hedge=loser.is_hedge, took_s=took_s, error=error)
+        self._ends.append(asyncio.create_task(self._close(loser)))
 
-    async def _close(self, lost: "_Try") -> None:
+    async def _close(self, loser: "_Try") -> None:
         """Close and bill a lost attempt, in a separate task because upstream and store may be slow."""
-        await lost.leave(asyncio.CancelledError())
+        await loser.leave(asyncio.CancelledError())
         await self._holds.settle_dropped()
 
 

@@ -8,7 +8,7 @@ from serving.witnesses import MOST, Traffic
 
 RESERVE = 10.0
 """Default capacity in retries, and number at the start, so that a few calls can always be retried. It is
-higher if the loss of one replica breaks more calls at once (`lost_at_once`).
+higher if the loss of one replica breaks more calls at once (`retry_reserve`).
 """
 
 
@@ -27,27 +27,27 @@ class RetryBudget:
         self._share, self._reserve = share, reserve
         self._tokens = reserve if start is None else start
         self._traffic = Traffic()
-        self._taken: dict[str, float] = {}
+        self._retries: dict[str, float] = {}
         """Retries by party, minus the tokens that the party has added since."""
 
     def earn(self, party: str = "") -> None:
         """Add the share for the first attempt at a call of `party`."""
         self._tokens = min(self._reserve, self._tokens + self._share)
         self._traffic.note(party)
-        if party in self._taken:
-            self._taken[party] -= self._share
-            if self._taken[party] <= 0:
-                del self._taken[party]
+        if party in self._retries:
+            self._retries[party] -= self._share
+            if self._retries[party] <= 0:
+                del self._retries[party]
 
     def spend(self, party: str = "") -> bool:
         """Take a token for a retry of `party`. Return False if the budget does not allow one."""
-        taken = self._taken.get(party, 0.0)
-        if self._tokens < 1 or (taken + 1 > self._reserve / 2 and self._traffic.has_others(party)):
+        retries = self._retries.get(party, 0.0)
+        if self._tokens < 1 or (retries + 1 > self._reserve / 2 and self._traffic.has_others(party)):
             return False
         self._tokens -= 1
-        self._taken[party] = min(taken + 1, self._reserve)
-        if len(self._taken) > MOST:
-            del self._taken[next(iter(self._taken))]
+        self._retries[party] = min(retries + 1, self._reserve)
+        if len(self._retries) > MOST:
+            del self._retries[next(iter(self._retries))]
         return True
 
     def refund(self) -> None:

@@ -156,8 +156,8 @@ class Route:
                 if isinstance(exc, LineTooLong):
                     rules = dataclasses.replace(rules, waited_s=rules.waited_s + exc.waited_s)
                 call = await call_again(call, hold, exc)
-                lost = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # includes its charges
-                failed += [*exc.attempts, replace(lost, deployment=target.name)]
+                failed_attempt = Attempt.of(self.name, Failure.of(exc), took_s=took_s)  # includes its charges
+                failed += [*exc.attempts, replace(failed_attempt, deployment=target.name)]
             else:
                 reply.attempts = (*failed, *reply.attempts)
                 return target, reply, estimate
@@ -197,8 +197,8 @@ class Route:
     def _others(self, call: Call, targets: Sequence[Target]) -> list[Target]:
         """Return the targets that the call has not used."""
         places = call.terms.limits.places
-        taken = places.taken if places else ()
-        return [each for each in targets if each.name not in taken]
+        used_names = places.used_names if places else ()
+        return [each for each in targets if each.name not in used_names]
 
     def _writer(self, call: Call) -> str:
         """Return the account that wrote the newest native turn of this worker, or ""."""

@@ -37,20 +37,20 @@ async def cut_at(
         deltas: deltas of the whole answer.
         deadline_at_s: deadline of the caller (`time.monotonic`), or None.
     """
-    held = ""
+    buffer = ""
     async for delta in deltas:
-        held += delta.text
-        stop = _find_first(held, stops)
-        pending = 0 if delta.finish else _pending_chars(held, stops)
-        shown = len(held) - pending if stop is None else stop[0]
-        text, held = held[:shown], held[shown:]
+        buffer += delta.text
+        stop = _find_first(buffer, stops)
+        pending = 0 if delta.finish else _pending_chars(buffer, stops)
+        end = len(buffer) - pending if stop is None else stop[0]
+        text, buffer = buffer[:end], buffer[end:]
         if stop is not None:
             async for last in _cut(delta, text, stop[1], deltas, deadline_at_s):
                 yield last
             return
         yield replace(delta, text=text)
-    if held:
-        yield Delta(held)
+    if buffer:
+        yield Delta(buffer)
 
 
 def missing_ends(stops: Sequence[str], prefix: str) -> dict[str, str]:
@@ -68,22 +68,22 @@ async def cut_at_seam(
     If the answer starts with one of `ends` (see `missing_ends`), yield none of its text. Otherwise pass it on
     unchanged.
     """
-    held, is_open = "", True
+    buffer, is_open = "", True
     async for delta in deltas:
         if not is_open:
             yield delta
             continue
-        held += delta.text
-        complete = [end for end in ends if held.startswith(end)]
+        buffer += delta.text
+        complete = [end for end in ends if buffer.startswith(end)]
         if complete:
             async for last in _cut(delta, "", ends[min(complete, key=len)], deltas, deadline_at_s):
                 yield last
             return
-        is_open = not delta.finish and any(end.startswith(held) for end in ends)
-        text, held = ("", held) if is_open else (held, "")
+        is_open = not delta.finish and any(end.startswith(buffer) for end in ends)
+        text, buffer = ("", buffer) if is_open else (buffer, "")
         yield replace(delta, text=text)
-    if held:
-        yield Delta(held)
+    if buffer:
+        yield Delta(buffer)
 
 
 async def _cut(

@@ -249,7 +249,7 @@ class Target:
             try:
                 with Watch(self.callee.worker, self.health, call) as watch, CallSpan(self.span, self.callee, call) as span:  # fmt: skip
                     if hold is not None:
-                        hold.sent(self.callee)
+                        hold.record_callee(self.callee)
                     limits = limits_of(
                         terms,
                         self.health,
@@ -257,8 +257,8 @@ class Target:
                         learns_pauses=self.learns_pauses,
                     )
                     limits.on_queued = _on_queued(call, watch, outer)
-                    sent = replace(call, terms=replace(terms, limits=limits))
-                    async with self.client.open(sent) as reply:
+                    limited_call = replace(call, terms=replace(terms, limits=limits))
+                    async with self.client.open(limited_call) as reply:
                         limiter.on_first_token(terms, sent_s, was_full=was_full)
                         watch.speak(reply)
                         span.speak(reply)
@@ -272,12 +272,12 @@ class Target:
 
 
 def _waiting(hold: AttemptHold | None, outer: Watch | None) -> AbstractContextManager[object]:
-    held = nullcontext() if hold is None else hold.waiting()
+    hold_wait = nullcontext() if hold is None else hold.waiting()
     if outer is None:
-        return held
+        return hold_wait
     both = ExitStack()
     both.enter_context(outer.pause())
-    both.enter_context(held)
+    both.enter_context(hold_wait)
     return both
 
 

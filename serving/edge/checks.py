@@ -158,11 +158,11 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
     left_bytes, end = max_text_bytes, 0
     for _ in range(MOST_PICTURES):
         # The search may stop where the text is too long: a later picture would not change the result.
-        begun = PICTURE.search(body, end, end + left_bytes + PICTURE_BEGIN_BYTES)
-        if begun is None:
+        match = PICTURE.search(body, end, end + left_bytes + PICTURE_BEGIN_BYTES)
+        if match is None:
             break
-        left_bytes -= begun.start() - end
-        end = body.find(b'"', begun.end())
+        left_bytes -= match.start() - end
+        end = body.find(b'"', match.end())
         if end < 0:
             end = len(body)
     if len(body) - end > left_bytes:
@@ -265,9 +265,9 @@ def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) 
     types = fields.get(TYPE, ())
     wanted = "multipart/form-data" if is_upload else "application/json"
     if [value.split(";")[0].strip().lower() for value in types] != [wanted]:
-        sent = quote(types[0]) if types else "missing"
+        actual = quote(types[0]) if types else "missing"
         raise WrongContentType(
-            f"The Content-Type header is {sent}. Send `Content-Type: {wanted}`.", param="Content-Type"
+            f"The Content-Type header is {actual}. Send `Content-Type: {wanted}`.", param="Content-Type"
         )
 
 

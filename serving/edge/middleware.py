@@ -225,7 +225,7 @@ class Edge:
             if origin is not None:
                 exchange.added_headers = _allow(origin)
                 if method == "OPTIONS":
-                    allowed = (b"access-control-allow-headers", _allowed_headers(fields))
+                    allowed = (b"access-control-allow-headers", _preflight_headers(fields))
                     await _answer(exchange, 204, [*PREFLIGHT, allowed], b"")
                     return False
         if asks_for_websocket(fields):
@@ -301,12 +301,12 @@ class Edge:
             self._n_evicted = self._room.evicted
 
 
-def _allowed_headers(fields: Fields) -> bytes:
+def _preflight_headers(fields: Fields) -> bytes:
     """Return the headers that a preflight asks for. An allowed page may send any; their values are checked
     where they are used. Cookies are not among them, because credentials are never allowed.
     """
-    asked = fields.get(ASKED_HEADERS, [""])[-1]
-    return (asked if HEADER_NAMES.match(asked) else ALLOWED_HEADERS).encode("latin-1")
+    names = fields.get(ASKED_HEADERS, [""])[-1]
+    return (names if HEADER_NAMES.match(names) else ALLOWED_HEADERS).encode("latin-1")
 
 
 def _allow(origin: str) -> Headers:

@@ -106,8 +106,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_new, self._is_refused = True, False
         self._rejection = b""
         self._running: RequestResponseCycle | None = None
-        self._held: tuple[RequestResponseCycle, ASGI3Application] | None = None
-        self._held_s = 0.0
+        self._pending_cycle: tuple[RequestResponseCycle, ASGI3Application] | None = None
+        self._pending_since_s = 0.0
         self._ticket: Ticket | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -124,7 +124,7 @@ class EdgeProtocol(HttpToolsProtocol):
         protocol and its last request in memory for as long as a connection may be idle
         (`keep_alive_timeout_s`, 75 s).
         """
-        self._held = None
+        self._pending_cycle = None
         self._stop_waiting()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
@@ -152,7 +152,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._head_bytes = self._head_bytes + head_bytes if self._in_head else 0
         if self._head_bytes > self.policy.max_header_bytes:
             self._refuse(self._long_head("headers"))
-        elif self._held is not None:
+        elif self._pending_cycle is not None:
             self._wait()
             self._start_body_timer()
             if self._ticket is not None:
@@ -261,7 +261,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         """Start the task once the request is complete or large, so that an incomplete one costs no task."""
         if cycle.more_body and not cycle.waiting_for_100_continue and len(cycle.body) <= HIGH_WATER_LIMIT:
-            self._held, self._held_s = (cycle, app), self.loop.time()
+            self._pending_cycle, self._pending_since_s = (cycle, app), self.loop.time()
             self._wait()  # needed if the request came in one packet with the one before
             self._start_body_timer()
         else:
@@ -275,8 +275,8 @@ class EdgeProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _release(self) -> None:
-        if self._held is not None and self._held[0] is self.cycle:
-            (cycle, app), self._held = self._held, None
+        if self._pending_cycle is not None and self._pending_cycle[0] is self.cycle:
+            (cycle, app), self._pending_cycle = self._pending_cycle, None
             self._run(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -302,7 +302,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _start_body_timer(self) -> None:
         """Start the timer until the next piece, within the time for the whole body."""
-        left_s = self._held_s + self.policy.body_s - self.loop.time()
+        left_s = self._pending_since_s + self.policy.body_s - self.loop.time()
         self._stop_timer()
         self._timer = self.loop.call_later(
             max(0.0, min(_jitter(self.policy.stall_s), left_s)), self._time_is_up
@@ -322,7 +322,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def _evict(self) -> None:
         self._ticket = None
         self._stop_waiting()
-        if self._held is not None and not self._is_refused:
+        if self._pending_cycle is not None and not self._is_refused:
             self.transport.write(self._response(overload_error()))
         self.transport.close()
 
@@ -331,7 +331,7 @@ class EdgeProtocol(HttpToolsProtocol):
         advance.
         """
         self._timer = None
-        if self._held is not None:
+        if self._pending_cycle is not None:
             self._end(self._response(body_too_slow(self.policy)))
         elif self._in_head and self._head_bytes:
             self._end(self._slow_head())
@@ -364,7 +364,7 @@ class EdgeProtocol(HttpToolsProtocol):
         """Answer, and close a moment later. What the client still sends could otherwise reset the connection,
         and the response would be lost.
         """
-        self._is_refused, self._held = True, None
+        self._is_refused, self._pending_cycle = True, None
         self.pipeline.clear()
         running = self._running
         if running is not None and not running.response_complete:

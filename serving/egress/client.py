@@ -67,7 +67,7 @@ class DirectPost:
         self._timeout = aiohttp.ClientTimeout(
             sock_connect=limits.connect, sock_read=limits.read, connect=limits.pool
         )
-        self._known = dict[httpx2.URL, tuple[URL, Any]]()
+        self._targets = dict[httpx2.URL, tuple[URL, Any]]()
         """URLs in aiohttp's form, and their transports."""
 
     async def __call__(self, url: httpx2.URL, content: bytes, headers: Any) -> aiohttp.ClientResponse:
@@ -80,7 +80,7 @@ class DirectPost:
         """
         if self._client.is_closed:
             raise RuntimeError("The client is closed.")
-        address, transport = self._known.get(url) or self._find(url)
+        address, transport = self._targets.get(url) or self._find(url)
         if not isinstance(transport.client, aiohttp.ClientSession):
             transport.client = transport.get_client()
         session, proxy, is_kept = transport.client, transport.proxy, _has_idle(transport)
@@ -113,7 +113,7 @@ class DirectPost:
 
     def _find(self, url: httpx2.URL) -> tuple[URL, Any]:
         self._reach.check_host(url.host)
-        target = self._known[url] = URL(str(url)), self._client._transport_for_url(url)  # noqa: SLF001
+        target = self._targets[url] = URL(str(url)), self._client._transport_for_url(url)  # noqa: SLF001
         return target
 
 
@@ -151,7 +151,7 @@ def _guard_transport(transport: object, reach: Reach, timeout_s: float | None) -
         cast(Any, transport)._pool._network_backend = GuardedBackend(reach)  # noqa: SLF001
     elif hasattr(transport, "get_client") and hasattr(transport, "ssl_context"):  # aiohttp's
         of_aiohttp = cast(Any, transport)
-        of_aiohttp.client = lambda: _guarded_session(of_aiohttp, reach, timeout_s)
+        of_aiohttp.client = lambda: _open_guarded_session(of_aiohttp, reach, timeout_s)
     else:
         raise TypeError(f"A transport of type {type(transport).__name__} cannot be guarded.")
 
@@ -296,7 +296,7 @@ class GuardedResolver(AbstractResolver):
         """Do nothing: there is nothing to close."""
 
 
-def _guarded_session(transport: Any, reach: Reach, timeout_s: float | None) -> aiohttp.ClientSession:
+def _open_guarded_session(transport: Any, reach: Reach, timeout_s: float | None) -> aiohttp.ClientSession:
     """Open a session as the transport would, with a check of each socket's address. A literal address, such
     as a proxy's, does not pass through the resolver.
     """

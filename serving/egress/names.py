@@ -77,11 +77,11 @@ def _look_up(host: str) -> _Answer:
     except (OSError, UnicodeError) as exc:
         return _Answer([], str(exc))
     return _Answer(
-        list(dict.fromkeys((family, _written(sockaddr)) for family, *_, sockaddr in entries)), "no address"
+        list(dict.fromkeys((family, _to_text(sockaddr)) for family, *_, sockaddr in entries)), "no address"
     )
 
 
-def _written(sockaddr: tuple[object, ...]) -> str:
+def _to_text(sockaddr: tuple[object, ...]) -> str:
     """Return the address as text, with the interface of an IPv6 address that needs one."""
     address, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
     return f"{address}%{scope}" if scope and "%" not in address else address

@@ -100,8 +100,8 @@ def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor
     """Return the faults of tensors that are not a LoRA of rank `rank`, or that belong to another model."""
     if not adapter:
         return ["it has no weights"]
-    known = {name.rpartition(".")[0] for name in base or ()}
-    some_known = any(_module(name) in known for name in adapter)
+    modules = {name.rpartition(".")[0] for name in base or ()}
+    shares_modules = any(_module(name) in modules for name in adapter)
     faults: list[str] = []
     for name, tensor in adapter.items():
         module, is_b = _module(name), name.endswith(PARTS[1])
@@ -109,7 +109,7 @@ def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor
             faults.append(f"{name} is not a LoRA of a linear layer")
         elif tensor.shape[is_b] != rank:
             faults.append(f"{name} has the shape {list(tensor.shape)}, but the rank is {rank}")
-        elif some_known and module not in known:
+        elif shares_modules and module not in modules:
             faults.append(f"the base model has no {module}: it was trained on another model")
         elif (under := (base or {}).get(f"{module}.weight")) and not _fits(tensor, under, is_b):
             faults.append(

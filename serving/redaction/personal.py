@@ -62,16 +62,16 @@ class PersonalDataRedactor:
         return (yield from _numbers(text, _CARD, self._card))
 
 
-def _email(text: str, at: int, done: int) -> tuple[int, int] | None:
+def _email(text: str, at: int, last_end: int) -> tuple[int, int] | None:
     """Return the span of the e-mail address around the `@` at `at`."""
     domain = _DOMAIN.match(text, at + 1)
-    local = _LOCAL.match(text[max(done, at - 320) : at][::-1]) if domain else None
+    local = _LOCAL.match(text[max(last_end, at - 320) : at][::-1]) if domain else None
     return None if local is None or domain is None else (at - local.end(), domain.end())
 
 
 def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[str]:
     """Return `text` with each match of `pattern` replaced by the result of `check`, in steps."""
-    parts, done, at, end = list[str](), 0, 0, STEP_CHARS
+    parts, last_end, at, end = list[str](), 0, 0, STEP_CHARS
     while at < len(text):
         match = pattern.search(text, at, end + LONGEST)
         if match is None or match.start() >= end:
@@ -80,11 +80,11 @@ def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[st
             continue
         at = match.end()
         if (redacted := check(match[0])) is not match[0] and redacted != match[0]:
-            parts += text[done : match.start()], redacted
-            done = at
+            parts += text[last_end : match.start()], redacted
+            last_end = at
         if check.is_dear:
             yield
-    return "".join([*parts, text[done:]]) if parts else text
+    return "".join([*parts, text[last_end:]]) if parts else text
 
 
 def redactor_of(permit: Permit) -> Redactor:

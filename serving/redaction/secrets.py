@@ -244,7 +244,7 @@ _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
 _PEM_PERHAPS = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,6}[A-Z0-9]{0,20}-{0,5}\Z")
 _PEM_END_CHARS = 160
 """Longest beginning or end marker of a PEM key, in characters."""
-_known: set[str] = set()
+_secrets: set[str] = set()
 
 Span = tuple[int, int]
 Read = Callable[[str, int, int], Span | None]
@@ -255,7 +255,7 @@ it, and the end of the latest span that was removed."""
 def learn_secret(value: str) -> None:
     """Remove `value` from every text from now on."""
     if len(value) >= LEAST_CHARS:
-        _known.add(value)
+        _secrets.add(value)
 
 
 def redact_secrets(text: str) -> str:
@@ -273,7 +273,7 @@ def _may_hold_secrets(text: str) -> bool:
         return True
     if _BEGINNING.search(text) is not None or ("%" in text and _ESCAPED_BEGINNING.search(text) is not None):
         return True
-    return any(map(text.__contains__, _known))
+    return any(map(text.__contains__, _secrets))
 
 
 def secrets_in_steps(text: str) -> Steps[str]:
@@ -281,7 +281,7 @@ def secrets_in_steps(text: str) -> Steps[str]:
     if len(text) < LEAST_CHARS or (yield from _is_picture(text)):
         return text
     is_long = len(text) > STEP_CHARS
-    for value in tuple(_known):
+    for value in tuple(_secrets):
         if value in text:
             text = text.replace(value, REMOVED)
         if is_long:
@@ -315,7 +315,7 @@ def _is_picture(text: str) -> Steps[bool]:
 
 def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
     """Return `text` without the keys that match `_FORMS`, in steps."""
-    parts, done, at, end, hits = list[str](), 0, 0, STEP_CHARS, 0
+    parts, last_end, at, end, hits = list[str](), 0, 0, STEP_CHARS, 0
     while at < len(text):
         match = beginning.search(text, at, end + LONGEST_BEGINNING)
         if match is None or match.start() >= end:
@@ -325,19 +325,19 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
         key = _READERS[match[1]].match(text, match.end())
         at = match.start() + 1
         if key is not None:
-            parts += text[done : match.start(1)], REMOVED
-            at = done = key.end()
+            parts += text[last_end : match.start(1)], REMOVED
+            at = last_end = key.end()
         hits += 1
         if not hits % STEP_HITS:
             yield
-    return "".join([*parts, text[done:]]) if parts else text
+    return "".join([*parts, text[last_end:]]) if parts else text
 
 
 def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
     """Return `text` with `removed` in place of each span that `read` returns for an occurrence of `literal`,
     in steps.
     """
-    parts, done, at, hits = list[str](), 0, 0, 0
+    parts, last_end, at, hits = list[str](), 0, 0, 0
     while at < len(text):
         end = at + 10 * STEP_CHARS + len(literal)
         at = text.find(literal, at, end)
@@ -346,20 +346,20 @@ def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
             if at < len(text):
                 yield
             continue
-        span = read(text, at, done)
+        span = read(text, at, last_end)
         at += 1
         if span is not None:
-            parts += text[done : span[0]], removed
-            at = done = span[1]
+            parts += text[last_end : span[0]], removed
+            at = last_end = span[1]
         hits += 1
         if not hits % STEP_HITS:
             yield
-    return "".join([*parts, text[done:]]) if parts else text
+    return "".join([*parts, text[last_end:]]) if parts else text
 
 
-def _web_token(text: str, at: int, done: int) -> Span | None:
+def _web_token(text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a JSON web token, given the beginning of its second part."""
-    begin = max(done, at - MOST_HEADER, text.rfind(".", max(done, at - MOST_HEADER), at) + 1)
+    begin = max(last_end, at - MOST_HEADER, text.rfind(".", max(last_end, at - MOST_HEADER), at) + 1)
     run = _RUN.match(text[begin:at][::-1])
     header = text[at - (run.end() if run else 0) : at]
     within = header.find("eyJ")
@@ -371,28 +371,28 @@ def _web_token(text: str, at: int, done: int) -> Span | None:
     return at - len(header) + within, payload.end()
 
 
-def _bot_token(text: str, at: int, done: int) -> Span | None:
+def _bot_token(text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a Telegram bot token: the bot's id, a colon, and 35 characters that begin with an A."""
-    number = _BEFORE_COLON.match(text[max(done, at - 20) : at][::-1])
+    number = _BEFORE_COLON.match(text[max(last_end, at - 20) : at][::-1])
     end = _BOT.match(text, at + 2)
     return None if number is None or end is None else (at - number.end(), end.end())
 
 
-def _client_secret(text: str, at: int, done: int) -> Span | None:
+def _client_secret(text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a client secret of Microsoft Entra: four characters of which the last is a digit,
     `Q~`, and about 32 more.
     """
     begin, end = at - 4, _CLIENT_SECRET.match(text, at + 2)
-    if begin < done or not text[at - 1].isdigit() or end is None or not text[begin : at - 1].isascii():
+    if begin < last_end or not text[at - 1].isdigit() or end is None or not text[begin : at - 1].isascii():
         return None
     return None if (begin > 0 and text[begin - 1] in _ALNUM) or " " in text[begin:at] else (begin, end.end())
 
 
-def _password(text: str, at: int, done: int) -> Span | None:
+def _password(text: str, at: int, last_end: int) -> Span | None:
     """Return the span of a password in a URL, given the `@` after it. It may contain a `/`, which the
     standard forbids.
     """
-    low = max(done, at - MOST_PASSWORD)
+    low = max(last_end, at - MOST_PASSWORD)
     begin = text.rfind("://", max(low, text.rfind("@", low, at) + 1), at)
     if begin < 0:
         return None
@@ -415,7 +415,7 @@ def _password(text: str, at: int, done: int) -> Span | None:
     return (colon + 1, end)
 
 
-def _pem(text: str, at: int, done: int) -> Span | None:
+def _pem(text: str, at: int, last_end: int) -> Span | None:
     begin = _PEM_BEGIN.match(text, at)
     if begin is None:
         return None

@@ -1,7 +1,7 @@
 """Redaction of every text inside a value of dataclasses or JSON, names included.
 
 The texts of a request may take a second to redact, and its record is read several times while it runs. So
-they are redacted once, in the background (`known_texts`), and `map_texts` reuses the results.
+they are redacted once, in the background (`redact_ahead`), and `map_texts` reuses the results.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -48,7 +48,7 @@ class _Ready:
     """Original value. It is kept alive so that its `id()` stays unique."""
     changed: Any
     n_blocks: int = 0
-    """Open `known_texts` blocks that use it."""
+    """Open `redact_ahead` blocks that use it."""
 
 
 def map_texts(value: T, change: Change) -> T:
@@ -59,10 +59,10 @@ def map_texts(value: T, change: Change) -> T:
     if mapper is None:
         return value
     if _ready and (isinstance(change, PersonalDataRedactor) or change is redact_secrets):
-        known = value if isinstance(value, str) and len(value) >= LONG_CHARS else id(value)
-        ready = _ready.get((known, change is not redact_secrets))
+        key = value if isinstance(value, str) and len(value) >= LONG_CHARS else id(value)
+        ready = _ready.get((key, change is not redact_secrets))
         if ready is not None:
-            return value if ready.changed == known else cast(T, ready.changed)
+            return value if ready.changed == key else cast(T, ready.changed)
     return cast(T, mapper(value, change))
 
 
@@ -109,18 +109,18 @@ class KnownTexts:
 
     def _compose(self, text: str) -> str:
         parts, at = list[str](), 0
-        for known in self._texts:
-            begin = text.find(known, at, at + len(known) + GAP_CHARS)
-            end = begin + len(known)
+        for known_text in self._texts:
+            begin = text.find(known_text, at, at + len(known_text) + GAP_CHARS)
+            end = begin + len(known_text)
             if begin < 0 or text[max(begin - 1, at) : begin].isalnum() or text[end : end + 1].isalnum():
                 continue
-            parts += self._redact(text[at:begin]), _ready[known, self._hides].changed
+            parts += self._redact(text[at:begin]), _ready[known_text, self._hides].changed
             at = end
         return "".join([*parts, self._redact(text[at:])])
 
 
 @asynccontextmanager
-async def known_texts(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
+async def redact_ahead(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
     """Redact the texts of `values` in the background. Inside the block, `map_texts` reuses the results, also
     for long texts in other values, with any redactor of the same kind.
 
@@ -143,11 +143,11 @@ async def known_texts(redact: Redactor, payer: str, *values: Any) -> AsyncGenera
             await in_turns(_redact_all(texts, redact), payer)
             for key, part in parts.items():
                 _ready.setdefault(key, _Ready(part, map_texts(part, texts.__getitem__)))
-    known = KnownTexts(redact, parts)
+    known_texts = KnownTexts(redact, parts)
     try:
-        yield known
+        yield known_texts
     finally:
-        known.close()
+        known_texts.close()
 
 
 def _is_long(values: tuple[Any, ...]) -> bool:

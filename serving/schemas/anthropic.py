@@ -32,13 +32,13 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
         return in_words(wanted)
     try:
         narrowed = narrow(wanted.schema, SUBSET)
-        _close(narrowed.schema, narrowed.lost)
+        _close(narrowed.schema, narrowed.lost_keywords)
     except NotExpressible as exc:
         return in_words(wanted, str(exc))
-    return in_part(wanted, narrowed.schema, narrowed.lost)
+    return in_part(wanted, narrowed.schema, narrowed.lost_keywords)
 
 
-def _close(schema: dict[str, Any], lost: set[str]) -> None:
+def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
     """Close every object in `schema`, and lower `minItems` to 1 at most.
 
     Raises:
@@ -47,18 +47,18 @@ def _close(schema: dict[str, Any], lost: set[str]) -> None:
     for _, part in subschemas(schema):
         assert isinstance(part, dict), "`narrow` returns dicts"
         if part.get("minItems", 0) not in (0, 1):
-            lost.add("minItems")
+            lost_keywords.add("minItems")
             part["minItems"] = 1
         if not part.keys() & {"$ref", "anyOf", "const", "enum", "type"}:
             raise NotExpressible("a part of it has no `type`, `enum`, `const`, `anyOf` or `$ref`")
         if part.get("type") != "object" and "properties" not in part:
             continue
-        known = set(part.get("properties", ()))
-        if part.get("additionalProperties", False) is not False or not known.issuperset(
+        properties = set(part.get("properties", ()))
+        if part.get("additionalProperties", False) is not False or not properties.issuperset(
             part.get("required", ())
         ):
             raise NotExpressible("an object in it allows additional properties")
-        if not known and "additionalProperties" not in part:
+        if not properties and "additionalProperties" not in part:
             raise NotExpressible("an object in it has no `properties`")
         part["additionalProperties"] = False
 

@@ -46,11 +46,11 @@ def object_schema(parameters: Mapping[str, Any] | None) -> tuple[Schema, str]:
     """
     whole = parameters if parameters is not None else dict[str, Any]()
     root = _resolve(whole, whole)
-    lost = [f"{HOW[union]}: {_text(root[union])}" for union in UNIONS if root.get(union)]
+    lost_rules = [f"{HOW[union]}: {_text(root[union])}" for union in UNIONS if root.get(union)]
     if conditions := {name: root[name] for name in CONDITIONS if name in root}:
-        lost.append(f"The arguments must also match this JSON Schema: {_text(conditions)}")
-    budget = _Budget(max(LEAST_BYTES, GROWTH * len(_text(whole))) if lost else 0)
-    return _flatten(root, root, budget), "\n".join(lost)
+        lost_rules.append(f"The arguments must also match this JSON Schema: {_text(conditions)}")
+    budget = _Budget(max(LEAST_BYTES, GROWTH * len(_text(whole))) if lost_rules else 0)
+    return _flatten(root, root, budget), "\n".join(lost_rules)
 
 
 def _flatten(part: Schema, root: Schema, budget: _Budget) -> Schema:

@@ -33,7 +33,7 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
         narrowed = narrow(wanted.schema, SUBSET)
     except NotExpressible as exc:
         return in_words(wanted, str(exc))
-    return in_part(wanted, narrowed.schema, narrowed.lost)
+    return in_part(wanted, narrowed.schema, narrowed.lost_keywords)
 
 
 def answer_schema(

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from conductor.errors import quote
 from serving.schemas.validator import compile_schema
-from serving.schemas.walk import Path, Schema, follow, subschemas, target, written
+from serving.schemas.walk import Path, Schema, follow, path_text, subschemas, target
 from serving.schemas.work import TooMuchWork, check_work
 
 MOST_CHARS = 200_000
@@ -47,7 +47,7 @@ class SchemaFault(ValueError):
     @property
     def place(self) -> str:
         """Path of the faulty part as text, or "" for the schema as a whole."""
-        return written(self.path)
+        return path_text(self.path)
 
 
 def check_schema(schema: Schema) -> None:

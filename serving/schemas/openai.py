@@ -38,14 +38,14 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
         return Translation(wanted, instructions(wanted))
     try:
         narrowed = narrow(wanted.schema, SUBSET)
-        schema = _alone(narrowed.schema, narrowed.lost)
+        schema = _alone(narrowed.schema, narrowed.lost_keywords)
         _check_strict(schema)
     except NotExpressible as exc:
         note = f"The answer's schema was sent as not strict: {exc}."
         return Translation(replace(wanted, strict=False), "", (note,) if wanted.strict else ())
     if not wanted.strict:
         return Translation(wanted)
-    return in_part(wanted, schema, narrowed.lost)
+    return in_part(wanted, schema, narrowed.lost_keywords)
 
 
 def translate_compatible(wanted: AnswerFormat, tools: Toolset) -> Translation:
@@ -55,12 +55,12 @@ def translate_compatible(wanted: AnswerFormat, tools: Toolset) -> Translation:
     return Translation(wanted, instructions(wanted))
 
 
-def _alone(schema: dict[str, Any], lost: set[str]) -> dict[str, Any]:
-    """Remove the other keywords of parts with a `$ref`, and add them to `lost`."""
+def _alone(schema: dict[str, Any], lost_keywords: set[str]) -> dict[str, Any]:
+    """Remove the other keywords of parts with a `$ref`, and add them to `lost_keywords`."""
     for _, part in subschemas(schema):
         assert isinstance(part, dict), "`narrow` returns dicts"
         if "$ref" in part and part.keys() - {"$ref", "$defs"}:
-            lost |= part.keys() - {"$ref", "$defs", "description", "title"}
+            lost_keywords |= part.keys() - {"$ref", "$defs", "description", "title"}
             for word in part.keys() - {"$ref", "$defs"}:
                 del part[word]
     return schema

@@ -55,7 +55,7 @@ class Narrowed:
     """Schema in a provider's keywords."""
 
     schema: Json
-    lost: set[str] = field(default_factory=set[str])
+    lost_keywords: set[str] = field(default_factory=set[str])
     """Keywords that were dropped."""
 
 
@@ -68,7 +68,7 @@ def narrow(schema: Schema, subset: Subset) -> Narrowed:
     if not subset.takes_recursion and is_recursive(schema):
         raise NotExpressible("it is recursive")
     narrowed = Narrowed({})
-    narrowed.schema = _narrow(schema, subset, narrowed.lost)
+    narrowed.schema = _narrow(schema, subset, narrowed.lost_keywords)
     return narrowed
 
 
@@ -85,16 +85,16 @@ def is_recursive(schema: Schema) -> bool:
     )
 
 
-def _narrow(schema: Schema, subset: Subset, lost: set[str]) -> Json:
-    schema = _rewrite(schema, subset, lost)
+def _narrow(schema: Schema, subset: Subset, lost_keywords: set[str]) -> Json:
+    schema = _rewrite(schema, subset, lost_keywords)
     result: Json = {}
     for word, value in schema.items():
         if word in ANNOTATIONS and word not in subset.words:
             continue
         if word not in subset.words or not _is_supported(word, value, subset):
-            lost.add(word)
+            lost_keywords.add(word)
         else:
-            result[word] = _inside(word, value, subset, lost)
+            result[word] = _inside(word, value, subset, lost_keywords)
     return result
 
 
@@ -106,20 +106,23 @@ def _is_supported(word: str, value: object, subset: Subset) -> bool:
     return not (word == "items" and isinstance(value, Sequence))  # before 2020-12
 
 
-def _inside(word: str, value: object, subset: Subset, lost: set[str]) -> object:
+def _inside(word: str, value: object, subset: Subset, lost_keywords: set[str]) -> object:
     """Return a keyword's value with the schemas in it narrowed."""
     if word in MAPS and isinstance(value, Mapping):
-        return {name: _part(each, subset, lost) for name, each in cast(Mapping[str, object], value).items()}
+        return {
+            name: _part(each, subset, lost_keywords)
+            for name, each in cast(Mapping[str, object], value).items()
+        }
     if word in LISTS and isinstance(value, Sequence):
-        return [_part(each, subset, lost) for each in cast(Sequence[object], value)]
-    return _part(value, subset, lost) if word in ONE else value
+        return [_part(each, subset, lost_keywords) for each in cast(Sequence[object], value)]
+    return _part(value, subset, lost_keywords) if word in ONE else value
 
 
-def _part(value: object, subset: Subset, lost: set[str]) -> object:
-    return _narrow(cast(Schema, value), subset, lost) if isinstance(value, Mapping) else value
+def _part(value: object, subset: Subset, lost_keywords: set[str]) -> object:
+    return _narrow(cast(Schema, value), subset, lost_keywords) if isinstance(value, Mapping) else value
 
 
-def _rewrite(schema: Schema, subset: Subset, lost: set[str]) -> Schema:
+def _rewrite(schema: Schema, subset: Subset, lost_keywords: set[str]) -> Schema:
     """Return an equivalent schema, or nearly so, in keywords that more providers support."""
     result = dict(schema)
     if "definitions" in result and "$defs" not in result:
@@ -128,7 +131,7 @@ def _rewrite(schema: Schema, subset: Subset, lost: set[str]) -> Schema:
         result["enum"] = [result.pop("const")]
     if "oneOf" in result and "oneOf" not in subset.words and "anyOf" not in result:
         result["anyOf"] = result.pop("oneOf")
-        lost.add("oneOf")
+        lost_keywords.add("oneOf")
     alone = result.get("allOf")
     if (
         "allOf" not in subset.words
@@ -149,9 +152,9 @@ def _merge(outer: Json, inner: object) -> Json:
     """
     if not isinstance(inner, Mapping):
         return outer
-    known = cast(Schema, inner)
-    both = outer.keys() & known.keys() - ANNOTATIONS - {"description"}
-    return {**outer, "allOf": [inner]} if both else {**known, **outer}
+    inner_schema = cast(Schema, inner)
+    both = outer.keys() & inner_schema.keys() - ANNOTATIONS - {"description"}
+    return {**outer, "allOf": [inner]} if both else {**inner_schema, **outer}
 
 
 def _reference(ref: str, subset: Subset) -> str:

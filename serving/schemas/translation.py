@@ -40,12 +40,14 @@ def in_words(wanted: AnswerFormat, why: str = "") -> Translation:
     return Translation(None, instructions(wanted), notes)
 
 
-def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost: Collection[str]) -> Translation:
+def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost_keywords: Collection[str]) -> Translation:
     """Send `schema` to the provider, and put the whole format into the prompt if keywords were lost."""
     native = replace(wanted, schema=schema)
-    if not lost:
+    if not lost_keywords:
         return Translation(native)
-    note = f"Keywords of the answer's schema that were put into the prompt: {', '.join(sorted(lost))}."
+    note = (
+        f"Keywords of the answer's schema that were put into the prompt: {', '.join(sorted(lost_keywords))}."
+    )
     return Translation(native, instructions(wanted), (note,))
 
 

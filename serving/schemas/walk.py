@@ -84,6 +84,6 @@ def follow(root: Schema, schema: Schema) -> Schema:
     return schema
 
 
-def written(path: Path) -> str:
+def path_text(path: Path) -> str:
     """Return a path as text, such as `properties.tags.items`."""
     return ".".join(str(part) for part in path)

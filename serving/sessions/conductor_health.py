@@ -57,9 +57,9 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
     A disconnected client, a budget, and a prompt that is too long or filtered do not count as failures. A
     deadline counts only if the conductor sent nothing before it.
     """
-    written = [plan for plan in record.plans if plan.source in WRITTEN]
+    plans = [plan for plan in record.plans if plan.source in WRITTEN]
     if any(
-        (plan.steps or plan.accepted) and plan.rejection is None and plan.failure is None for plan in written
+        (plan.steps or plan.accepted) and plan.rejection is None and plan.failure is None for plan in plans
     ):
         return "planned"
     return "failed" if _plan_to_blame(record) else "says nothing"
@@ -69,13 +69,13 @@ def _plan_to_blame(record: Record) -> PlanRecord | None:
     """Return the newest plan whose failure is the conductor's, or None if there is none or the run ended before the
     conductor could retry.
     """
-    written = [plan for plan in record.plans if plan.source in WRITTEN]
+    plans = [plan for plan in record.plans if plan.source in WRITTEN]
     is_late = record.failure is not None and record.failure.is_a(DeadlineExceeded)
-    if is_late and written and all(_is_silent(plan) for plan in written):
-        return written[-1]
+    if is_late and plans and all(_is_silent(plan) for plan in plans):
+        return plans[-1]
     if (is_late or record.status == "cancelled") and record.fallback is None:
         return None
-    return next((plan for plan in reversed(written) if _is_failure(plan)), None)
+    return next((plan for plan in reversed(plans) if _is_failure(plan)), None)
 
 
 def _is_silent(plan: PlanRecord) -> bool:

@@ -232,8 +232,8 @@ class RequestDeduplicator:
 
     def _hash_of(self, settings: Settings) -> str:
         """Return a hash of `settings`, because other settings may lead to other answers."""
-        known, digest = self._fingerprint
-        if known is not settings:
+        hashed_settings, digest = self._fingerprint
+        if hashed_settings is not settings:
             digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()
             self._fingerprint = settings, digest
         return digest
@@ -290,7 +290,7 @@ def has_called(record: Record) -> bool:
     return is_paid or any(True for _ in record.unmetered_calls)
 
 
-def cached_record(earlier: Record, task: Task, id: str, account: Account) -> Record:
+def to_cached_record(earlier: Record, task: Task, id: str, account: Account) -> Record:
     """Return the record of a run that reuses an earlier answer. No model is called, and it costs nothing."""
     return Record(
         id=id,

@@ -19,7 +19,7 @@ from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.pool import Pool
 from serving.redaction.failures import line_of, words_in_span
 from serving.redaction.personal import redactor_of
-from serving.redaction.texts import known_texts
+from serving.redaction.texts import redact_ahead
 from serving.sessions.admission import RunAdmission
 from serving.sessions.pools import Pools
 from serving.sessions.session import Execution, RunSpec, Session, SessionRegistry
@@ -40,9 +40,9 @@ def faults(records: RunRecords) -> list[str]:
     Each appears once, the first cause first. The text is omitted if no text of the run may be stored.
     """
     has_words = records.has_content
-    found: list[str] = []
+    lines: list[str] = []
     for record in records:
-        lost: list[Failure | Attempt] = []
+        failures: list[Failure | Attempt] = []
         for plan in record.plans:
             for holder in (plan, *plan.steps):
                 results = (
@@ -52,12 +52,12 @@ def faults(records: RunRecords) -> list[str]:
                     if holder.result
                     else []
                 )
-                lost += [attempt for result in results for attempt in result.attempts]
-                lost += holder.failure.causes if holder.failure is not None else ()
-        lost += record.failure.causes if record.failure is not None else ()
-        lost = [each for each in lost if isinstance(each, Failure) or each.outcome != "lost_race"]
-        found += [line_of(each, has_words=has_words) for each in lost]
-    return list(dict.fromkeys(found))
+                failures += [attempt for result in results for attempt in result.attempts]
+                failures += holder.failure.causes if holder.failure is not None else ()
+        failures += record.failure.causes if record.failure is not None else ()
+        failures = [each for each in failures if isinstance(each, Failure) or each.outcome != "lost_race"]
+        lines += [line_of(each, has_words=has_words) for each in failures]
+    return list(dict.fromkeys(lines))
 
 
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:
@@ -170,9 +170,9 @@ class RunExecutor:
         """
         id, task = spec.id, spec.task
         texts = (task, results) if task.permit.stores else ()
-        known = known_texts(redactor_of(task.permit), account.key_id, *texts)
+        redaction = redact_ahead(redactor_of(task.permit), account.key_id, *texts)
         with leases, self._registry.open(id) as session:
-            async with known as redacted, self._pools.using() as pool:
+            async with redaction as redacted, self._pools.using() as pool:
                 execution: Execution | None = None
                 journal = ContentJournal(task.permit, self._store.note, redacted)
                 try:
@@ -206,9 +206,9 @@ class RunExecutor:
         """Return the current policies of an account."""
         return await self._policies(account) if self._policies and account.key_id else UNLIMITED
 
-    def report(self, records: RunRecords, kept: RunRecords, pool: Pool) -> None:
-        """Log and count a run that has ended. Only `kept`, the part that may be stored, is logged."""
-        log(kept)
+    def report(self, records: RunRecords, stored_records: RunRecords, pool: Pool) -> None:
+        """Log and count a run that has ended. Only `stored_records`, the part that may be stored, is logged."""
+        log(stored_records)
         report(self._meter, of_run(records, pool.providers))
 
     async def _end(self, execution: Execution) -> None:
@@ -218,12 +218,12 @@ class RunExecutor:
             await self._admission.rates.settle(execution.rate, records)
             if records.record.status != "waiting":  # `suspend` has stored a run that waits
                 await self._end_turn(records)
-                kept = execution.journal.kept(records)
-                await self._store.put(kept)
+                stored_records = execution.journal.kept(records)
+                await self._store.put(stored_records)
                 if execution.pool is self._pools.current:
                     # use the kept part, because its reasons appear in the log and in `/readyz`
-                    self._pools.conductor_health.count(kept.record)
-                self.report(records, kept, execution.pool)
+                    self._pools.conductor_health.count(stored_records.record)
+                self.report(records, stored_records, execution.pool)
         finally:
             execution.leases.close()
 

@@ -54,11 +54,11 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
         raise Interrupted("The earlier request has not started a run. Retry.", retryable=True)
     records = await store.get(id)
     if records is None or records.record.status in ("running", "detached"):
-        async with _pumped(store, id) as run:
+        async with _open_pump(store, id) as run:
             yield run
         return
     if records.record.status == "lost":
-        raise lost()
+        raise run_lost_error()
     if not records.has_content:
         message = "The answer to this Idempotency-Key is no longer stored. Use another key."
         raise BadTask(message, param="Idempotency-Key")
@@ -103,15 +103,15 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
     """
     record = records.record
     if segment + 1 < len(record.segments):
-        shown = replace(record.segments[segment + 1], given=None)
-        segments = (*record.segments[: segment + 1], shown)
+        last_segment = replace(record.segments[segment + 1], given=None)
+        segments = (*record.segments[: segment + 1], last_segment)
         record = replace(record, status="waiting", segments=segments)
     elif record.status in ("running", "detached"):
-        async with _pumped(store, record.id, n_given=segment + 1) as run:
+        async with _open_pump(store, record.id, n_given=segment + 1) as run:
             yield run
         return
     if record.status == "lost":
-        raise lost()
+        raise run_lost_error()
     log = EventLog(record)
     log.replay()
     yield Run(log, records.inner)
@@ -128,7 +128,7 @@ async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Ru
     records = await store.get(id)
     if records is not None and records.record.status not in ("running", "detached", "waiting"):
         await _check_kept(store, id)
-    async with _pumped(store, id, n_given=segment) as run:
+    async with _open_pump(store, id, n_given=segment) as run:
         yield run
 
 
@@ -149,7 +149,7 @@ async def _check_kept(store: RecordStore, id: str) -> None:
 
 
 @asynccontextmanager
-async def _pumped(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerator[Run]:
+async def _open_pump(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerator[Run]:
     pump = Pump(store, id, n_given)
     run = await pump.first()
     task = asyncio.create_task(pump.run_on(run), name=f"run {id} followed")
@@ -160,7 +160,7 @@ async def _pumped(store: RecordStore, id: str, n_given: int = 0) -> AsyncGenerat
         await end_task(task)
 
 
-def lost() -> Interrupted:
+def run_lost_error() -> Interrupted:
     """Return the error for readers of a run that no replica continues."""
     return Interrupted("The run was lost because its server stopped. Retry with another Idempotency-Key.")
 
@@ -169,12 +169,12 @@ class AnswerDiffers(Exception):
     """A repeated answer starts differently than the first one.
 
     Args:
-        said: repeated answer so far.
+        answer: repeated answer so far.
     """
 
-    def __init__(self, said: AnswerDelta) -> None:
+    def __init__(self, answer: AnswerDelta) -> None:
         super().__init__("the repeated answer differs")
-        self.said = said
+        self.answer = answer
 
 
 class RetoldAnswer:
@@ -183,28 +183,28 @@ class RetoldAnswer:
     """
 
     def __init__(self) -> None:
-        self._shown = self._said = AnswerDelta(0.0, "")
+        self._old = self._new = AnswerDelta(0.0, "")
         """The answer that readers have received, and the one that the current process has written."""
 
     @property
     def n_chars(self) -> int:
         """Characters in memory."""
-        shown, said = self._shown, self._said
-        texts = {id(each): len(each) for each in (shown.text, shown.reasoning, said.text, said.reasoning)}
+        old, new = self._old, self._new
+        texts = {id(each): len(each) for each in (old.text, old.reasoning, new.text, new.reasoning)}
         return sum(texts.values())
 
     def begin_again(self) -> None:
         """Reset for an answer that is written again."""
-        self._said = AnswerDelta(0.0, "")
+        self._new = AnswerDelta(0.0, "")
 
     def correct(self, end: RunFinished) -> AnswerDelta | None:
         """Return the whole answer if readers have received more than that, else None."""
-        is_more = len(self._shown.text) > len(end.answer) and self._shown.text.startswith(end.answer)
-        return AnswerDelta(end.at_s, end.answer, self._said.reasoning) if is_more else None
+        is_more = len(self._old.text) > len(end.answer) and self._old.text.startswith(end.answer)
+        return AnswerDelta(end.at_s, end.answer, self._new.reasoning) if is_more else None
 
     def begin_next(self) -> None:
         """Reset for another answer."""
-        self._shown = self._said = AnswerDelta(0.0, "")
+        self._old = self._new = AnswerDelta(0.0, "")
 
     def add(self, piece: AnswerDelta) -> AnswerDelta | None:
         """Return the new part of a piece, or None if there is none.
@@ -212,18 +212,18 @@ class RetoldAnswer:
         Raises:
             AnswerDiffers: readers have received a different answer. From now on, this one counts as theirs.
         """
-        said = AnswerDelta(piece.at_s, self._said.text + piece.text, self._said.reasoning + piece.reasoning)
-        text, reasoning = _rest(self._shown.text, said.text), _rest(self._shown.reasoning, said.reasoning)
-        self._said = said
+        new = AnswerDelta(piece.at_s, self._new.text + piece.text, self._new.reasoning + piece.reasoning)
+        text, reasoning = _rest(self._old.text, new.text), _rest(self._old.reasoning, new.reasoning)
+        self._new = new
         if text is None or reasoning is None:
-            self._shown = said
-            raise AnswerDiffers(said)
+            self._old = new
+            raise AnswerDiffers(new)
         if not (text or reasoning):
             return None
-        self._shown = AnswerDelta(
+        self._old = AnswerDelta(
             0.0,
-            said.text if text else self._shown.text,
-            said.reasoning if reasoning else self._shown.reasoning,
+            new.text if text else self._old.text,
+            new.reasoning if reasoning else self._old.reasoning,
         )  # the same texts, not copies
         return AnswerDelta(piece.at_s, text, reasoning, piece.logprobs if text == piece.text else ())
 
@@ -288,7 +288,7 @@ class Pump:
                 continue
             self._items = self._without_restarted(page.items)
             if page.is_over and not page.items:  # no replica continues it
-                return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(lost())))
+                return self._log.append(RunFailed(self._log.record.wall_s, Failure.of(run_lost_error())))
             if not page.items:
                 await asyncio.sleep(POLL_S)
 
@@ -342,8 +342,8 @@ class Pump:
         return None
 
 
-def _rest(shown: str, said: str) -> str | None:
-    """Return what `said` adds to `shown`, or None if the texts differ."""
-    if said.startswith(shown):
-        return said[len(shown) :]
-    return "" if shown.startswith(said) else None
+def _rest(old: str, new: str) -> str | None:
+    """Return what `new` adds to `old`, or None if the texts differ."""
+    if new.startswith(old):
+        return new[len(old) :]
+    return "" if old.startswith(new) else None

@@ -150,14 +150,14 @@ class LiveSettings:
 
     async def _follow(self, source: SettingsSource) -> None:
         """Reload once a file has changed and then stayed the same for one poll, because it may be half written."""
-        taken = seen = (source.digest, key_stamps(self._wanted))
+        applied_stamp = last_stamp = (source.digest, key_stamps(self._wanted))
         while True:
             await asyncio.sleep(self._poll_s)
             now = await asyncio.to_thread(source.stamp, self._wanted)
-            if now == seen and now != taken and now[0]:
-                taken = now
+            if now == last_stamp and now != applied_stamp and now[0]:
+                applied_stamp = now
                 with suppress(*FAULTS):
                     await self.reload()
-                    taken = seen = (now[0], key_stamps(self._wanted))
+                    applied_stamp = last_stamp = (now[0], key_stamps(self._wanted))
                     continue
-            seen = now
+            last_stamp = now

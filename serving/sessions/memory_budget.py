@@ -92,13 +92,13 @@ def bytes_of_task(task: Task) -> int:
 
 def bytes_of_record(record: Record) -> int:
     """Return the size of the task and of the tool results in the record."""
-    given = [segment.given for segment in record.segments if segment.given is not None]
-    return bytes_of_task(record.task) + sum(map(bytes_of_given, given))
+    resume_inputs = [segment.given for segment in record.segments if segment.given is not None]
+    return bytes_of_task(record.task) + sum(map(bytes_of_given, resume_inputs))
 
 
-def bytes_of_given(given: Given) -> int:
+def bytes_of_given(resume_input: Given) -> int:
     """Return the size of tool results and of the messages beside them."""
-    return sum(_bytes_of_part(each.result) for each in given.results) + bytes_of(given.said)
+    return sum(_bytes_of_part(each.result) for each in resume_input.results) + bytes_of(resume_input.said)
 
 
 def bytes_of(messages: Iterable[Message]) -> int:

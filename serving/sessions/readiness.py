@@ -93,26 +93,26 @@ def worker_failing(name: str, health: WorkerHealth) -> Json | None:
     }
 
 
-def for_others(said: Json, permit: Permit) -> Json:
+def for_others(body: Json, permit: Permit) -> Json:
     """Return the body for a caller that is not an operator.
 
     It has only workers that the caller may call, and no error texts, because these quote settings, files and
     other requests.
     """
-    shown = dict(said)
-    if "refused_user_config" in shown:
-        shown["refused_user_config"] = REFUSED
-    if (conductor := shown.pop("conductor", None)) is not None:
+    public_body = dict(body)
+    if "refused_user_config" in public_body:
+        public_body["refused_user_config"] = REFUSED
+    if (conductor := public_body.pop("conductor", None)) is not None:
         own = {name: value for name, value in conductor.items() if name != "worker" or permit.allows(value)}
-        shown["conductor"] = own | {"reason": conductor["reason"].partition(":")[0]}
-    if "failing" in shown:
-        shown["failing"] = [
-            _without_details(each) for each in shown["failing"] if permit.allows(each["worker"])
+        public_body["conductor"] = own | {"reason": conductor["reason"].partition(":")[0]}
+    if "failing" in public_body:
+        public_body["failing"] = [
+            _without_details(each) for each in public_body["failing"] if permit.allows(each["worker"])
         ]
     for field in ("workers", "waiting_for"):
-        if field in shown:
-            shown[field] = [name for name in shown[field] if permit.allows(name)]
-    return {name: value for name, value in shown.items() if value != [] or name == "workers"}
+        if field in public_body:
+            public_body[field] = [name for name in public_body[field] if permit.allows(name)]
+    return {name: value for name, value in public_body.items() if value != [] or name == "workers"}
 
 
 def _without_details(failing: Json) -> Json:

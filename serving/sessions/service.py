@@ -108,10 +108,10 @@ class Service:
 
     async def budget_headers(self, account: Account) -> dict[str, str]:
         """Return the budget headers of an account, or none if it has no budget."""
-        left = await self._ledgers.left(account) if self._ledgers else None
-        if left is None:
+        balance = await self._ledgers.left(account) if self._ledgers else None
+        if balance is None:
             return {}
-        return {BUDGET_LEFT: f"{left.usd:f}", BUDGET_WINDOW: f"{left.whose} {left.period}"}
+        return {BUDGET_LEFT: f"{balance.usd:f}", BUDGET_WINDOW: f"{balance.whose} {balance.period}"}
 
     @property
     def calls(self) -> int:

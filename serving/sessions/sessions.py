@@ -27,7 +27,7 @@ from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
 from serving.sessions.admission import RunAdmission
-from serving.sessions.deduplication import RequestDeduplicator, cached_record
+from serving.sessions.deduplication import RequestDeduplicator, to_cached_record
 from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
 from serving.sessions.memory_budget import bytes_of_record
 from serving.sessions.pools import Pools
@@ -242,7 +242,7 @@ class Sessions(SessionRegistry):
             ledger: Ledger | None, trace_id: str | None, journal: Journal
         ) -> AbstractAsyncContextManager[Run]:
             if spec.cached is not None:
-                record = cached_record(spec.cached, spec.task, spec.id, caller.account)
+                record = to_cached_record(spec.cached, spec.task, spec.id, caller.account)
                 return _replay(replace(record, owner=self.store.owner, trace_id=trace_id))
             return open_run(
                 spec.team,

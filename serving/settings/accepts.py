@@ -76,7 +76,10 @@ class Accepts(BaseModel):
         if level not in LEVELS or not self.efforts:
             return None
         wanted = LEVELS.index(level)
-        return min(self.efforts, key=lambda known: (abs(LEVELS.index(known) - wanted), LEVELS.index(known)))
+        return min(
+            self.efforts,
+            key=lambda candidate: (abs(LEVELS.index(candidate) - wanted), LEVELS.index(candidate)),
+        )
 
     def thinks(self, level: str | None) -> bool:
         """Return whether a call at `level` thinks before it answers."""

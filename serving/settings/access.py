@@ -149,9 +149,9 @@ def check_access(kind: str, access: ModelAccess) -> None:
         ValueError: it is not.
     """
     service = access.service
-    known = SERVICES.get(kind, ())
-    if service is not None and service not in known:
-        others = f"; use {' or '.join(known)}" if known else ""
+    kind_services = SERVICES.get(kind, ())
+    if service is not None and service not in kind_services:
+        others = f"; use {' or '.join(kind_services)}" if kind_services else ""
         raise ValueError(f"service {service!r} is not available for kind {kind!r}{others}")
     for name in NEEDS[service] if service else ():
         if getattr(access, name) is None:

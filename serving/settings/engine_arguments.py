@@ -29,23 +29,23 @@ FROM_ELSEWHERE = {
 
 def engine_faults(worker: VllmSettings) -> list[SettingsError]:
     """Return an error for each engine argument that vLLM does not know; none if vLLM is not installed here."""
-    known = engine_arguments()
-    if not known or worker.deployment not in (None, worker.name):
+    arguments = engine_arguments()
+    if not arguments or worker.deployment not in (None, worker.name):
         return []
     return [
         SettingsError(
-            f"worker {worker.name!r}: engine.{quote(name)[1:-1]} is not an engine argument of vLLM.{_nearest(name, known)}",
+            f"worker {worker.name!r}: engine.{quote(name)[1:-1]} is not an engine argument of vLLM.{_nearest(name, arguments)}",
             at=("workers", worker.name, "engine", name),
         )
         for name in worker.engine
-        if name not in known
+        if name not in arguments
     ]
 
 
-def _nearest(name: str, known: frozenset[str]) -> str:
+def _nearest(name: str, arguments: frozenset[str]) -> str:
     plain = name.lstrip("-").replace("-", "_").lower()
     argument = FROM_ELSEWHERE.get(plain, plain)
-    return f" Did you mean {argument!r}?" if argument in known else did_you_mean(plain, known)
+    return f" Did you mean {argument!r}?" if argument in arguments else did_you_mean(plain, arguments)
 
 
 @cache

@@ -108,12 +108,12 @@ def place_of(loc: Loc) -> str:
     )
 
 
-def say(fault: ErrorDetails, known: Sequence[str] = ()) -> str:
+def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
     """Return what is wrong, as the rest of a sentence that begins with the field.
 
     Args:
         fault: from pydantic.
-        known: the other fields at this place, for suggestions.
+        fields: the other fields at this place, for suggestions.
     """
     kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))
     if kind in BOUNDS:
@@ -121,7 +121,7 @@ def say(fault: ErrorDetails, known: Sequence[str] = ()) -> str:
         return f"must be {words} {facts[fact]}"
     special: dict[str, Callable[[], str]] = {
         "missing": lambda: "is missing",
-        "extra_forbidden": lambda: _unknown_key(str(fault["loc"][-1]), known),
+        "extra_forbidden": lambda: _unknown_key(str(fault["loc"][-1]), fields),
         "literal_error": lambda: f"must be {facts['expected']}.{did_you_mean(fault['input'], _words(facts['expected']))}".rstrip("."),
         "union_tag_invalid": lambda: (
             f"kind must be one of {facts['expected_tags']}.{did_you_mean(facts['tag'], _words(facts['expected_tags']))}".rstrip(".")
@@ -235,10 +235,10 @@ def _worker_name(data: object, loc: Loc) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _unknown_key(name: str, known: Sequence[str]) -> str:
+def _unknown_key(name: str, fields: Sequence[str]) -> str:
     if name in RENAMED:
         return f"was renamed to {RENAMED[name]}"
-    return f"is not a known key.{did_you_mean(name, known)}".rstrip(".")
+    return f"is not a known key.{did_you_mean(name, fields)}".rstrip(".")
 
 
 def _words(text: str) -> list[str]:

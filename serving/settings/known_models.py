@@ -183,13 +183,13 @@ def accepts_by_name(kind: str, model: str) -> Accepts:
 
 def accepts_of(worker: ApiSettings) -> Accepts:
     """Return what the worker's model accepts: what is known of it, with the settings taking precedence."""
-    known = accepts_by_name(worker.kind, worker.like or worker.model)
+    accepts = accepts_by_name(worker.kind, worker.like or worker.model)
     if isinstance(worker, OpenAISettings):
         if _is_openais(worker):
-            known = known.overlay(Accepts(samplers=()))
+            accepts = accepts.overlay(Accepts(samplers=()))
         if worker.api == "responses":
-            known = known.overlay(Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
-    return known.overlay(worker.accepts)
+            accepts = accepts.overlay(Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
+    return accepts.overlay(worker.accepts)
 
 
 def _is_openais(worker: OpenAISettings) -> bool:

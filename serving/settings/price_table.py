@@ -48,7 +48,7 @@ class PriceQuery(NamedTuple):
     model: str
 
 
-_known: dict[tuple[date, PriceQuery], PriceSettings | None] = {}
+_prices: dict[tuple[date, PriceQuery], PriceSettings | None] = {}
 """Prices that were read today. They change with the date."""
 
 
@@ -108,15 +108,15 @@ def look_up(questions: list[PriceQuery]) -> list[PriceSettings | None]:
     and return what is known.
     """
     today = datetime.now(tz=UTC).date()
-    new = [each for each in dict.fromkeys(questions) if (today, each) not in _known]
+    new = [each for each in dict.fromkeys(questions) if (today, each) not in _prices]
     if new:
         try:
             answers = _ask(new)
         except (OSError, subprocess.SubprocessError, ValueError) as exc:
             logger.error("cannot read the price table; its prices are unknown: %s", exc)
-            return [_known.get((today, each)) for each in questions]
-        _known.update(((today, question), price) for question, price in zip(new, answers, strict=True))
-    return [_known[today, each] for each in questions]
+            return [_prices.get((today, each)) for each in questions]
+        _prices.update(((today, question), price) for question, price in zip(new, answers, strict=True))
+    return [_prices[today, each] for each in questions]
 
 
 def _ask(questions: list[PriceQuery]) -> list[PriceSettings | None]:

@@ -42,8 +42,8 @@ def answer(snapshot: DataSnapshot, provider: str | None, address: str | None, mo
     if known_provider.id in SEARCHING:
         return None
     rates = [rates_of(each) for each in in_force(info, datetime.now(tz=UTC))]
-    known = [each for each in rates if each is not None]
-    return known if known and len(known) == len(rates) else None
+    prices = [each for each in rates if each is not None]
+    return prices if prices and len(prices) == len(rates) else None
 
 
 def in_force(info: ModelInfo, now: datetime) -> Iterator[ModelPrice]:

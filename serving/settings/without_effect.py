@@ -18,11 +18,11 @@ class WithoutEffect:
     """Setting that has no effect.
 
     Args:
-        said: which setting, and why, in one sentence.
+        message: which setting, and why, in one sentence.
         remedy: what to do.
     """
 
-    said: str
+    message: str
     remedy: str
 
 

@@ -151,14 +151,14 @@ def otlp_exporter() -> SpanExporter:
 
 
 def _split(spans: list[ReadableSpan]) -> Iterator[list[ReadableSpan]]:
-    part, left = list[ReadableSpan](), MOST_BYTES
+    part, room = list[ReadableSpan](), MOST_BYTES
     for span in spans:
         size = _size(span)
-        if part and size > left:
+        if part and size > room:
             yield part
-            part, left = [], MOST_BYTES
+            part, room = [], MOST_BYTES
         part.append(span)
-        left -= size
+        room -= size
     if part:
         yield part
 
@@ -213,12 +213,12 @@ def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
 
 def _share(sizes: Sequence[int], most: int) -> int:
     """Return the length to which the longest texts are cut so that all texts together have `most` bytes."""
-    left = most
+    room = most
     for n_shorter, size in enumerate(sorted(sizes)):
-        each = left // (len(sizes) - n_shorter)
+        each = room // (len(sizes) - n_shorter)
         if size > each:
             return each
-        left -= size
+        room -= size
     return most
 
 
@@ -255,13 +255,13 @@ def _cut_messages(text: str, most: int) -> str | None:
         cut = [m | {"content": _cut_json(m["content"], each)} for m in messages]
     except (ValueError, TypeError, KeyError):
         return None
-    written = json.dumps(cut)
-    return written if len(written) <= most else None
+    result = json.dumps(cut)
+    return result if len(result) <= most else None
 
 
 def _cut_json(text: str, most: int) -> str:
     """Return the beginning of `text`, about `most` characters long in JSON, which may use six characters for
     one.
     """
-    written = len(json.dumps(text))
-    return text if written <= most else _cut_text(text, (most - 2) * _bytes(text) // written)
+    n_chars = len(json.dumps(text))
+    return text if n_chars <= most else _cut_text(text, (most - 2) * _bytes(text) // n_chars)

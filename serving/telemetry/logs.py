@@ -30,19 +30,19 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(_redacted(line), ensure_ascii=False, default=str)
+        return json.dumps(_redact(line), ensure_ascii=False, default=str)
 
 
-def _redacted(value: Any) -> Any:
+def _redact(value: Any) -> Any:
     """Return `value` with the secrets in all its texts redacted."""
     match value:
         case str():
             return redact_secrets(value)
         case dict():
-            named = {str(name): _redacted(each) for name, each in cast(dict[Any, Any], value).items()}
+            named = {str(name): _redact(each) for name, each in cast(dict[Any, Any], value).items()}
             return with_names(named, redact_secrets)
         case list() | tuple():
-            return [_redacted(each) for each in cast(list[Any], value)]
+            return [_redact(each) for each in cast(list[Any], value)]
         case bool() | int() | float() | None:
             return value
         case _:

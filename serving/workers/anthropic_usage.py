@@ -19,22 +19,22 @@ def usage_of(
     def count(name: str, of: object = reported) -> int | None:
         return check.count(name, getattr(of, name, None))
 
-    uncached, read, written = (
+    uncached, read, cache_write = (
         count(name) for name in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     )
-    written_1h = count("ephemeral_1h_input_tokens", getattr(reported, "cache_creation", None))
+    cache_write_1h = count("ephemeral_1h_input_tokens", getattr(reported, "cache_creation", None))
     thoughts = count("thinking_tokens", getattr(reported, "output_tokens_details", None))
     output = count("output_tokens")
     if output is None:
         return None
     earlier = before or Usage()
     cached = earlier.cached_input_tokens if read is None else read
-    written = earlier.cache_write_tokens if written is None else written
+    cache_write = earlier.cache_write_tokens if cache_write is None else cache_write
     return check.usage(
-        earlier.input_tokens if uncached is None else uncached + cached + written,
+        earlier.input_tokens if uncached is None else uncached + cached + cache_write,
         0 if is_begun else output,
         cached,
         earlier.reasoning_tokens if thoughts is None else thoughts,
-        written,
-        earlier.cache_write_1h_tokens if written_1h is None else written_1h,
+        cache_write,
+        earlier.cache_write_1h_tokens if cache_write_1h is None else cache_write_1h,
     )

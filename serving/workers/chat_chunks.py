@@ -173,22 +173,22 @@ def together(words: list[tuple[str, str]]) -> tuple[str, str]:
     return "".join([text for text, _ in words]), "".join([thought for _, thought in words])
 
 
-def groups_of(words: list[tuple[str, str]], left: int | None) -> Iterator[list[tuple[str, str]]]:
+def groups_of(words: list[tuple[str, str]], max_chunks: int | None) -> Iterator[list[tuple[str, str]]]:
     """Split the texts of one read into groups that are passed on as one piece each.
 
     A group is short, and has either answer texts or thoughts.
 
     Args:
         words: texts of the answer and of thoughts, per chunk.
-        left: number of chunks until the answer exceeds its limit; no group goes beyond it. None: no limit.
+        max_chunks: number of chunks until the answer exceeds its limit; no group goes beyond it. None: no limit.
     """
     group, n_chars = list[tuple[str, str]](), 0
     for each in words:
         n_more = len(each[0]) + len(each[1])
-        is_full = n_chars + n_more > MOST_GROUP_CHARS or (left is not None and len(group) >= left)
+        is_full = n_chars + n_more > MOST_GROUP_CHARS or (max_chunks is not None and len(group) >= max_chunks)
         if group and (is_full or bool(each[1]) != bool(group[0][1])):
             yield group
-            left = None if left is None else left - len(group)
+            max_chunks = None if max_chunks is None else max_chunks - len(group)
             group, n_chars = [], 0
         group.append(each)
         n_chars += n_more

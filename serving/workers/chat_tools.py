@@ -67,27 +67,27 @@ def messages_json(
     turn.
     """
     lines: list[dict[str, object]] = []
-    shown: list[Image | File] = []
+    attachments: list[Image | File] = []
     for message in messages:
-        if message.role != "tool" and shown:
-            lines.append(_pictures(shown, content))
-            shown = []
+        if message.role != "tool" and attachments:
+            lines.append(_pictures(attachments, content))
+            attachments = []
         if message.native is not None:
             lines.append(dict(cast(Mapping[str, object], message.native.payload)))
             continue
         lines += [_result_json(result, show_mark) for result in message.tool_results]
-        shown += [
+        attachments += [
             part for result in message.tool_results for part in result.parts if isinstance(part, Image | File)
         ]
         if message.role != "tool":
             lines.append(_message_json(message, content))
-    return [*lines, _pictures(shown, content)] if shown else lines
+    return [*lines, _pictures(attachments, content)] if attachments else lines
 
 
 def _message_json(message: Message, content: Content) -> dict[str, object]:
     calls = [_call_json(call) for call in message.tool_calls]
-    shown = (content(message) if message.text else None) if calls else content(message)
-    return {"role": message.role, "content": shown, **message.thoughts} | (
+    content_json = (content(message) if message.text else None) if calls else content(message)
+    return {"role": message.role, "content": content_json, **message.thoughts} | (
         {"tool_calls": calls} if calls else {}
     )
 
@@ -103,17 +103,17 @@ def _result_json(result: ToolResult, show_mark: ShowMark) -> dict[str, object]:
     text = result.text or (f"(see the {kind} below)" if shows else NOTHING)
     content = f"Error: {text}" if result.is_error else text
     marks: list[CacheMark] = [result.cache, *(part.cache for part in result.parts)]
-    shown = [field for mark in marks if (field := show_mark(mark))]
+    cache_fields = [field for mark in marks if (field := show_mark(mark))]
     return {
         "role": "tool",
         "tool_call_id": wire_id(result.id),
-        "content": [{"type": "text", "text": content, **shown[0]}] if shown else content,
+        "content": [{"type": "text", "text": content, **cache_fields[0]}] if cache_fields else content,
     }
 
 
-def _pictures(shown: list[Image | File], content: Content) -> dict[str, object]:
-    kind = "pictures" if all(isinstance(each, Image) for each in shown) else "files"
-    message = Message("user", (Text(f"The {kind} that the tools gave:"), *shown))
+def _pictures(attachments: list[Image | File], content: Content) -> dict[str, object]:
+    kind = "pictures" if all(isinstance(each, Image) for each in attachments) else "files"
+    message = Message("user", (Text(f"The {kind} that the tools gave:"), *attachments))
     return {"role": "user", "content": content(message)}
 
 

@@ -257,20 +257,20 @@ class WholeEvents(httpx2.AsyncByteStream):
                     is_empty = True
                     for each in self._change(event):
                         is_empty = False
-                        yield _written(each)
+                        yield _encode(each)
                     if is_empty:
                         self._reader.skip(len(event.data))
                     await asyncio.sleep(0)  # the SDK takes long for each event, so let other tasks run
         for event in self._reader.end():
             for each in self._change(event):
-                yield _written(each)
+                yield _encode(each)
 
     async def aclose(self) -> None:
         """Close the body."""
         await self._body.aclose()
 
 
-def _written(event: Event) -> bytes:
+def _encode(event: Event) -> bytes:
     name = b"event: " + event.name.replace(b"\r", b"") + b"\n" if event.name else b""
     data = event.data.replace(b"\n", b" ").replace(b"\r", b" ")
     return name + b"data: " + data.decode("utf-8", "replace").encode() + b"\n\n"

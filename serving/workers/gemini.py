@@ -253,8 +253,8 @@ def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterru
         cast(object, getattr(exc, "response", None)),
         cast(object, getattr(exc, "details", None)),
     )
-    sent = cast(Mapping[str, str], getattr(response, "headers", None) or {})
-    headers = {key.lower(): value for key, value in sent.items()}
+    raw_headers = cast(Mapping[str, str], getattr(response, "headers", None) or {})
+    headers = {key.lower(): value for key, value in raw_headers.items()}
     delay_s = _in_details(details, "retryDelay")
     if delay_s is not None:
         headers.setdefault("retry-after", delay_s.removesuffix("s"))

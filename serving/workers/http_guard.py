@@ -67,11 +67,11 @@ class BoundedBody(httpx2.AsyncByteStream):
         self._body, self._most, self._is_packed = body, most, is_packed
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = self._most
+        room = self._most
         async for piece in _unpack_pieces(self._body) if self._is_packed else self._body:
-            yield piece if len(piece) <= left else piece[: int(left)]
-            left -= len(piece)
-            if left <= 0:
+            yield piece if len(piece) <= room else piece[: int(room)]
+            room -= len(piece)
+            if room <= 0:
                 return
 
     async def aclose(self) -> None:

@@ -64,7 +64,7 @@ from serving.workers.http_guard import (
 from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
 from serving.workers.openai_endpoints import address, endpoints
-from serving.workers.openai_hints import THOUGHTS, is_for_all, refused_hints, without_hints
+from serving.workers.openai_hints import THOUGHTS, find_refused_hints, is_for_all, without_hints
 from serving.workers.openai_options import logprobs_of, options_json
 from serving.workers.openai_usage import cost_of, usage_of
 from serving.workers.output_limit import OutputMeter, open_metered
@@ -242,14 +242,14 @@ class OpenAIWorker:
         """
         refused = for_all = self._refused_hints
         while True:
-            sent = without_hints(body, refused)
-            response = await self._send(endpoint, sent)
+            reduced_body = without_hints(body, refused)
+            response = await self._send(endpoint, reduced_body)
             try:
                 check_answer(response)
                 end_with_connection(response)
                 if not 200 <= response.status < 300:
                     text = _text_of(response, await read_error(response))
-                    more = refused_hints(sent, response.status, text)
+                    more = find_refused_hints(reduced_body, response.status, text)
                     if not more:
                         raise self._failure(response, text) from aiohttp.ClientResponseError(
                             response.request_info, (), status=response.status
@@ -352,12 +352,12 @@ class OpenAIWorker:
 
         Parts are needed for a user's pictures and files, and for marks of the prompt cache.
         """
-        shown = [part for part in message.parts if isinstance(part, Text | Image | File)]
+        parts = [part for part in message.parts if isinstance(part, Text | Image | File)]
         shows_more = message.role == "user" and (message.has_image or message.has_pdf)
-        if not shows_more and not any(self._show_mark(part.cache) for part in shown):
+        if not shows_more and not any(self._show_mark(part.cache) for part in parts):
             return message.text
         try:
-            return [part_json(part, self._show_mark) for part in shown if part != EMPTY]
+            return [part_json(part, self._show_mark) for part in parts if part != EMPTY]
         except ValueError as exc:
             raise self._faults.refusal(f"was not called: {exc}.") from exc
 

@@ -40,7 +40,7 @@ def cache_json(cache: PromptCache | None) -> dict[str, object]:
     return dict(zip(CACHE, (key or None, cache.retention or None, options or None), strict=True))
 
 
-def refused_hints(body: Mapping[str, Any], status: int, text: str) -> frozenset[str]:
+def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> frozenset[str]:
     """Return the hints in `body` that an error response rejects.
 
     A server without base64 embeddings may not name the field, so 400 and 422 reject `base64` in any case.

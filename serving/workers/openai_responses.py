@@ -139,8 +139,8 @@ class OpenAIResponsesWorker(OpenAIWorker):
             **tools_json(tools, takes_custom=self._is_openai),
         }
         request = {"model": self._account.model, "input": items, "stream": True, "store": False}
-        sent = {name: value for name, value in optional.items() if value is not None}
-        return request | sent | dict(self._account.extra_body)
+        options = {name: value for name, value in optional.items() if value is not None}
+        return request | options | dict(self._account.extra_body)
 
     def _last_delta(self, event: Event, last: Delta, check: UsageCheck) -> Delta:
         """Return the last delta as far as this event determines it.
@@ -181,10 +181,10 @@ class OpenAIResponsesWorker(OpenAIWorker):
         return replace(last, finish=finish, tool_calls=calls, native=native)
 
 
-def _read_all(sent: list[SentEvent]) -> tuple[list[Event], ValueError | None]:
+def _read_all(wire_events: list[SentEvent]) -> tuple[list[Event], ValueError | None]:
     """Return the events up to the first malformed one, and the error of that one."""
     events = list[Event]()
-    for each in sent:
+    for each in wire_events:
         try:
             events.append(_read(each))
         except ValueError as exc:  # includes msgspec's errors

@@ -62,7 +62,7 @@ class OutputMeter:
         self._unseen_s: float | None = None
         self._pieces = self._bytes = self._argument_bytes = 0
         self._calls = self._kept_bytes = self._likely = 0
-        self.told: Usage | None = None
+        self.reported_usage: Usage | None = None
         """The newest usage that the server reported and `UsageCheck` accepted."""
 
     def add(self, delta: Delta) -> None:
@@ -192,7 +192,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
                 meter.add(delta)
                 is_shown = True
                 if delta.finish:
-                    yield _checked(delta, meter, limit)
+                    yield _check_last(delta, meter, limit)
                     continue
                 counted = delta.usage.output_tokens if delta.usage else 0
                 if delta.usage and meter.contradicts(counted):
@@ -206,14 +206,14 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
         except WorkerError as exc:
             exc.streamed_bytes, exc.sent_bytes = meter.streamed_bytes, meter.sent_bytes
             if not is_shown:  # otherwise `Reply` computes the bill
-                usage = meter.told
+                usage = meter.reported_usage
                 exc.billed_at_bound |= meter.has_calls and not (usage and usage.output_tokens)
                 if usage:
                     yield Delta(usage=usage)
             raise
 
 
-def _checked(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
+def _check_last(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
     """Return the last piece with a note if its finish reason or usage does not fit the length of the text."""
     finish, notes, is_bound = last.finish, last.notes, last.billed_at_bound
     if limit is not None and finish is FinishReason.STOP and meter.has_passed(limit):

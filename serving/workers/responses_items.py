@@ -84,9 +84,9 @@ def input_json(
             customs |= {str(item.get("call_id")) for item in own if item.get("type") == CUSTOM}
             items += own
             continue
-        shown = tuple(part for part in message.parts if isinstance(part, Text | Image | File))
-        if shown:
-            items.append({"role": message.role, "content": _content(message, shown, show_mark)})
+        parts = tuple(part for part in message.parts if isinstance(part, Text | Image | File))
+        if parts:
+            items.append({"role": message.role, "content": _content(message, parts, show_mark)})
         for call in message.tool_calls:
             customs |= {call.id} if takes_custom and call.kind == "custom" else set()
             items.append(_call(call, is_custom=call.id in customs))
@@ -97,15 +97,15 @@ def input_json(
     return items
 
 
-def _content(message: Message, shown: tuple[Text | Image | File, ...], show_mark: ShowMark) -> object:
+def _content(message: Message, parts: tuple[Text | Image | File, ...], show_mark: ShowMark) -> object:
     """Return a plain string, or parts if needed.
 
     Parts are needed for a user's pictures and files, and for marks of the prompt cache. An assistant's text has no
     marks.
     """
-    shows_more = message.role == "user" and any(not isinstance(part, Text) for part in shown)
-    has_marks = message.role != "assistant" and any(show_mark(part.cache) for part in shown)
-    return [_part(part, show_mark) for part in shown] if shows_more or has_marks else message.text
+    shows_more = message.role == "user" and any(not isinstance(part, Text) for part in parts)
+    has_marks = message.role != "assistant" and any(show_mark(part.cache) for part in parts)
+    return [_part(part, show_mark) for part in parts] if shows_more or has_marks else message.text
 
 
 def _part(part: Text | Image | File, show_mark: ShowMark) -> Item:
@@ -148,9 +148,9 @@ class ItemCollector:
         self._meter = meter
         self._items: list[tuple[int, Item]] = []
         """Complete items with their index."""
-        self._begun: dict[int, Item] = {}
+        self._initial_items: dict[int, Item] = {}
         self._called: set[int] = set()
-        self._written: dict[int, list[str]] = {}
+        self._argument_pieces: dict[int, list[str]] = {}
         """Pieces of each call's arguments."""
 
     def add(self, event: Mapping[str, object]) -> bool:
@@ -163,16 +163,16 @@ class ItemCollector:
         index = integer(event.get("output_index"))
         if kind in ARGUMENTS and isinstance(piece := event.get("delta"), str) and piece:
             self._meter.add_arguments(piece)
-            self._written.setdefault(index or 0, []).append(piece)
+            self._argument_pieces.setdefault(index or 0, []).append(piece)
             return True
         if kind not in ITEMS or not item:
             return False
         if index is None:
             index = len(self._items)
-        is_new = index not in self._begun
+        is_new = index not in self._initial_items
         if is_new:
             self._meter.keep(None)
-            self._begun[index] = item
+            self._initial_items[index] = item
         if item.get("type") in CALLS and index not in self._called:
             self._called.add(index)
             self._meter.begin_call()
@@ -182,7 +182,7 @@ class ItemCollector:
         """Add the items of the final `output` that are not known yet, and items that began and were never completed."""
         for index, item in enumerate(cast(list[object], output) if isinstance(output, list) else []):
             self._keep(index, fields(item))
-        for index, item in self._begun.items():
+        for index, item in self._initial_items.items():
             if all(index != other for other, _ in self._items):
                 self._keep(index, item)
 
@@ -192,10 +192,10 @@ class ItemCollector:
             return False
         if item.get("type") in CALLS:
             name = "input" if item.get("type") == CUSTOM else "arguments"
-            value, written = item.get(name), "".join(self._written.get(index, ()))
+            value, streamed_text = item.get(name), "".join(self._argument_pieces.get(index, ()))
             text = value if isinstance(value, str) else json.dumps(value) if value else ""
-            self._meter.add_arguments(text[len(written) :])
-            item = item | {name: text or written}
+            self._meter.add_arguments(text[len(streamed_text) :])
+            item = item | {name: text or streamed_text}
         self._meter.keep(item)
         self._items.append((index, item))
         return True

@@ -75,8 +75,8 @@ class UsageCheck:
         output_tokens: int | None,
         cached: int | None,
         reasoning: int | None,
-        written: int | None = None,
-        written_1h: int | None = None,
+        cache_write: int | None = None,
+        cache_write_1h: int | None = None,
     ) -> Usage | None:
         """Return the usage from checked counts, or None if a count was rejected or no prompt tokens are reported.
 
@@ -88,8 +88,8 @@ class UsageCheck:
             output_tokens: tokens of the answer, including thoughts.
             cached: input tokens read from the cache.
             reasoning: output tokens that are thoughts.
-            written: input tokens written to the cache.
-            written_1h: those of `written` that stay for an hour.
+            cache_write: input tokens written to the cache.
+            cache_write_1h: those of `cache_write` that stay for an hour.
         """
         if self._rejected or not input_tokens:
             return None
@@ -97,15 +97,15 @@ class UsageCheck:
         if not self._fits(total_out):
             return None
         cached = self._part("cached input tokens", cached or 0, input_tokens)
-        written = max(written or 0, written_1h or 0)
-        if cached + written > input_tokens:
+        cache_write = max(cache_write or 0, cache_write_1h or 0)
+        if cached + cache_write > input_tokens:
             self.reject(
-                f"{written} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens"
+                f"{cache_write} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens"
             )
             return None
         reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
-        usage = Usage(input_tokens, total_out, cached, reasoning, written, written_1h or 0)
-        self._meter.told = usage
+        usage = Usage(input_tokens, total_out, cached, reasoning, cache_write, cache_write_1h or 0)
+        self._meter.reported_usage = usage
         return usage
 
     def reject(self, why: str) -> None:

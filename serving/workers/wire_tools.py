@@ -111,9 +111,12 @@ def function_of(tool: Tool) -> WireFunction:
     """Return the function that stands for a tool. A custom tool gets one text argument, and its format is described."""
     name = name_of(tool.namespace, tool.name)
     if tool.kind == "function":
-        schema, lost = object_schema(tool.parameters)
+        schema, lost_rules = object_schema(tool.parameters)
         return WireFunction(
-            name, "\n\n".join(filter(None, (tool.description, lost))), schema, tool.strict and not lost
+            name,
+            "\n\n".join(filter(None, (tool.description, lost_rules))),
+            schema,
+            tool.strict and not lost_rules,
         )
     form = f"The format of `{INPUT}`: {json.dumps(tool.format)}" if tool.format else ""
     schema = {

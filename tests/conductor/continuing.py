@@ -91,10 +91,10 @@ def case_of(number: int) -> tuple[Team, Task]:
     """The team and the task of a case."""
     chance = random.Random(f"case {number}")
     clerks = [Clerk(number, name, is_broken=chance.random() < 0.15) for name in "abc"]
-    made = team(*clerks, conductor=Scribe(number))
+    engine = team(*clerks, conductor=Scribe(number))
     pool = {clerk.name: member(clerk, max_output_tokens=50) for clerk in clerks}
     task = ask_for(rounds=chance.choice([1, 1, 2, 3]), depth=chance.choice([0, 0, 1]), max_steps=3)
-    return Team(made.conductor, pool), task
+    return Team(engine.conductor, pool), task
 
 
 @dataclass
@@ -109,7 +109,7 @@ class Ended:
     billed_usd: str
     """What this process's calls took."""
     settled: dict[str, str]
-    """What can never change any more: see `settled`."""
+    """What can never change any more: see `digest_calls`."""
     calls: Counter[str] = field(default_factory=Counter[str])
     snapshots: list[Any] = field(default_factory=list)
 
@@ -127,47 +127,51 @@ def calls_of(team: Team) -> Counter[str]:
     )
 
 
-def finished_calls(records: RunRecords) -> Counter[str]:
+def count_finished_calls(records: RunRecords) -> Counter[str]:
     """The calls that had ended, as the records tell them."""
-    found: list[str] = []
+    calls: list[str] = []
     for record in records:
         for plan in record.plans:
-            done = [step for step in plan.steps if step.status == "done" and step.reused_from is None]
+            entries = [step for step in plan.steps if step.status == "done" and step.reused_from is None]
             if plan.result and plan.failure is None and not plan.stopped:
-                done.insert(0, plan)  # type: ignore[arg-type]
-            found += [
-                f"{held.worker} {digest(prompt_of(Call(held.prompt)))}"
-                for held in done
-                if held.result.inner_run is None
+                entries.insert(0, plan)  # type: ignore[arg-type]
+            calls += [
+                f"{each.worker} {digest(prompt_of(Call(each.prompt)))}"
+                for each in entries
+                if each.result.inner_run is None
             ]
-    return Counter(found)
+    return Counter(calls)
 
 
-def settled(records: RunRecords) -> dict[str, str]:
+def digest_calls(records: RunRecords) -> dict[str, str]:
     """Every call on record that has ended, by its place, with what it gave and took."""
-    found: dict[str, str] = {}
+    digests: dict[str, str] = {}
     for record in records:
         for plan in record.plans:
             if plan.result is not None:
-                found[f"{record.id} {plan.index}"] = digest(dump(plan.result))
+                digests[f"{record.id} {plan.index}"] = digest(dump(plan.result))
             for step in plan.steps:
                 if step.status in ("done", "failed", "not_needed"):
                     ending = (step.status, dump(step.result), dump(step.failure))
-                    found[f"{record.id} {plan.index} {step.index}"] = digest(ending)
-    return found
+                    digests[f"{record.id} {plan.index} {step.index}"] = digest(ending)
+    return digests
 
 
-def known_usd(records: RunRecords) -> Decimal:
+def sum_known_costs(records: RunRecords) -> Decimal:
     """All costs on record that are known to the cent, each call's once."""
     own = [call for record in records for call in record.calls if call.inner_run is None]
-    lost = [call for record in records for call in record.calls_without_answer]
+    unanswered = [call for record in records for call in record.calls_without_answer]
     return sum(
-        (call.cost_usd for call in (*own, *lost) if call.cost_usd is not None and not call.cost_is_bound),
+        (
+            call.cost_usd
+            for call in (*own, *unanswered)
+            if call.cost_usd is not None and not call.cost_is_bound
+        ),
         Decimal(0),
     )
 
 
-def billed_usd(team: Team) -> Decimal:
+def sum_bills(team: Team) -> Decimal:
     """What the workers' calls took."""
     everyone = [*team.pool.values(), *([team.conductor.member] if team.conductor else [])]
     return sum((who.worker.billed_usd for who in everyone), Decimal(0))  # type: ignore[attr-defined]
@@ -176,25 +180,25 @@ def billed_usd(team: Team) -> Decimal:
 async def end_of(run: Run, team: Team) -> Ended:
     async for _ in run.events():
         pass
-    return ended(run, team)
+    return summarize(run, team)
 
 
-def ended(run: Run, team: Team) -> Ended:
+def summarize(run: Run, team: Team) -> Ended:
     record = run.record
     return Ended(
         record.status,
         record.answer,
         record.failure.code if record.failure else "",
-        str(known_usd(run.records)),
-        str(billed_usd(team)),
-        settled(run.records),
+        str(sum_known_costs(run.records)),
+        str(sum_bills(team)),
+        digest_calls(run.records),
         calls_of(team),
     )
 
 
 async def run_whole(number: int) -> Ended:
     """A case from its begin to its end, with what was on record after every event."""
-    made, task = case_of(number)
+    engine, task = case_of(number)
     records: dict[str, Record] = {}
     snapshots: list[Any] = []
 
@@ -203,44 +207,46 @@ async def run_whole(number: int) -> Ended:
         inner = {id: each for id, each in records.items() if each.parent is not None}
         snapshots.append(dump(RunRecords(next(iter(records.values())), inner)))
 
-    async with open_run(made, task, f"wf_{number}", journal=keep) as run:
-        end = await end_of(run, made)
+    async with open_run(engine, task, f"wf_{number}", journal=keep) as run:
+        end = await end_of(run, engine)
     end.snapshots = snapshots
     return end
 
 
 async def run_until(number: int, n_events: int) -> tuple[Ended, RunRecords]:
     """A case whose process stops gracefully once so many events were read, pieces of the answer among them."""
-    made, task = case_of(number)
-    async with open_run(made, task, f"wf_{number}") as run:
+    engine, task = case_of(number)
+    async with open_run(engine, task, f"wf_{number}") as run:
         events = run.events()
         for _ in range(n_events):
             await anext(events, None)
         run.detach()
-    return ended(run, made), run.records
+    return summarize(run, engine), run.records
 
 
 async def run_on(number: int, snapshot: Any) -> Ended:
     """A case from a snapshot to its end."""
-    made, _ = case_of(number)
-    async with resume_run(made, load(RunRecords, snapshot), owner="another process") as run:
-        return await end_of(run, made)
+    engine, _ = case_of(number)
+    async with resume_run(engine, load(RunRecords, snapshot), owner="another process") as run:
+        return await end_of(run, engine)
 
 
 def faults(whole: Ended, before: RunRecords, end: Ended) -> list[str]:
     """What a run that was cut with `before` on record, and has ended as `end`, did otherwise than the whole
     one, did twice, or forgot. What it knows to have spent must be what it knew plus what was billed since.
     """
-    found: list[str] = []
+    faults_found: list[str] = []
     if end.outcome != whole.outcome:
-        found.append(f"{end.outcome} instead of {whole.outcome}")
-    finished = finished_calls(before)
+        faults_found.append(f"{end.outcome} instead of {whole.outcome}")
+    finished = count_finished_calls(before)
     too_many = finished + Counter(end.calls) - whole.calls
-    found += [f"made again: {call}" for call in too_many if call in finished]
-    found += [f"changed: {place}" for place, _ in settled(before).items() - end.settled.items()]
-    if Decimal(end.known_usd) != known_usd(before) + Decimal(end.billed_usd):
-        found.append(f"{end.known_usd} known; {known_usd(before)} before, {end.billed_usd} billed since")
-    return found
+    faults_found += [f"made again: {call}" for call in too_many if call in finished]
+    faults_found += [f"changed: {place}" for place, _ in digest_calls(before).items() - end.settled.items()]
+    if Decimal(end.known_usd) != sum_known_costs(before) + Decimal(end.billed_usd):
+        faults_found.append(
+            f"{end.known_usd} known; {sum_known_costs(before)} before, {end.billed_usd} billed since"
+        )
+    return faults_found
 
 
 def main() -> None:

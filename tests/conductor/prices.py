@@ -14,10 +14,17 @@ ALL_RATES = (rates, rates, *[st.none() | rates] * 4)
 @st.composite
 def possible_usages(draw: st.DrawFn, most_in: int = 10**6, most_out: int = 10**6) -> Usage:
     """What a call can take: no part is larger than its whole."""
-    read, written = draw(st.integers(0, most_in)), draw(st.integers(0, most_out))
-    cached = draw(st.integers(0, read))
-    kept = draw(st.integers(0, read - cached))
-    return Usage(read, written, cached, draw(st.integers(0, written)), kept, draw(st.integers(0, kept)))
+    input_tokens, output_tokens = draw(st.integers(0, most_in)), draw(st.integers(0, most_out))
+    cached = draw(st.integers(0, input_tokens))
+    cache_write_tokens = draw(st.integers(0, input_tokens - cached))
+    return Usage(
+        input_tokens,
+        output_tokens,
+        cached,
+        draw(st.integers(0, output_tokens)),
+        cache_write_tokens,
+        draw(st.integers(0, cache_write_tokens)),
+    )
 
 
 prices = st.builds(

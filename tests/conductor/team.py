@@ -57,7 +57,7 @@ class Player:
         self.calls: list[Call] = []
         self.open_calls = 0
         self.most_open = 0
-        self.said = 0
+        self.n_pieces = 0
         self.billed_usd = Decimal(0)
         """What the calls took whose usage it has reported."""
 
@@ -72,12 +72,12 @@ class Player:
         try:
             pieces = script(call) if callable(script) else script
             usage: Usage | None = None
-            told = 0
+            output_tokens = 0
             for piece in [pieces] if isinstance(pieces, str) else pieces:
                 match piece:
                     case str():
-                        told += 1
-                        self.said += 1
+                        output_tokens += 1
+                        self.n_pieces += 1
                         yield Delta(piece)
                         await asyncio.sleep(0)
                     case Delta():
@@ -96,7 +96,7 @@ class Player:
                         raise piece
                     case None:
                         return
-            usage = usage or Usage(10, told)
+            usage = usage or Usage(10, output_tokens)
             self.billed_usd += self.price.of(usage) if self.price else 0
             yield Delta(finish=FinishReason.STOP, usage=usage)
         finally:
@@ -135,7 +135,7 @@ def a_plan(*steps: tuple[str, tuple[int, ...]]) -> Plan:
     return Plan(tuple(Step(worker, f"part {index}", access) for index, (worker, access) in enumerate(steps)))
 
 
-def rendered(plan: Plan, names: Sequence[str], format: Format) -> str:
+def render_plan(plan: Plan, names: Sequence[str], format: Format) -> str:
     """`plan` as the grammar of `format` spells it."""
     numbers = [names.index(step.worker) for step in plan.steps]
     if format == "steps":
@@ -161,7 +161,7 @@ class Seen:
         return [event for event in self.events if isinstance(event, kind)]
 
     @property
-    def shown(self) -> str:
+    def text(self) -> str:
         return "".join(event.text for event in self.events if isinstance(event, AnswerDelta))
 
     @property
@@ -174,7 +174,7 @@ class Seen:
         return self.events[-1].failure.to_error()
 
 
-async def seen(engine: Team, task: Task) -> Seen:
+async def run_and_check(engine: Team, task: Task) -> Seen:
     """Run `task` to its end; what holds for every run is checked here."""
     ledger = BudgetLedger(task.budget)
     async with open_run(engine, task, ledger=ledger) as run:

@@ -32,7 +32,7 @@ from tests.conductor.team import (
     ask_for,
     line,
     member,
-    seen,
+    run_and_check,
     team,
 )
 from tests.states import until
@@ -50,13 +50,13 @@ ALONE = a_plan(("a", ()))
 async def run_of(player: Player, *, continues: bool = True, **facts: object) -> Seen:
     own = member(player, continues=continues)
     task = replace(ask_for(plan=ALONE), **facts)  # type: ignore[arg-type]
-    return await seen(Team(None, {"a": own}), task)
+    return await run_and_check(Team(None, {"a": own}), task)
 
 
 async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_itself():
     player = Player("a", ["It is", breaks()], [" fo", breaks()], ["ur.", Usage(20, 2)], price=PRICE)
     run = await run_of(player)
-    assert (run.shown, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
+    assert (run.text, run.record.answer, run.record.status) == ("It is four.", "It is four.", "finished")
     assert [call.prefix for call in player.calls] == ["", "It is", "It is fo"]
     assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", "")}]
     assert [call.site.attempt for call in player.calls] == [1, 2, 3]
@@ -65,7 +65,7 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     )
     assert (len(run.of(StepContinued)), run.of(StepRestarted)) == (2, [])
     (step,) = run.record.plans[0].steps
-    assert [(lost.outcome, lost.cost_is_bound) for lost in step.cut] == [("cut", True)] * 2
+    assert [(attempt.outcome, attempt.cost_is_bound) for attempt in step.cut] == [("cut", True)] * 2
     assert step.result
     assert step.result.usage == Usage(20, 2)
     assert step.result.notes == ("Continues after 8 characters of a, whose stream broke off.",)
@@ -74,12 +74,12 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
 
 async def test_a_call_knows_whether_its_answer_outlasts_a_break():
     """So that a pause which is longer than usual may end it."""
-    asked = {
+    cases = {
         "goes on": {},
         "a form": {"answer_format": AnswerFormat(None)},
         "told": {"continues": False},
     }
-    for why, facts in asked.items():
+    for why, facts in cases.items():
         player = Player("a", ["It is four."])
         await run_of(player, **facts)  # type: ignore[arg-type]
         assert [call.terms.outlasts_break for call in player.calls] == [why == "goes on"], why
@@ -88,7 +88,7 @@ async def test_a_call_knows_whether_its_answer_outlasts_a_break():
 async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
     player = Player("a", ["It is", breaks()], [WorkerRefused("No.", worker="a")], price=PRICE)
     run = await run_of(player)
-    assert run.shown == "It is"
+    assert run.text == "It is"
     assert isinstance(run.error, WorkerUnavailable)
     assert run.error.message == "It broke. The answer stops after 5 characters: the rest is missing."
     assert [each.error for each in run.error.attempts] == ["WorkerRefused"]
@@ -98,7 +98,7 @@ async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
     assert run.record.cost_usd == run.ledger.spent_usd
 
 
-async def kept_run_of(*scripts: Script, **facts: object) -> tuple[Seen, list[Event]]:
+async def run_past_client(*scripts: Script, **facts: object) -> tuple[Seen, list[Event]]:
     """What the client of a run that outlives it read, and all that happened."""
     happened: list[Event] = []
     task = replace(ask_for(plan=ALONE), may_change=True, **facts)  # type: ignore[arg-type]
@@ -116,8 +116,8 @@ REFUSED = [WorkerUnavailable("It does not go on.", worker="b", only_this_call=Tr
 
 
 async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again_for_who_asks_again():
-    run, happened = await kept_run_of(["It is", breaks()], REFUSED, ["Four.", Usage(20, 2)])
-    assert run.shown == "It is"
+    run, happened = await run_past_client(["It is", breaks()], REFUSED, ["Four.", Usage(20, 2)])
+    assert run.text == "It is"
     assert isinstance(run.error, Interrupted), "its client is told, and asks again"
     assert (run.record.status, run.record.answer) == ("finished", "Four.")
     assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
@@ -125,7 +125,7 @@ async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again
         StepRestarted,
     ]
     (step,) = run.record.plans[0].steps
-    assert [(lost.worker, lost.outcome, lost.message) for lost in step.cut] == [
+    assert [(attempt.worker, attempt.outcome, attempt.message) for attempt in step.cut] == [
         ("a", "cut", "It broke."),
         ("b", "failed", "It does not go on."),
     ]
@@ -134,12 +134,12 @@ async def test_an_answer_of_a_kept_run_that_nobody_goes_on_with_is_written_again
 
 
 async def test_an_answer_of_a_kept_run_that_may_not_go_on_is_written_again_at_once():
-    run, _ = await kept_run_of(["{", breaks()], ["{}"], answer_format=AnswerFormat(None))
-    assert (run.shown, type(run.error), run.record.answer) == ("{", Interrupted, "{}")
+    run, _ = await run_past_client(["{", breaks()], ["{}"], answer_format=AnswerFormat(None))
+    assert (run.text, type(run.error), run.record.answer) == ("{", Interrupted, "{}")
 
 
 async def test_an_answer_of_a_kept_run_is_written_again_once():
-    run, happened = await kept_run_of(["It is", breaks()], REFUSED, ["Four", breaks()], REFUSED)
+    run, happened = await run_past_client(["It is", breaks()], REFUSED, ["Four", breaks()], REFUSED)
     assert run.record.status == "failed"
     assert sum(isinstance(event, StepRestarted) for event in happened) == 1
 
@@ -151,7 +151,7 @@ async def test_an_answer_that_always_breaks_off_goes_on_twice_and_is_written_aga
         broken.append(call.terms.broken)
         return ["It is", breaks()]
 
-    run, happened = await kept_run_of(break_off)
+    run, happened = await run_past_client(break_off)
     assert run.record.status == "failed"
     assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
         StepContinued,
@@ -178,8 +178,8 @@ async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
     player = Chain("a", ["It", breaks()], end_plan, [" four."])
     own = member(player, continues=True, has_fallback=True)
     planner = ConductorModel(member(Player("boss", [line(0), has_ended])), format="steps")
-    run = await seen(Team(planner, {"a": own}), ask_for())
-    assert (run.record.answer, run.shown) == ("It is four.", "It is four.")
+    run = await run_and_check(Team(planner, {"a": own}), ask_for())
+    assert (run.record.answer, run.text) == ("It is four.", "It is four.")
     assert [len(run.of(kind)) for kind in (StepRestarted, StepContinued)] == [1, 1]
     assert [call.terms.broken for call in player.calls] == [frozenset(), {("a", "")}, {("a", ""), ("b", "")}]
 
@@ -187,7 +187,7 @@ async def test_who_broke_off_unseen_is_asked_last_for_the_rest_too():
 async def test_what_broke_off_is_once_on_record_where_no_other_try_fits_the_budget():
     paid = [WorkerUnavailable("It does not go on.", worker="a", only_this_call=True, billed_at_bound=True)]
     of_two = Budget(max_cost_usd=Decimal("0.0050"))
-    run, happened = await kept_run_of(["It is", breaks()], paid, ["Four."], budget=of_two)
+    run, happened = await run_past_client(["It is", breaks()], paid, ["Four."], budget=of_two)
     assert [type(event) for event in happened if isinstance(event, StepBreak)] == [
         StepContinued,
         StepRestarted,
@@ -202,7 +202,7 @@ async def test_a_call_for_the_rest_that_nobody_waits_for_any_more_is_unmetered()
     (step,) = run.record.plans[0].steps
     assert (step.status, step.result and step.result.output) == ("cancelled", "It is")
     assert (run.record.n_unmetered_calls, run.record.usage) == (2, Usage())
-    assert [lost.cost_usd for lost in step.cut] == [run.record.cost_usd], "what broke off, at its bound"
+    assert [attempt.cost_usd for attempt in step.cut] == [run.record.cost_usd], "what broke off, at its bound"
     own = Team(None, {"a": member(player, continues=True)})
     spent_usd, _ = count_spent(RunRecords(run.record), own, Decimal(0))
     assert spent_usd > run.record.cost_usd, "who goes on with such a run counts the open call too"
@@ -220,7 +220,7 @@ async def test_a_call_for_the_rest_that_nobody_waits_for_any_more_is_unmetered()
 async def test_some_answers_do_not_go_on(facts: dict[str, object]):
     player = Player("a", ["It is", breaks()], [" four."])
     run = await run_of(player, **facts)  # type: ignore[arg-type]
-    assert (run.shown, len(player.calls)) == ("It is", 1)
+    assert (run.text, len(player.calls)) == ("It is", 1)
     assert run.error.message.endswith("The answer stops after 5 characters: the rest is missing.")
 
 
@@ -247,12 +247,14 @@ def skipping(**facts: object) -> Task:
 async def test_readers_of_a_step_that_is_skipped_are_told_and_answer():
     broken = Player("b", [WorkerRefused("b says no.", worker="b")])
     reader = Player("c", "All there is.")
-    run = await seen(team(Player("a", "A reason."), broken, reader), skipping(on_step_failure="skip"))
+    run = await run_and_check(
+        team(Player("a", "A reason."), broken, reader), skipping(on_step_failure="skip")
+    )
     assert (run.record.status, run.record.answer) == ("finished", "All there is.")
     assert [step.status for step in run.record.plans[0].steps] == ["done", "failed", "done"]
-    shown = reader.calls[0].messages[-1].text
-    assert "A reason." in shown
-    assert "[this step failed: b says no.]" in shown
+    prompt = reader.calls[0].messages[-1].text
+    assert "A reason." in prompt
+    assert "[this step failed: b says no.]" in prompt
 
 
 async def test_a_step_says_itself_whether_it_is_skipped_and_the_answering_one_never_is():
@@ -261,11 +263,11 @@ async def test_a_step_says_itself_whether_it_is_skipped_and_the_answering_one_ne
         return Plan((replace(first, on_failure=on_failure), second))  # type: ignore[arg-type]
 
     no = WorkerRefused("No.", worker="a")
-    told = await seen(
+    failing = await run_and_check(
         team(Player("a", [no]), Player("b")), ask_for(plan=plan(on_failure="fail"), on_step_failure="skip")
     )
-    skipped = await seen(team(Player("a", [no]), Player("b")), ask_for(plan=plan(on_failure="skip")))
-    last = await seen(
+    skipped = await run_and_check(team(Player("a", [no]), Player("b")), ask_for(plan=plan(on_failure="skip")))
+    last = await run_and_check(
         team(Player("a"), Player("b", [no])), ask_for(plan=plan(on_failure="skip"), on_step_failure="skip")
     )
-    assert [run.record.status for run in (told, skipped, last)] == ["failed", "finished", "failed"]
+    assert [run.record.status for run in (failing, skipped, last)] == ["failed", "finished", "failed"]

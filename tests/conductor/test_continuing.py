@@ -34,12 +34,12 @@ def continue_in_another_process(wholes: list[Ended], folder: Path) -> list[list[
         for snapshot in whole.snapshots
     ]
     (folder / "cuts.jsonl").write_text("\n".join(rows))
-    told = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.conductor.continuing", str(folder / "cuts.jsonl")],
         capture_output=True, text=True, cwd=ROOT, timeout=110,
     )  # fmt: skip
-    assert told.returncode == 0, told.stderr
-    lines = iter(told.stdout.splitlines())
+    assert process.returncode == 0, process.stderr
+    lines = iter(process.stdout.splitlines())
     return [[Ended(**json.loads(next(lines))) for _ in whole.snapshots] for whole in wholes]
 
 
@@ -74,36 +74,40 @@ def has_unread_result(record: Record) -> bool:
 
 async def stop_while(team_of: object, task: object, state: object) -> RunRecords:
     """The records of a run, as a process that is killed in `state` leaves them."""
-    kept: dict[str, Record] = {}
+    records: dict[str, Record] = {}
 
     def keep(record: Record, _: int, __: object) -> None:
-        kept[record.id] = record
+        records[record.id] = record
 
     async with open_run(team_of, task, "wf_1", journal=keep) as run:  # type: ignore[arg-type]
         await until(state)  # type: ignore[arg-type]
-        left = dump(run.records)
-    return load(RunRecords, left)
+        snapshot = dump(run.records)
+    return load(RunRecords, snapshot)
 
 
 async def test_a_call_that_was_open_is_made_again_and_the_record_says_that_one_was_cut() -> None:
     plan = a_plan(("a", ()), ("b", (0,)))
     stuck = Player("b", ["so far", NEVER])
-    records = await stop_while(team(Player("a", "fine"), stuck), ask_for(plan=plan), lambda: stuck.said == 1)
+    records = await stop_while(
+        team(Player("a", "fine"), stuck), ask_for(plan=plan), lambda: stuck.n_pieces == 1
+    )
     idle, fresh = Player("a", "fine"), Player("b", "the answer")
     async with resume_run(team(idle, fresh), records, owner="next") as run:
-        shown = [event async for event in run.events()]
+        events = [event async for event in run.events()]
     assert (run.record.answer, run.record.owner) == ("the answer", "next")
     assert (len(idle.calls), len(fresh.calls)) == (0, 1)
-    assert [(lost.worker, lost.outcome) for lost in run.record.plans[0].steps[1].cut] == [("b", "cut")]
+    assert [(attempt.worker, attempt.outcome) for attempt in run.record.plans[0].steps[1].cut] == [
+        ("b", "cut")
+    ]
     assert run.record.n_unmetered_calls == 1
-    assert shown[0].owner == "next"  # type: ignore[union-attr]
+    assert events[0].owner == "next"  # type: ignore[union-attr]
 
 
 async def test_steps_of_a_plan_whose_writing_stopped_are_taken_over_where_it_is_written_again() -> None:
     first = Player("a", "done once")
     boss = Player("boss", [line(0), NEVER])
     pool = team(first, conductor=boss)
-    records = await stop_while(pool, ask_for(), lambda: first.said == 1 and first.open_calls == 0)
+    records = await stop_while(pool, ask_for(), lambda: first.n_pieces == 1 and first.open_calls == 0)
     again = Player("a", "answer")
     text = line(0) + line(0, "sum up", [0])
     async with resume_run(team(again, conductor=Player("boss", text)), records) as run:
@@ -119,7 +123,7 @@ async def test_what_was_spent_before_counts_against_the_budget_and_an_open_call_
     plan = a_plan(("a", ()), ("b", (0,)))
     task = ask_for(plan=plan, budget=Budget(max_cost_usd=Decimal("0.01")))
     stuck = Player("b", ["so far", NEVER], price=DEAR)
-    records = await stop_while(team(Player("a", "fine"), stuck), task, lambda: stuck.said == 1)
+    records = await stop_while(team(Player("a", "fine"), stuck), task, lambda: stuck.n_pieces == 1)
     async with resume_run(team(Player("a", "fine"), Player("b", "more", price=DEAR)), records) as run:
         [_ async for _ in run.events()]
     assert run.record.failure is not None
@@ -135,17 +139,17 @@ async def test_what_is_known_to_be_paid_for_lost_calls_is_in_the_cost_and_counts
         Player("a", ["fine", Usage(10, 10)], price=DEAR),
         Player("b", ["so far", NEVER], price=DEAR),
     )
-    records = await stop_while(team(first, stuck), task, lambda: stuck.said == 1)
+    records = await stop_while(team(first, stuck), task, lambda: stuck.n_pieces == 1)
     worst_usd = DEAR.most(Usage(input_bound(stuck.calls[0]), 100))
     assert paid_usd < worst_usd
     twice = Budget(max_cost_usd=known_usd + 2 * worst_usd)
     records = replace(records, record=replace(records.record, task=replace(task, budget=twice)))
     for _ in range(2):  # the second time it is on record
-        done = Player("b", ["more", Usage(5, 5)], price=DEAR)
-        async with resume_run(team(Player("a"), done), records, paid_usd=known_usd + paid_usd) as run:
+        second = Player("b", ["more", Usage(5, 5)], price=DEAR)
+        async with resume_run(team(Player("a"), second), records, paid_usd=known_usd + paid_usd) as run:
             records = load(RunRecords, dump(run.records))
             [_ async for _ in run.events()]
-        assert done.calls[0].sampling.max_output_tokens == 100
+        assert second.calls[0].sampling.max_output_tokens == 100
         assert run.record.cost_usd == known_usd + paid_usd + DEAR.of(Usage(5, 5))
     assert records.record.lost_usd == paid_usd
 
@@ -155,8 +159,8 @@ async def test_a_run_that_had_ended_is_shown_again_without_a_call() -> None:
     async with open_run(first, ask_for(plan=a_plan(("a", ())))) as run:
         [_ async for _ in run.events()]
     again = Player("a", "other")
-    async with resume_run(team(again), load(RunRecords, dump(run.records))) as told:
-        events = [event async for event in told.events()]
+    async with resume_run(team(again), load(RunRecords, dump(run.records))) as replay:
+        events = [event async for event in replay.events()]
     assert [type(event).__name__ for event in events] == ["AnswerDelta", "RunFinished"]
     assert (events[0].text, again.calls) == ("the answer", [])  # type: ignore[union-attr]
 
@@ -176,11 +180,11 @@ async def test_a_team_that_lost_a_worker_of_the_run_is_refused_before_anything_i
     task = ask_for()
     pool = team(Player("a"), stuck, conductor=Player("boss", line(1)))
     records = await stop_while(pool, task, lambda: stuck.open_calls == 1)
-    left = Player("a")
+    other = Player("a")
     with pytest.raises(BadTask, match="'b'"):
-        async with resume_run(team(left, conductor=Player("boss", line(0))), records):
+        async with resume_run(team(other, conductor=Player("boss", line(0))), records):
             pass
-    assert left.calls == []
+    assert other.calls == []
 
 
 async def test_a_finished_step_that_nobody_reads_keeps_its_result_and_its_cost() -> None:
@@ -190,9 +194,9 @@ async def test_a_finished_step_that_nobody_reads_keeps_its_result_and_its_cost()
     pool = team(side, stuck, conductor=boss)
 
     def is_last_under_way() -> bool:
-        if side.said and not side.open_calls:
+        if side.n_pieces and not side.open_calls:
             gate.set()
-        return stuck.said == 1
+        return stuck.n_pieces == 1
 
     records = await stop_while(pool, ask_for(), is_last_under_way)
     paid_usd = records.record.cost_usd
@@ -213,7 +217,7 @@ async def test_a_failed_step_that_nobody_reads_keeps_its_failure() -> None:
     def is_last_under_way() -> bool:
         if broken.calls and not broken.open_calls:
             gate.set()
-        return stuck.said == 1
+        return stuck.n_pieces == 1
 
     records = await stop_while(pool, ask_for(), is_last_under_way)
     async with resume_run(team(broken, Player("b", "ok"), conductor=Player("boss")), records) as run:
@@ -229,10 +233,10 @@ async def test_an_interrupted_plan_counts_with_the_most_that_the_conductor_may_w
     pool = team(Player("a"), conductor=silent, max_plan_tokens=300, max_thinking_tokens=40)
     records = await stop_while(pool, task, lambda: silent.open_calls == 1)
     bound = input_bound(silent.calls[0]) + 340
-    left = replace(records.record, task=replace(task, budget=Budget(max_tokens=2 * bound - 1)))
+    record = replace(records.record, task=replace(task, budget=Budget(max_tokens=2 * bound - 1)))
     short = Player("boss", [NEVER])
     pool = team(Player("a"), conductor=short, max_plan_tokens=300, max_thinking_tokens=40)
-    async with resume_run(pool, RunRecords(left)):
+    async with resume_run(pool, RunRecords(record)):
         await until(lambda: short.open_calls == 1)
     assert short.calls[0].sampling.max_output_tokens == 339
 
@@ -243,9 +247,9 @@ async def test_time_that_the_answer_streamed_counts_against_the_deadline() -> No
     task = ask_for(plan=a_plan(("a", ())), deadline_s=60.0)
 
     def has_streamed() -> bool:
-        if slow.said == 1 and time.monotonic() - began_s > 0.3:
+        if slow.n_pieces == 1 and time.monotonic() - began_s > 0.3:
             gate.set()
-        return slow.said == 2
+        return slow.n_pieces == 2
 
     began_s = time.monotonic()
     records = await stop_while(team(slow), task, has_streamed)
@@ -260,11 +264,11 @@ async def test_a_run_that_is_resumed_before_its_first_event_has_its_new_owner() 
 
 
 async def cut_again(pool: object, records: RunRecords, state: object) -> RunRecords:
-    kept: list[object] = []
+    snapshots: list[object] = []
     async with resume_run(pool, records, journal=lambda *_: None) as run:  # type: ignore[arg-type]
         await until(state)  # type: ignore[arg-type]
-        kept.append(dump(run.records))
-    return load(RunRecords, kept[0])
+        snapshots.append(dump(run.records))
+    return load(RunRecords, snapshots[0])
 
 
 async def test_a_step_that_was_done_before_two_cuts_is_not_made_again_and_numbers_go_on() -> None:
@@ -272,7 +276,7 @@ async def test_a_step_that_was_done_before_two_cuts_is_not_made_again_and_number
     records = await stop_while(
         team(first, conductor=Player("boss", [line(0), NEVER])),
         ask_for(),
-        lambda: first.said and not first.open_calls,
+        lambda: first.n_pieces and not first.open_calls,
     )
     silent = Player("boss", [NEVER])
     records = await cut_again(team(Player("a"), conductor=silent), records, lambda: silent.open_calls == 1)
@@ -300,7 +304,7 @@ async def test_two_steps_that_ask_the_team_the_same_have_a_run_each_and_both_sta
         )
 
     records = await stop_while(
-        team(stuck, conductor=boss()), ask_for(depth=1), lambda: stuck.said == 2 and stuck.open_calls == 1
+        team(stuck, conductor=boss()), ask_for(depth=1), lambda: stuck.n_pieces == 2 and stuck.open_calls == 1
     )
     fresh = Player("a", "again", "joined")
     async with resume_run(team(fresh, conductor=boss()), records) as run:
@@ -315,7 +319,7 @@ async def test_counts_are_the_same_once_a_record_was_loaded_again() -> None:
     first = Player("a", "done once")
     boss = Player("boss", [line(0), NEVER])
     records = await stop_while(
-        team(first, conductor=boss), ask_for(), lambda: first.said and not first.open_calls
+        team(first, conductor=boss), ask_for(), lambda: first.n_pieces and not first.open_calls
     )
     async with resume_run(team(Player("a"), conductor=Player("boss", line(0))), records) as run:
         [_ async for _ in run.events()]

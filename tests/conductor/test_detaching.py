@@ -44,8 +44,8 @@ async def test_a_run_that_is_left_ends_its_readers_and_not_itself_and_its_open_c
     None
 ):
     journal: list[Event] = []
-    plan, known = a_plan(("a", ()), ("b", (0,))), Usage(100, 7)
-    stuck = Player("b", [Delta("so far", usage=known), Usage(100, 9), NEVER], price=DEAR)
+    plan, usage = a_plan(("a", ()), ("b", (0,))), Usage(100, 7)
+    stuck = Player("b", [Delta("so far", usage=usage), Usage(100, 9), NEVER], price=DEAR)
     async with open_run(
         team(Player("a", "fine"), stuck),
         ask_for(plan=plan),
@@ -58,16 +58,16 @@ async def test_a_run_that_is_left_ends_its_readers_and_not_itself_and_its_open_c
     assert isinstance(journal[-1], RunDetached)
     step = run.record.plans[0].steps[1]
     assert (run.record.status, step.status, stuck.open_calls) == ("detached", "planned", 0)
-    cut = Attempt("b", "Interrupted", CUT.message, outcome="cut", usage=known, cost_usd=DEAR.of(known))
+    cut = Attempt("b", "Interrupted", CUT.message, outcome="cut", usage=usage, cost_usd=DEAR.of(usage))
     assert [replace(each, took_s=None) for each in step.cut] == [cut]
-    assert (run.record.cost_usd, run.record.n_unmetered_calls) == (DEAR.of(known), 0)
+    assert (run.record.cost_usd, run.record.n_unmetered_calls) == (DEAR.of(usage), 0)
 
     fresh = Player("b", ["the answer", Usage(5, 5)], price=DEAR)
-    left = load(RunRecords, dump(run.records))
-    async with resume_run(team(Player("a"), fresh), left, owner="next") as run:
+    snapshot = load(RunRecords, dump(run.records))
+    async with resume_run(team(Player("a"), fresh), snapshot, owner="next") as run:
         [_ async for _ in run.events()]
     assert (run.record.status, run.record.answer, run.record.owner) == ("finished", "the answer", "next")
-    assert run.record.cost_usd == DEAR.of(known) + DEAR.of(Usage(5, 5))
+    assert run.record.cost_usd == DEAR.of(usage) + DEAR.of(Usage(5, 5))
     assert fresh.calls[0].site.attempt == 2
 
 
@@ -78,12 +78,12 @@ async def test_a_run_inside_a_run_that_is_left_is_left_too_and_goes_on_with_it()
 
     stuck = Player("a", ["inner", NEVER])
     async with open_run(team(stuck, conductor=boss()), ask_for(depth=1)) as run:
-        await until(lambda: stuck.said == 1)
+        await until(lambda: stuck.n_pieces == 1)
         run.detach()
     assert [record.status for record in run.records] == ["detached", "detached"]
     fresh = Player("a", "inner", "outer")
-    left = load(RunRecords, dump(run.records))
-    async with resume_run(team(fresh, conductor=boss()), left) as run:
+    snapshot = load(RunRecords, dump(run.records))
+    async with resume_run(team(fresh, conductor=boss()), snapshot) as run:
         [_ async for _ in run.events()]
     assert [record.status for record in run.records] == ["finished", "finished"]
     assert (run.record.answer, len(fresh.calls)) == ("outer", 2)
@@ -101,10 +101,10 @@ async def test_failed_attempts_before_a_call_that_was_cut_stay_on_record_with_wh
 
     stuck = Second("b", ["so far", NEVER], price=DEAR)
     async with open_run(team(stuck), ask_for(plan=a_plan(("b", ())))) as run:
-        await until(lambda: stuck.said == 1)
+        await until(lambda: stuck.n_pieces == 1)
         run.detach()
     async with resume_run(team(Player("b", "ok")), load(RunRecords, dump(run.records))) as run:
         [_ async for _ in run.events()]
-    assert [lost.outcome for lost in run.record.plans[0].steps[0].cut] == ["failed", "failed", "cut"]
+    assert [attempt.outcome for attempt in run.record.plans[0].steps[0].cut] == ["failed", "failed", "cut"]
     assert run.record.usage == Usage(60, 2)
     assert run.record.n_unmetered_calls == 1, "failed calls are metered by their errors"

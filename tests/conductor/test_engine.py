@@ -49,8 +49,8 @@ from tests.conductor.team import (
     line,
     member,
     nothing_is_left,
-    rendered,
-    seen,
+    render_plan,
+    run_and_check,
     team,
     turns,
 )  # fmt: skip
@@ -70,8 +70,8 @@ def sources(run: Seen) -> list[str]:
 
 async def test_a_plan_that_cannot_run_is_repaired_once() -> None:
     boss = Player("boss", [line(0), FORWARD], line(0))
-    run = await seen(team(Player("a", "fine"), conductor=boss), ask_for())
-    assert (run.shown, run.record.status) == ("fine", "finished")
+    run = await run_and_check(team(Player("a", "fine"), conductor=boss), ask_for())
+    assert (run.text, run.record.status) == ("fine", "finished")
     assert sources(run) == ["conductor", "repair"]
     refused = run.record.plans[0]
     assert (refused.reject_reason, run.record.fallback) == (Reason.READS_FORWARD, None)
@@ -83,8 +83,8 @@ async def test_a_plan_that_cannot_run_is_repaired_once() -> None:
 
 async def test_nonsense_still_gets_the_user_an_answer_and_the_record_says_why() -> None:
     boss, worker = Player("boss", "I would rather talk."), Player("a", ["the ", "answer"])
-    run = await seen(team(worker, Player("b"), conductor=boss), ask_for("Why?"))
-    assert (run.shown, run.record.answer) == ("the answer", "the answer")
+    run = await run_and_check(team(worker, Player("b"), conductor=boss), ask_for("Why?"))
+    assert (run.text, run.record.answer) == ("the answer", "the answer")
     assert sources(run) == ["conductor", "repair", "fallback"]
     assert len(boss.calls) == 2, "one repair, no more"
     assert str(Reason.NO_PLAN) in run.record.fallback
@@ -103,7 +103,7 @@ async def test_the_fallback_is_of_the_request_s_own_pool(
     engine = dataclasses.replace(
         team(*(Player(name, name) for name in "abc"), conductor=Player("boss", "no")), fallback=fallback
     )
-    assert (await seen(engine, ask_for(**facts))).shown == who
+    assert (await run_and_check(engine, ask_for(**facts))).text == who
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ async def test_the_fallback_is_of_the_request_s_own_pool(
 @pytest.mark.parametrize("before", [[], [line(0)]], ids=["at once", "after a step"])
 async def test_a_conductor_that_fails_is_done_without(error: Exception, before: list[str]) -> None:
     boss, worker = Player("boss", [*before, error]), Player("a", "alone")
-    run = await seen(team(worker, conductor=boss), ask_for())
-    assert run.shown == "alone"
+    run = await run_and_check(team(worker, conductor=boss), ask_for())
+    assert run.text == "alone"
     is_tried_again = bool(before) and error.retryable  # a text that broke off
     assert sources(run) == ["conductor", *(["conductor"] if is_tried_again else []), "fallback"]
     assert type(error).__name__ in run.record.fallback
@@ -124,8 +124,8 @@ async def test_a_conductor_that_fails_is_done_without(error: Exception, before: 
 
 async def test_without_a_conductor_only_given_plans_are_run() -> None:
     engine = team(Player("a", "fine"))
-    assert isinstance((await seen(engine, ask_for())).error, NoPlan)
-    assert (await seen(engine, ask_for(plan=a_plan(("a", ()))))).shown == "fine"
+    assert isinstance((await run_and_check(engine, ask_for())).error, NoPlan)
+    assert (await run_and_check(engine, ask_for(plan=a_plan(("a", ()))))).text == "fine"
 
 
 async def test_one_step_too_many_cancels_the_steps_begun() -> None:
@@ -133,7 +133,7 @@ async def test_one_step_too_many_cancels_the_steps_begun() -> None:
     boss = Player("boss", [line(0), gate, line(0)], line(0, "again"))
     engine = team(slow, conductor=boss)
     async with open_run(engine, ask_for(max_steps=1)) as run:
-        await until(lambda: slow.said == 1)
+        await until(lambda: slow.n_pieces == 1)
         gate.set()
         events = [event async for event in run.events()]
     assert events[-1].answer == "second"
@@ -148,14 +148,14 @@ async def test_one_step_too_many_cancels_the_steps_begun() -> None:
 
 async def test_a_plan_cut_off_by_its_token_limit_is_refused_as_truncated() -> None:
     boss = Player("boss", [line(0), Delta(finish=FinishReason.LENGTH)], line(0))
-    run = await seen(team(Player("a"), conductor=boss), ask_for())
+    run = await run_and_check(team(Player("a"), conductor=boss), ask_for())
     assert run.record.plans[0].reject_reason is Reason.TRUNCATED
 
 
 async def test_accepting_what_is_not_there_yet_is_no_plan() -> None:
-    run = await seen(team(Player("a", "fine"), conductor=Player("boss", ACCEPT)), ask_for())
+    run = await run_and_check(team(Player("a", "fine"), conductor=Player("boss", ACCEPT)), ask_for())
     assert [plan.reject_reason for plan in run.record.plans] == [Reason.NO_PLAN, Reason.NO_PLAN, None]
-    assert run.shown == "fine"
+    assert run.text == "fine"
 
 
 async def test_a_step_of_a_schema_s_object_starts_while_the_rest_is_written() -> None:
@@ -183,14 +183,14 @@ async def test_a_planner_that_copies_an_example_has_its_plan_run() -> None:
 
             boss = Player("boss", copies)
             engine = team(Player("a", "fine"), conductor=boss, constrained="json_schema")
-            run = await seen(engine, ask_for(max_steps=max_steps))
-            assert (run.shown, sources(run)) == ("fine", ["conductor"])
+            run = await run_and_check(engine, ask_for(max_steps=max_steps))
+            assert (run.text, sources(run)) == ("fine", ["conductor"])
             assert len(run.record.plans[0].steps) == n_steps
 
 
 async def test_a_step_with_an_empty_subtask_is_asked_the_user_s_own_words() -> None:
     boss, worker = Player("boss", line(0, "") + line(0, "Shorten it.", [0])), Player("a", "fine")
-    run = await seen(team(worker, conductor=boss), ask_for("Why is the sky blue?"))
+    run = await run_and_check(team(worker, conductor=boss), ask_for("Why is the sky blue?"))
     assert worker.calls[0].messages[-1].text == "Why is the sky blue?"
     assert [step.subtask for step in run.record.plans[0].steps] == ["", "Shorten it."]
 
@@ -227,8 +227,8 @@ async def test_a_revised_plan_s_answer_replaces_the_first() -> None:
     worker, boss = Player("a", "first", "better"), Player("boss", line(0), line(0, "mend it"), ACCEPT)
     for rounds, calls in ((2, 2), (3, 3)):
         worker.calls.clear(), boss.calls.clear()
-        run = await seen(team(worker, conductor=boss), ask_for(rounds=rounds))
-        assert (run.shown, run.record.answer, run.record.answering.output) == ("better", "better", "better")
+        run = await run_and_check(team(worker, conductor=boss), ask_for(rounds=rounds))
+        assert (run.text, run.record.answer, run.record.answering.output) == ("better", "better", "better")
         assert len(boss.calls) == calls
         assert [plan.round for plan in run.record.plans] == list(range(rounds))
 
@@ -251,12 +251,12 @@ async def test_the_same_plan_again_accepts_the_answer_and_calls_no_worker_twice(
     format: Format, spelling: str
 ) -> None:
     plan = a_plan(("a", ()), ("b", (0,)), ("c", (0, 1)))
-    text = rendered(plan, "abc", format)
+    text = render_plan(plan, "abc", format)
     again = text if spelling == "the same" else text.replace("[0, 1]", '"all"').replace("[0]", " [ 0 ]")
     workers = [Player(name, f"{name} answers") for name in "abc"]
     engine = team(*workers, conductor=Player("boss", text, list(again)), format=format)
-    run = await seen(engine, ask_for(rounds=2))
-    assert (run.shown, run.record.status) == ("c answers", "finished")
+    run = await run_and_check(engine, ask_for(rounds=2))
+    assert (run.text, run.record.status) == ("c answers", "finished")
     assert [len(worker.calls) for worker in workers] == [1, 1, 1]
     second = run.record.plans[1]
     assert (second.accepted, second.steps, second.why) == (True, (), SAME_AGAIN)
@@ -271,13 +271,13 @@ def test_a_further_plan_runs_whole_as_soon_as_it_differs(first: Plan, other: Pla
         Plan.of(steps, NAMES, 5) if all(max(s.access, default=-1) < n for n, s in enumerate(steps)) else other
     )
     players = [Player(name, lambda call: f"step {call.site.step} of plan {call.site.plan}") for name in NAMES]
-    texts = [rendered(plan, NAMES, "steps") for plan in (first, second)]
-    run = asyncio.run(seen(team(*players, conductor=Player("boss", *texts)), ask_for(rounds=2)))
+    texts = [render_plan(plan, NAMES, "steps") for plan in (first, second)]
+    run = asyncio.run(run_and_check(team(*players, conductor=Player("boss", *texts)), ask_for(rounds=2)))
     is_same = second.steps == first.steps
     assert run.record.plans[1].accepted == is_same
-    written = [(s.worker, s.subtask, s.access) for s in run.record.plans[1].steps]
-    assert written == ([] if is_same else [(s.worker, s.subtask, s.access) for s in second.steps])
-    assert run.shown == f"step {len((first if is_same else second).steps) - 1} of plan {int(not is_same)}"
+    new_steps = [(s.worker, s.subtask, s.access) for s in run.record.plans[1].steps]
+    assert new_steps == ([] if is_same else [(s.worker, s.subtask, s.access) for s in second.steps])
+    assert run.text == f"step {len((first if is_same else second).steps) - 1} of plan {int(not is_same)}"
 
 
 async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> None:
@@ -300,22 +300,22 @@ async def test_a_further_plan_starts_its_steps_at_the_first_that_differs() -> No
 async def test_a_further_round_that_comes_to_nothing_keeps_the_answer(verdicts: list[Script]) -> None:
     worker = Player("a", "first", "from a plan that was refused")
     boss = Player("boss", line(0), *verdicts)
-    run = await seen(team(worker, conductor=boss), ask_for(rounds=2))
-    assert (run.shown, run.record.answer) == ("first", "first")
+    run = await run_and_check(team(worker, conductor=boss), ask_for(rounds=2))
+    assert (run.text, run.record.answer) == ("first", "first")
     assert run.record.answering.output == "first"
     assert run.record.answering_plan is run.record.plans[0]
 
 
 async def test_a_refused_revision_may_be_repaired_into_an_acceptance() -> None:
     boss = Player("boss", line(0), FORWARD, ACCEPT)
-    run = await seen(team(Player("a", "first"), conductor=boss), ask_for(rounds=2))
+    run = await run_and_check(team(Player("a", "first"), conductor=boss), ask_for(rounds=2))
     assert sources(run) == ["conductor", "revision", "repair"]
-    assert (run.shown, run.record.plans[2].accepted) == ("first", True)
+    assert (run.text, run.record.plans[2].accepted) == ("first", True)
 
 
 async def test_a_given_plan_has_one_round() -> None:
     boss = Player("boss")
-    run = await seen(
+    run = await run_and_check(
         team(Player("a", "x"), conductor=boss),
         ask_for(plan=a_plan(("a", ())), rounds=3, plan_source="workflow"),
     )
@@ -327,8 +327,8 @@ async def test_a_given_plan_has_one_round() -> None:
 
 async def test_planning_only_runs_nothing() -> None:
     worker, boss = Player("a"), Player("boss", [FORWARD], [line(0), line(0, "b", [0])])
-    run = await seen(team(worker, conductor=boss), ask_for(plan_only=True, rounds=3))
-    assert (worker.calls, run.shown) == ([], "")
+    run = await run_and_check(team(worker, conductor=boss), ask_for(plan_only=True, rounds=3))
+    assert (worker.calls, run.text) == ([], "")
     assert [step.subtask for step in run.record.plans[1].steps] == ["do it", "b"]
     assert run.record.status == "finished"
 
@@ -341,10 +341,10 @@ async def test_a_shuffled_pool_is_numbered_as_it_is_shown() -> None:
     orders: set[str] = set()
     for _ in range(30):
         boss = Player("boss", third)
-        run = await seen(
+        run = await run_and_check(
             team(*(Player(name, name) for name in "abc"), conductor=boss, shuffle=True), ask_for()
         )
-        assert run.shown == "c"
+        assert run.text == "c"
         orders.add(boss.calls[0].messages[0].text)
     assert len(orders) > 1
 
@@ -362,7 +362,7 @@ def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> 
     tight = replace(
         task, budget=Budget(max_cost_usd=bound, max_tokens=sum(usage.total_tokens for usage in worst))
     )
-    run = asyncio.run(seen(engine, tight))
+    run = asyncio.run(run_and_check(engine, tight))
     assert run.record.status == "finished"
     assert all(call.sampling.max_output_tokens == limit for player in players for call in player.calls), (
         "nothing was shortened"
@@ -392,7 +392,9 @@ async def test_a_step_may_be_a_whole_run_paid_and_counted_once() -> None:
         [line(0), Usage(20, 2)],
         price=DEAR,
     )
-    run = await seen(deep(boss, worker), ask_for("Why?", depth=1, budget=Budget(max_cost_usd=Decimal(10))))
+    run = await run_and_check(
+        deep(boss, worker), ask_for("Why?", depth=1, budget=Budget(max_cost_usd=Decimal(10)))
+    )
     assert run.record.status == "finished"
     assert len(boss.calls) == len(worker.calls) == 2
     inner = run.record.plans[0].steps[0].result
@@ -412,22 +414,22 @@ async def test_a_step_may_be_a_whole_run_paid_and_counted_once() -> None:
 async def test_depth_may_be_two() -> None:
     boss = Player("boss", line(ITSELF, "one"), line(ITSELF, "two"), line(0))
     worker = Player("a", "bottom")
-    run = await seen(deep(boss, worker), ask_for(depth=2))
-    assert (run.shown, len(boss.calls), len(worker.calls)) == ("bottom", 3, 1)
-    flat = await seen(deep(Player("boss", line(ITSELF)), Player("a", "top")), ask_for(depth=0))
+    run = await run_and_check(deep(boss, worker), ask_for(depth=2))
+    assert (run.text, len(boss.calls), len(worker.calls)) == ("bottom", 3, 1)
+    flat = await run_and_check(deep(Player("boss", line(ITSELF)), Player("a", "top")), ask_for(depth=0))
     assert flat.record.plans[0].reject_reason is Reason.UNKNOWN_WORKER
 
 
 async def test_an_inner_run_s_unknown_cost_is_unknown_outside() -> None:
     unpriced = Player("a", "x", price=None)
-    run = await seen(deep(Player("boss", line(ITSELF), line(0)), unpriced), ask_for(depth=1))
-    assert run.shown == "x"
+    run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), unpriced), ask_for(depth=1))
+    assert run.text == "x"
     assert run.record.cost_usd is None
 
 
 async def test_an_inner_run_that_fails_is_a_worker_s_error_of_the_step() -> None:
     broken = Player("a", [WorkerRefused("no", worker="a")])
-    run = await seen(deep(Player("boss", line(ITSELF), line(0)), broken), ask_for(depth=1))
+    run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), broken), ask_for(depth=1))
     assert isinstance(run.error, WorkerRefused)
     assert (run.error.worker, run.error.step) == (ITSELF, 0)
     assert next(iter(run.inner.values())).failure.facts["worker"] == "a"
@@ -437,7 +439,7 @@ async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -
     broken = Player("a", ["half", WorkerUnavailable("gone", worker="a")], price=DEAR)
     boss = Player("boss", [line(ITSELF), Usage(10, 1)], [line(0), Usage(20, 2)], price=DEAR)
     task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal(10)))
-    run = await seen(deep(boss, broken), task)
+    run = await run_and_check(deep(boss, broken), task)
     inner = run.record.plans[0].steps[0].result
     assert inner.usage == Usage(20, 2), "what is known of it"
     assert run.inner[inner.inner_run].plans[0].steps[0].status == "failed"
@@ -453,17 +455,17 @@ async def test_what_a_failed_inner_run_took_is_in_the_record_and_in_the_bill() -
 
 async def test_calls_whose_tokens_nobody_told_are_counted() -> None:
     cut, mute = Player("a", ["half", None]), Player("b", [NEVER])
-    run = await seen(team(cut, mute), ask_for(plan=a_plan(("b", ()), ("a", ()), ("a", (0, 1)))))
+    run = await run_and_check(team(cut, mute), ask_for(plan=a_plan(("b", ()), ("a", ()), ("a", (0, 1)))))
     assert [step.status for step in run.record.plans[0].steps] == ["cancelled", "failed", "failed"]
     assert run.record.n_unmetered_calls == 3, "the one that broke off began again, and broke off again"
-    whole = await seen(team(Player("a", "all of it")), ask_for(plan=a_plan(("a", ()))))
+    whole = await run_and_check(team(Player("a", "all of it")), ask_for(plan=a_plan(("a", ()))))
     assert whole.record.n_unmetered_calls == 0
 
 
 async def test_the_budget_holds_inside_an_inner_run() -> None:
     dear = Player("a", "x", price=DEAR)
     task = ask_for(depth=1, budget=Budget(max_cost_usd=Decimal("0.001")))
-    run = await seen(deep(Player("boss", line(ITSELF), line(0)), dear), task)
+    run = await run_and_check(deep(Player("boss", line(ITSELF), line(0)), dear), task)
     assert isinstance(run.error, BudgetExceeded)
     assert dear.calls == []
 
@@ -473,7 +475,7 @@ async def test_pictures_reach_an_inner_run() -> None:
     boss = Player("boss", line(ITSELF), line(0))
     engine = Team(ConductorModel(member(boss)), {"a": member(sees, sees_images=True)})
     talk = (Message("user", (Text("What?"), Image("https://example.org/cat.png"))),)
-    await seen(engine, Task(talk, depth=1))
+    await run_and_check(engine, Task(talk, depth=1))
     assert sees.calls[0].messages[-1].has_image
 
 
@@ -503,7 +505,7 @@ STAGES = {
 async def test_a_deadline_ends_a_run_at_every_stage(stage: str, stream: bool) -> None:
     plan, script = STAGES[stage]
     engine = team(Player("a", script), Player("b"), conductor=Player("boss", plan))
-    run = await seen(engine, ask_for(deadline_s=0.03, stream=stream))
+    run = await run_and_check(engine, ask_for(deadline_s=0.03, stream=stream))
     assert isinstance(run.error, DeadlineExceeded)
     assert run.error.deadline_s == 0.03
     assert run.error.param == "podium.deadline_s"
@@ -514,8 +516,8 @@ async def test_a_deadline_ends_a_run_at_every_stage(stage: str, stream: bool) ->
     if stage == "inside the plan":
         assert run.record.plans[0].result.output == line(0), "what it took is in the record"
     is_seen = stream and stage == "inside the answer"
-    told = "The answer stops here: the rest did not arrive" if is_seen else "The answer did not arrive"
-    assert str(run.error).startswith(told)
+    start = "The answer stops here: the rest did not arrive" if is_seen else "The answer did not arrive"
+    assert str(run.error).startswith(start)
 
 
 async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
@@ -531,30 +533,32 @@ async def test_a_deadline_ends_a_run_whose_reader_stopped() -> None:
 
 async def test_a_deadline_in_a_further_round_keeps_the_answer_that_was_there() -> None:
     engine = team(Player("a", "first"), conductor=Player("boss", line(0), [NEVER]))
-    run = await seen(engine, ask_for(rounds=2, deadline_s=0.05))
-    assert (run.shown, run.record.answer, run.record.status) == ("first", "first", "finished")
+    run = await run_and_check(engine, ask_for(rounds=2, deadline_s=0.05))
+    assert (run.text, run.record.answer, run.record.status) == ("first", "first", "finished")
     assert run.record.answering_plan is run.record.plans[0]
 
 
 async def test_a_step_that_fails_in_a_further_round_keeps_the_answer_that_was_there() -> None:
     worker = Player("a", "first", [WorkerUnavailable("gone")])
-    run = await seen(team(worker, conductor=Player("boss", line(0), line(0, "mend it"))), ask_for(rounds=2))
-    assert (run.shown, run.record.status, run.record.answering.output) == ("first", "finished", "first")
+    run = await run_and_check(
+        team(worker, conductor=Player("boss", line(0), line(0, "mend it"))), ask_for(rounds=2)
+    )
+    assert (run.text, run.record.status, run.record.answering.output) == ("first", "finished", "first")
     assert run.record.plans[1].steps[0].status == "failed"
 
 
 async def test_a_deadline_after_the_further_answer_has_begun_fails_because_it_cannot_be_taken_back() -> None:
     worker = Player("a", "first", ["bet", NEVER])
-    run = await seen(
+    run = await run_and_check(
         team(worker, conductor=Player("boss", line(0), line(0, "mend it"))),
         ask_for(rounds=2, deadline_s=0.05),
     )
     assert isinstance(run.error, DeadlineExceeded)
-    assert run.shown == "bet"
+    assert run.text == "bet"
 
 
 async def test_an_inner_run_has_the_outer_deadline() -> None:
-    run = await seen(
+    run = await run_and_check(
         deep(Player("boss", line(ITSELF), line(0)), Player("a", ["x", NEVER])),
         ask_for(depth=1, deadline_s=0.05),
     )
@@ -571,7 +575,7 @@ async def test_orchestration_and_answering_are_all_of_the_usage() -> None:
         [line(0), line(1, access=[0]), Usage(11, 5)],
         [ACCEPT, Usage(13, 1)],
     )
-    run = await seen(
+    run = await run_and_check(
         team(Player("a", ["x", Usage(17, 2)]), Player("b", ["y", Usage(19, 4)]), conductor=boss),
         ask_for(rounds=2),
     )
@@ -607,14 +611,14 @@ def test_every_needed_step_is_done_once_after_what_it_reads(
     if how == "given":
         engine, task = team(*players), ask_for(plan=plan)
     else:
-        boss = Player("boss", list(rendered(plan, names, how)), ACCEPT)  # type: ignore[arg-type]
+        boss = Player("boss", list(render_plan(plan, names, how)), ACCEPT)  # type: ignore[arg-type]
         engine, task = team(*players, conductor=boss, format=how), ask_for(rounds=1 + two_rounds)  # type: ignore[arg-type]
         if how == "lists":
             boss._scripts = (boss._scripts[0], "model_id = []\nsubtasks = []\naccess_list = []")
-    run = asyncio.run(seen(engine, task))
+    run = asyncio.run(run_and_check(engine, task))
     record, last = run.record, len(plan.steps) - 1
     assert record.status == "finished"
-    assert record.answer == run.shown == f"<{last}> after {list(plan.steps[last].access)}"
+    assert record.answer == run.text == f"<{last}> after {list(plan.steps[last].access)}"
     steps = record.plans[0].steps
     assert [(s.worker, s.subtask, s.access) for s in steps] == [
         (s.worker, s.subtask, s.access) for s in plan.steps
@@ -648,7 +652,7 @@ def four_steps(price_of_all: object = DEAR) -> tuple[Team, list[Player]]:
 
 async def how_many_events(facts: dict[str, object]) -> int:
     engine, _ = four_steps()
-    return len((await seen(engine, ask_for(**facts))).events)
+    return len((await run_and_check(engine, ask_for(**facts))).events)
 
 
 @pytest.mark.parametrize("facts", [{}, {"depth": 1}, {"rounds": 2}], ids=str)
@@ -668,8 +672,8 @@ async def test_a_run_can_be_left_after_every_event(facts: dict[str, object]) -> 
         for plan in run.record.plans:
             assert plan.ended_s is not None
             assert all(step.status not in ("planned", "running") for step in plan.steps)
-        asked = sum(len(player.calls) for player in players)
-        assert asked >= len(run.record.calls)
+        n_calls = sum(len(player.calls) for player in players)
+        assert n_calls >= len(run.record.calls)
     assert isinstance(event, RunFinished)
 
 
@@ -706,10 +710,10 @@ async def test_leaving_waits_until_every_worker_is_closed() -> None:
 
     async def leave() -> None:
         async with open_run(engine, ask_for(plan=a_plan(("a", ())))):
-            await until(lambda: worker.said == 1)
+            await until(lambda: worker.n_pieces == 1)
 
     leaving = asyncio.create_task(leave())
-    await until(lambda: worker.said == 1)
+    await until(lambda: worker.n_pieces == 1)
     await turns()
     assert not leaving.done()
     closing.set()
@@ -720,17 +724,17 @@ async def test_leaving_waits_until_every_worker_is_closed() -> None:
 async def test_leaving_while_a_deadline_is_closing_the_workers_waits_for_them_too() -> None:
     closing = Gate()
     worker = Player("a", ["x", NEVER], closing=closing)
-    engine, left = team(worker), Gate()
+    engine, may_leave = team(worker), Gate()
 
     async def leave() -> None:
         async with open_run(engine, ask_for(plan=a_plan(("a", ())), deadline_s=0.02)):
-            await left.wait()
+            await may_leave.wait()
 
     leaving = asyncio.create_task(leave())
-    await until(lambda: worker.said == 1)
+    await until(lambda: worker.n_pieces == 1)
     await asyncio.sleep(0.03)
     await turns()
-    left.set()
+    may_leave.set()
     await turns()
     assert not leaving.done()
     closing.set()
@@ -750,11 +754,11 @@ async def test_leaving_at_once_calls_nobody() -> None:
 async def test_a_call_that_breaks_itself_off_does_not_leave_the_reader_waiting() -> None:
     for plan in (a_plan(("a", ())), a_plan(("a", ()), ("b", (0,)))):
         engine = team(Player("a", ["x", asyncio.CancelledError()]), Player("b"))
-        run = await seen(engine, ask_for(plan=plan))
+        run = await run_and_check(engine, ask_for(plan=plan))
         assert isinstance(run.error, WorkerUnavailable)
     boss = Player("boss", [line(0), asyncio.CancelledError()])
-    run = await seen(team(Player("a"), conductor=boss), ask_for())
-    assert run.shown == "ok", "a conductor that fails is done without"
+    run = await run_and_check(team(Player("a"), conductor=boss), ask_for())
+    assert run.text == "ok", "a conductor that fails is done without"
 
 
 async def test_runs_share_nothing() -> None:
@@ -776,13 +780,13 @@ async def one(engine: Team, number: int) -> Record:
 
 async def test_a_fallback_that_fails_before_a_word_goes_on_to_the_next_worker() -> None:
     workers = Player("a", [WorkerUnavailable("gone")]), Player("b", "mine")
-    run = await seen(team(*workers, conductor=Player("boss", "rubbish")), ask_for())
-    assert (run.shown, run.record.status, run.record.answering.worker) == ("mine", "finished", "b")
+    run = await run_and_check(team(*workers, conductor=Player("boss", "rubbish")), ask_for())
+    assert (run.text, run.record.status, run.record.answering.worker) == ("mine", "finished", "b")
     assert "a failed: WorkerUnavailable" in run.record.plans[-1].why
 
 
 async def test_a_conductor_that_says_it_was_interrupted_has_failed_and_is_not_asked_for_ever() -> None:
     boss = Player("boss", [Interrupted("It can be done again.")])
-    run = await seen(team(Player("a", "alone"), conductor=boss), ask_for())
-    assert (run.shown, len(boss.calls)) == ("alone", 1)
+    run = await run_and_check(team(Player("a", "alone"), conductor=boss), ask_for())
+    assert (run.text, len(boss.calls)) == ("alone", 1)
     assert run.record.plans[0].failure.is_a(WorkerUnavailable)

@@ -35,9 +35,9 @@ async def test_events_are_numbered_folded_and_journalled_before_anybody_reads_th
     async with open_run(one, ask_for(plan=PLAN), journal=keep) as run:
         events = [event async for event in run.events()]
     assert [name for _, name, _ in journal] == [type(event).__name__ for event in events]
-    kept = [event for event in events if not isinstance(event, AnswerDelta)]
-    assert [seq for seq, name, _ in journal if name != "AnswerDelta"] == list(range(1, len(kept) + 1))
-    assert journal[-1] == (len(kept), "RunFinished", "finished")
+    progress = [event for event in events if not isinstance(event, AnswerDelta)]
+    assert [seq for seq, name, _ in journal if name != "AnswerDelta"] == list(range(1, len(progress) + 1))
+    assert journal[-1] == (len(progress), "RunFinished", "finished")
 
 
 async def test_a_late_subscriber_gets_what_was_kept_since_its_number_and_no_piece_of_the_answer() -> None:
@@ -45,9 +45,9 @@ async def test_a_late_subscriber_gets_what_was_kept_since_its_number_and_no_piec
         everything = [event async for event in run.events()]
         late = await rest_of(run.subscribe())
         later = await rest_of(run.subscribe(after_seq=2))
-    kept = [event for event in everything if not isinstance(event, AnswerDelta)]
-    assert late == kept
-    assert later == kept[2:]
+    progress = [event for event in everything if not isinstance(event, AnswerDelta)]
+    assert late == progress
+    assert later == progress[2:]
 
 
 async def test_a_slow_subscriber_loses_pieces_of_the_answer_and_no_event_and_holds_nobody_up() -> None:
@@ -55,10 +55,10 @@ async def test_a_slow_subscriber_loses_pieces_of_the_answer_and_no_event_and_hol
     async with open_run(team(worker), ask_for(plan=PLAN)) as run:
         slow = run.subscribe(deltas="all")
         owned = [event async for event in run.events()]
-        seen = await rest_of(slow)
+        events = await rest_of(slow)
     assert sum(isinstance(event, AnswerDelta) for event in owned) == 3 * ROOM
-    assert sum(isinstance(event, AnswerDelta) for event in seen) == ROOM
-    others = [event for event in seen if not isinstance(event, AnswerDelta)]
+    assert sum(isinstance(event, AnswerDelta) for event in events) == ROOM
+    others = [event for event in events if not isinstance(event, AnswerDelta)]
     assert others == [event for event in owned if not isinstance(event, AnswerDelta)]
     assert slow.seq == len(others)
 
@@ -66,10 +66,10 @@ async def test_a_slow_subscriber_loses_pieces_of_the_answer_and_no_event_and_hol
 async def test_an_owner_that_stops_reading_slows_the_writer_until_it_closes() -> None:
     worker = Player("a", ["word "] * (3 * ROOM))
     async with open_run(team(worker), ask_for(plan=PLAN)) as run:
-        await until(lambda: worker.said > ROOM)
+        await until(lambda: worker.n_pieces > ROOM)
         for _ in range(200):
             await asyncio.sleep(0)
-        assert worker.said <= ROOM + 5
+        assert worker.n_pieces <= ROOM + 5
         run.answer.close()
         await until(lambda: run.record.status == "finished")
     assert run.record.answer == "word " * (3 * ROOM)

@@ -23,7 +23,7 @@ from conductor.run.ledger import Budget, BudgetLedger
 from conductor.run.lifecycle import count_spent
 from conductor.run.record import Record, RunRecords
 from conductor.run.team import Team
-from tests.conductor.team import Player, a_plan, ask_for, line, member, seen, team
+from tests.conductor.team import Player, a_plan, ask_for, line, member, run_and_check, team
 
 PRICE = Price(Decimal(1_000_000), Decimal(1_000_000))
 """A dollar a token."""
@@ -60,14 +60,14 @@ class Twice:
 
 def pool_of(worker: Worker) -> Team:
     one = member(Player("a", price=PRICE))
-    made = team(Player("a"))
-    return Team(made.conductor, {"a": type(one)("a", worker, price=PRICE, worst_price=PRICE)})
+    engine = team(Player("a"))
+    return Team(engine.conductor, {"a": type(one)("a", worker, price=PRICE, worst_price=PRICE)})
 
 
 async def test_what_a_failed_attempt_took_is_on_the_record_and_in_the_ledger_once() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    run = await seen(pool_of(Twice(broken, other)), ask_for(plan=a_plan(("a", ()))))
+    run = await run_and_check(pool_of(Twice(broken, other)), ask_for(plan=a_plan(("a", ()))))
     step = run.record.plans[0].steps[0]
     assert (step.result.cost_usd, step.result.attempts[0].cost_usd) == (Decimal(11), Decimal(7))
     assert run.record.cost_usd == run.ledger.spent_usd == Decimal(18)
@@ -76,7 +76,7 @@ async def test_what_a_failed_attempt_took_is_on_the_record_and_in_the_ledger_onc
 
 async def test_a_run_that_failed_costs_what_its_failed_call_took() -> None:
     broken = Player("a", [TOLD, WorkerBusy("Come later.", retry_after_s=3.0)], price=PRICE)
-    run = await seen(pool_of(broken), ask_for(plan=a_plan(("a", ()), ("a", (0,)))))
+    run = await run_and_check(pool_of(broken), ask_for(plan=a_plan(("a", ()), ("a", (0,)))))
     assert run.record.status == "failed"
     assert run.record.cost_usd == run.ledger.spent_usd == Decimal(7), (
         "the step that waited for it is not billed"
@@ -85,7 +85,7 @@ async def test_a_run_that_failed_costs_what_its_failed_call_took() -> None:
 
 
 async def test_a_call_that_never_reached_its_server_costs_nothing() -> None:
-    run = await seen(
+    run = await run_and_check(
         pool_of(Player("a", [WorkerBusy("Full.")], price=PRICE)), ask_for(plan=a_plan(("a", ())))
     )
     assert (run.record.cost_usd, run.ledger.spent_usd, run.record.n_unmetered_calls) == (0, 0, 0)
@@ -95,18 +95,18 @@ async def test_a_call_that_broke_off_unseen_costs_its_bound_beside_the_one_that_
     silent = Player(
         "a", ["half", WorkerUnavailable("It broke.", retryable=True)], ["whole", Usage(10, 1)], price=PRICE
     )
-    run = await seen(pool_of(silent), ask_for(plan=a_plan(("a", ()), ("a", (0,)))))
+    run = await run_and_check(pool_of(silent), ask_for(plan=a_plan(("a", ()), ("a", (0,)))))
     assert (run.record.status, run.record.n_unmetered_calls) == ("finished", 1)
-    (lost,) = run.record.plans[0].steps[0].cut
-    assert (lost.cost_is_bound, run.record.cost_is_bound, lost.usage) == (True, True, None)
-    assert lost.cost_usd is not None
-    assert lost.cost_usd > Decimal(22)
-    assert run.record.cost_usd == run.ledger.spent_usd == lost.cost_usd + 2 * Decimal(11)
+    (attempt,) = run.record.plans[0].steps[0].cut
+    assert (attempt.cost_is_bound, run.record.cost_is_bound, attempt.usage) == (True, True, None)
+    assert attempt.cost_usd is not None
+    assert attempt.cost_usd > Decimal(22)
+    assert run.record.cost_usd == run.ledger.spent_usd == attempt.cost_usd + 2 * Decimal(11)
 
 
 async def test_a_plan_that_is_broken_off_unseen_costs_its_bound() -> None:
     writer = Player("conductor", [line("a"), line("nobody"), "never read", Usage(10, 1)], price=PRICE)
-    run = await seen(team(Player("a", ["fine", Usage(10, 1)]), conductor=writer), ask_for())
+    run = await run_and_check(team(Player("a", ["fine", Usage(10, 1)]), conductor=writer), ask_for())
     broken = run.record.plans[0].result
     assert (broken.usage, broken.cost_is_bound) == (None, True)
     assert run.record.cost_usd == run.ledger.spent_usd >= broken.cost_usd > Decimal(11)
@@ -117,7 +117,7 @@ BROKEN_PLAN = ['{"worker": 0, ', WorkerUnavailable("It broke.", retryable=True)]
 
 async def test_a_plan_whose_text_breaks_off_is_written_once_more_and_both_are_paid() -> None:
     writer = Player("conductor", BROKEN_PLAN, [line("b"), Usage(10, 1)], price=PRICE)
-    run = await seen(team(Player("a"), Player("b", ["fine"]), conductor=writer), ask_for())
+    run = await run_and_check(team(Player("a"), Player("b", ["fine"]), conductor=writer), ask_for())
     assert (run.record.status, run.record.answer, len(writer.calls)) == ("finished", "fine", 2)
     broken, whole = run.record.plans
     assert (broken.failure is not None, [step.worker for step in whole.steps]) == (True, ["b"])
@@ -137,7 +137,7 @@ async def test_one_worker_answers_where_a_plan_is_not_to_be_had(
     if why == "it broke late":
         monkeypatch.setattr(moves, "AGAIN_WITHIN_S", 0.0)
     writer = Player("conductor", first, again)
-    run = await seen(team(Player("a", ["instead"]), Player("b"), conductor=writer), ask_for())
+    run = await run_and_check(team(Player("a", ["instead"]), Player("b"), conductor=writer), ask_for())
     assert (run.record.status, run.record.answer) == ("finished", "instead")
     assert len(writer.calls) == (2 if why == "it breaks twice" else 1)
     assert "the conductor failed" in run.record.plans[-1].why
@@ -170,7 +170,7 @@ async def test_a_failed_call_that_is_billed_unseen_counts_in_a_run_that_goes_on_
         "a", [WorkerUnavailable("It fell silent.", worker="a", billed_at_bound=True)], price=PRICE
     )
     pool = pool_of(Again(silent, Player("b", ["fine", Usage(10, 1)], price=PRICE)))
-    run = await seen(pool, ask_for(plan=a_plan(("a", ()))))
+    run = await run_and_check(pool, ask_for(plan=a_plan(("a", ()))))
     (unmetered,) = run.record.unmetered_calls
     assert (run.record.n_unmetered_calls, unmetered.cost_usd) == (1, run.record.cost_usd - Decimal(11))
     spent_usd, usage = count_spent(RunRecords(run.record), pool, Decimal(0))
@@ -180,17 +180,17 @@ async def test_a_failed_call_that_is_billed_unseen_counts_in_a_run_that_goes_on_
 async def test_a_failed_attempt_is_on_the_record_while_the_next_is_under_way() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    run = await seen(pool_of(Again(broken, other)), ask_for(plan=a_plan(("a", ()))))
-    (told,) = [n for n, event in enumerate(run.events) if isinstance(event, CallFailed)]
-    begun = Record(run.record.id, run.record.task, run.record.created)
-    early = fold(begun, run.events[: told + 1])
+    run = await run_and_check(pool_of(Again(broken, other)), ask_for(plan=a_plan(("a", ()))))
+    (index,) = [n for n, event in enumerate(run.events) if isinstance(event, CallFailed)]
+    record = Record(run.record.id, run.record.task, run.record.created)
+    early = fold(record, run.events[: index + 1])
     assert early.cost_usd == Decimal(7)
-    assert early.plans[0].steps[0].failed == (run.events[told].attempt,)
+    assert early.plans[0].steps[0].failed == (run.events[index].attempt,)
     assert run.record.plans[0].steps[0].failed == ()
     assert run.record.cost_usd == Decimal(18)
 
 
-async def made_again(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
+async def call_twice(first: Player, second: Player, budget: Budget) -> tuple[BudgetLedger, Reply]:
     """A call of two attempts, whose prompt takes at most 33 tokens and whose answer 100."""
     one = dataclasses.replace(member(first), worker=Again(first, second))
     ledger = BudgetLedger(budget)
@@ -205,7 +205,7 @@ async def made_again(first: Player, second: Player, budget: Budget) -> tuple[Bud
 async def test_a_call_that_is_made_again_is_paid_once_for_each_time() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    ledger, reply = await made_again(broken, other, Budget(max_cost_usd=Decimal(200)))
+    ledger, reply = await call_twice(broken, other, Budget(max_cost_usd=Decimal(200)))
     assert (ledger.spent_usd, ledger.spent_tokens) == (18, 18)
     assert [each.cost_usd for each in reply.attempts] == [7]
 
@@ -213,14 +213,14 @@ async def test_a_call_that_is_made_again_is_paid_once_for_each_time() -> None:
 async def test_the_second_answer_is_shortened_to_what_the_first_has_left() -> None:
     broken = Player("a", [TOLD, WorkerUnavailable("It broke.")], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    _, reply = await made_again(broken, other, Budget(max_tokens=133))
+    _, reply = await call_twice(broken, other, Budget(max_tokens=133))
     assert reply.bound == Usage(33, 93)
 
 
 async def test_a_call_that_was_probably_paid_is_billed_at_its_bound_before_the_next() -> None:
     silent = Player("a", [WorkerUnavailable("It fell silent.", billed_at_bound=True)], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
-    ledger, reply = await made_again(silent, other, Budget(max_cost_usd=Decimal(266)))
+    ledger, reply = await call_twice(silent, other, Budget(max_cost_usd=Decimal(266)))
     assert ledger.spent_usd == 133 + 11
     assert [(each.cost_usd, each.cost_is_bound) for each in reply.attempts] == [(133, True)]
     assert not reply.result.cost_is_bound
@@ -230,6 +230,6 @@ async def test_a_call_is_not_made_again_without_room_for_it_and_the_error_says_w
     silent = Player("a", [WorkerUnavailable("It fell silent.", billed_at_bound=True)], price=PRICE)
     other = Player("b", ["fine", Usage(10, 1)], price=PRICE)
     with pytest.raises(BudgetExceeded) as caught:
-        await made_again(silent, other, Budget(max_cost_usd=Decimal(150)))
+        await call_twice(silent, other, Budget(max_cost_usd=Decimal(150)))
     assert [each.cost_usd for each in caught.value.attempts] == [133]
     assert other.calls == []

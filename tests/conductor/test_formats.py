@@ -12,7 +12,7 @@ from conductor.errors import InvalidPlan, Reason
 from conductor.plan.formats import Format, parser
 from conductor.plan.plan import Plan, Step
 from tests.conductor.plans import NAMES, cut, plans, words
-from tests.conductor.team import rendered
+from tests.conductor.team import render_plan
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 both = pytest.mark.parametrize("format", FORMATS)
@@ -37,7 +37,7 @@ def refusal(format: Format, text: str, max_steps: int = 3, *, cut_off: bool = Fa
 def test_a_plan_survives_being_written_and_read_however_it_is_cut(
     format: Format, data: st.DataObject, plan: Plan
 ) -> None:
-    text = rendered(plan, NAMES, format)
+    text = render_plan(plan, NAMES, format)
     pieces = data.draw(cut(text))
     assert read(format, pieces) == (list(plan.steps), plan)
     assert read(format, list(text)) == (list(plan.steps), plan)
@@ -46,7 +46,7 @@ def test_a_plan_survives_being_written_and_read_however_it_is_cut(
 
 @given(plans())
 def test_in_steps_each_step_is_given_at_its_last_byte(plan: Plan) -> None:
-    text = rendered(plan, NAMES, "steps")
+    text = render_plan(plan, NAMES, "steps")
     parsing, given_at = parser("steps", NAMES, 5), list[int]()
     for at, char in enumerate(text):
         given_at += [at] * len(parsing.feed(char))
@@ -56,7 +56,7 @@ def test_in_steps_each_step_is_given_at_its_last_byte(plan: Plan) -> None:
 
 @given(plans())
 def test_in_lists_a_step_is_given_at_the_mark_that_ends_its_last_element(plan: Plan) -> None:
-    text = rendered(plan, NAMES, "lists")
+    text = render_plan(plan, NAMES, "lists")
     first = (
         text.index("subtasks = [")
         + len("subtasks = [")
@@ -361,12 +361,12 @@ def test_a_traceback_that_is_logged_while_a_list_is_read_spoils_no_plan() -> Non
             gc.callbacks.clear()
             ast.parse("[1, 2, [3]]")
 
-    kept, thresholds = list(gc.callbacks), gc.get_threshold()
+    callbacks, thresholds = list(gc.callbacks), gc.get_threshold()
     try:
         for skipped in range(30):
             gc.callbacks[:] = [parse_once]
             gc.set_threshold(skipped + 1)
             assert read("lists", ["model_id = [0]\nsubtasks = ['It is so.']\naccess_list = [[]]"])[1]
     finally:
-        gc.callbacks[:] = kept
+        gc.callbacks[:] = callbacks
         gc.set_threshold(*thresholds)

@@ -18,7 +18,7 @@ from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import CHARS_PER_WORD, REASONING_WORDS, SUBTASK_CHARS, WORD_CHARS, grammar
 from conductor.plan.plan import Plan, Step
 from tests.conductor.plans import NAMES, plans, spoken
-from tests.conductor.team import rendered
+from tests.conductor.team import render_plan
 
 FORMATS: tuple[Format, ...] = get_args(Format)
 both = pytest.mark.parametrize("format", FORMATS)
@@ -34,7 +34,7 @@ def ebnf(format: Format, n_workers: int = 3, max_steps: int = 5, **facts: Any) -
     return xgrammar.Grammar.from_ebnf(grammar(format, n_workers, max_steps, **facts).ebnf)
 
 
-def compiled(grammar: xgrammar.Grammar, vocabulary: list[str]) -> xgrammar.CompiledGrammar:
+def compile_grammar(grammar: xgrammar.Grammar, vocabulary: list[str]) -> xgrammar.CompiledGrammar:
     tokens = xgrammar.TokenizerInfo([*vocabulary, END], stop_token_ids=[len(vocabulary)])
     return xgrammar.GrammarCompiler(tokens, max_threads=2, cache_enabled=False).compile_grammar(grammar)
 
@@ -44,14 +44,14 @@ def compiled(grammar: xgrammar.Grammar, vocabulary: list[str]) -> xgrammar.Compi
 def test_every_size_compiles(format: Format, may_accept: bool) -> None:
     for n_workers in range(1, 8):
         for max_steps in range(1, 6):
-            built = ebnf(format, n_workers, max_steps, may_accept=may_accept)
-            assert accepts(built, rendered(Plan((Step("alpha", "Do it."),)), NAMES, format))
+            rules = ebnf(format, n_workers, max_steps, may_accept=may_accept)
+            assert accepts(rules, render_plan(Plan((Step("alpha", "Do it."),)), NAMES, format))
 
 
 @both
 @given(plan=plans(spoken))
 def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: Plan) -> None:
-    text = rendered(plan, NAMES, format)
+    text = render_plan(plan, NAMES, format)
     assert accepts(ebnf(format), text)
     assert accepts(ebnf(format, may_accept=True), text)
     assert accepts(ebnf(format, max_steps=len(plan.steps)), text)
@@ -61,7 +61,7 @@ def test_a_plan_in_the_format_s_own_spelling_is_accepted(format: Format, plan: P
 
 @given(plan=plans(spoken))
 def test_a_step_may_say_its_subtask_before_its_worker_and_never_twice(plan: Plan) -> None:
-    steps = [json.loads(line) for line in rendered(plan, NAMES, "steps").splitlines()]
+    steps = [json.loads(line) for line in render_plan(plan, NAMES, "steps").splitlines()]
     turned = [{name: step[name] for name in ("subtask", "worker", "access")} for step in steps]
     text = "\n".join(json.dumps(step, ensure_ascii=False) for step in turned)
     assert accepts(ebnf("steps"), text)
@@ -76,31 +76,33 @@ def test_what_cannot_run_is_not_accepted(format: Format, plan: Plan, data: st.Da
     forward = (*plan.steps[at].access, data.draw(st.integers(at, 9)))
     broken = list(plan.steps)
     broken[at] = Step(plan.steps[at].worker, plan.steps[at].subtask, forward)
-    assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), NAMES, format))
+    assert not accepts(ebnf(format), render_plan(Plan(tuple(broken)), NAMES, format))
     broken[at] = Step("stranger", plan.steps[at].subtask, plan.steps[at].access)
-    assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), [*NAMES, "stranger"], format))
+    assert not accepts(ebnf(format), render_plan(Plan(tuple(broken)), [*NAMES, "stranger"], format))
     broken[at] = Step(
         plan.steps[at].worker,
         data.draw(st.sampled_from([" ", "\u3000", " a", "a\n"])),
         plan.steps[at].access,
     )
-    assert not accepts(ebnf(format), rendered(Plan(tuple(broken)), NAMES, format).replace("\\n", "\n"))
+    assert not accepts(ebnf(format), render_plan(Plan(tuple(broken)), NAMES, format).replace("\\n", "\n"))
 
 
 @both
 def test_reads_ascend_and_none_comes_twice(format: Format) -> None:
-    def spelled(*reads: int) -> str:
-        return rendered(Plan((*[Step("alpha", "Do it.")] * 4, Step("alpha", "Do it.", reads))), NAMES, format)
+    def spell(*reads: int) -> str:
+        return render_plan(
+            Plan((*[Step("alpha", "Do it.")] * 4, Step("alpha", "Do it.", reads))), NAMES, format
+        )
 
     for reads in ((), (0,), (3,), (0, 1), (1, 3), (0, 1, 2, 3)):
-        assert accepts(ebnf(format), spelled(*reads))
+        assert accepts(ebnf(format), spell(*reads))
     for reads in ((0, 0), (1, 0), (0, 2, 1), (0, 1, 2, 3, 3)):
-        assert not accepts(ebnf(format), spelled(*reads))
+        assert not accepts(ebnf(format), spell(*reads))
 
 
 @both
 def test_no_sort_of_blank_is_a_subtask(format: Format) -> None:
-    plan = rendered(Plan((Step("alpha", "x"),)), NAMES, format)
+    plan = render_plan(Plan((Step("alpha", "x"),)), NAMES, format)
     blanks = [chr(code) for code in range(0x110000) if chr(code).isspace()]
     assert [blank for blank in blanks if accepts(ebnf(format), plan.replace('"x"', f'"{blank}"'))] == []
 
@@ -108,16 +110,16 @@ def test_no_sort_of_blank_is_a_subtask(format: Format) -> None:
 @both
 def test_a_subtask_may_be_empty(format: Format) -> None:
     plan = Plan((Step("alpha", ""), Step("beta", "x"), Step("gamma", "", (0, 1))))
-    assert accepts(ebnf(format), rendered(plan, NAMES, format))
+    assert accepts(ebnf(format), render_plan(plan, NAMES, format))
     one = Plan((Step("gamma", ""),))
-    assert accepts(ebnf(format, max_steps=1), rendered(one, NAMES, format))
+    assert accepts(ebnf(format, max_steps=1), render_plan(one, NAMES, format))
 
 
 @both
 def test_a_sixth_step_is_not_accepted(format: Format) -> None:
     six = Plan((Step("alpha", "Do it."),) * 6)
-    assert not accepts(ebnf(format), rendered(six, NAMES, format))
-    assert accepts(ebnf(format, max_steps=6), rendered(six, NAMES, format))
+    assert not accepts(ebnf(format), render_plan(six, NAMES, format))
+    assert accepts(ebnf(format, max_steps=6), render_plan(six, NAMES, format))
 
 
 def test_only_a_further_round_may_accept() -> None:
@@ -131,7 +133,7 @@ def test_only_a_further_round_may_accept() -> None:
 
 
 def test_lists_may_think_first_but_not_for_ever() -> None:
-    plan = rendered(Plan((Step("alpha", "Do it."),)), NAMES, "lists")
+    plan = render_plan(Plan((Step("alpha", "Do it."),)), NAMES, "lists")
     assert accepts(
         ebnf("lists"), f"The question has two parts (one easy), so: no, one.\n{plan}".replace(":", ",")
     )
@@ -142,25 +144,25 @@ def test_lists_may_think_first_but_not_for_ever() -> None:
 
 @both
 def test_a_subtask_ends(format: Format) -> None:
-    def spelled(subtask: str) -> str:
-        return rendered(Plan((Step("alpha", subtask),)), NAMES, format)
+    def spell(subtask: str) -> str:
+        return render_plan(Plan((Step("alpha", subtask),)), NAMES, format)
 
     words = SUBTASK_CHARS // CHARS_PER_WORD
-    assert accepts(ebnf(format), spelled(" ".join(["words"] * words)))
-    assert not accepts(ebnf(format), spelled(" ".join(["words"] * (words + 1))))
-    assert accepts(ebnf(format), spelled("a" * WORD_CHARS))
-    assert not accepts(ebnf(format), spelled("a" * (WORD_CHARS + 1)))
-    assert accepts(ebnf(format, subtask_chars=1), spelled("a"))
+    assert accepts(ebnf(format), spell(" ".join(["words"] * words)))
+    assert not accepts(ebnf(format), spell(" ".join(["words"] * (words + 1))))
+    assert accepts(ebnf(format), spell("a" * WORD_CHARS))
+    assert not accepts(ebnf(format), spell("a" * (WORD_CHARS + 1)))
+    assert accepts(ebnf(format, subtask_chars=1), spell("a"))
 
 
 def test_a_step_may_say_first_what_it_needs() -> None:
-    step = rendered(Plan((Step("alpha", "Do it."),)), NAMES, "steps")
-    for said in ('{"needs": "chess", ', '{"needs": "chess and board games", '):
-        assert accepts(ebnf("steps"), said + step.removeprefix("{"))
+    step = render_plan(Plan((Step("alpha", "Do it."),)), NAMES, "steps")
+    for opening in ('{"needs": "chess", ', '{"needs": "chess and board games", '):
+        assert accepts(ebnf("steps"), opening + step.removeprefix("{"))
     assert not accepts(ebnf("steps"), step.removesuffix("}") + ', "needs": "chess"}'), "it comes too late"
 
 
-def written(matcher: xgrammar.GrammarMatcher, vocabulary: list[str], chance: random.Random) -> str:
+def write_randomly(matcher: xgrammar.GrammarMatcher, vocabulary: list[str], chance: random.Random) -> str:
     """What a model without any sense writes under the grammar."""
     mask, text = xgrammar.allocate_token_bitmask(1, len(vocabulary) + 1), ""
     while True:
@@ -175,7 +177,7 @@ def written(matcher: xgrammar.GrammarMatcher, vocabulary: list[str], chance: ran
 
 @cache
 def rules_of(format: Format, may_accept: bool) -> Any:
-    return compiled(ebnf(format, may_accept=may_accept, subtask_chars=6), PIECES)
+    return compile_grammar(ebnf(format, may_accept=may_accept, subtask_chars=6), PIECES)
 
 
 @both
@@ -184,7 +186,7 @@ def rules_of(format: Format, may_accept: bool) -> Any:
 def test_whatever_is_written_under_the_grammar_is_a_plan_that_can_run(
     format: Format, may_accept: bool, seed: int
 ) -> None:
-    text = written(xgrammar.GrammarMatcher(rules_of(format, may_accept)), PIECES, random.Random(seed))
+    text = write_randomly(xgrammar.GrammarMatcher(rules_of(format, may_accept)), PIECES, random.Random(seed))
     reading = parser(format, NAMES, 5)
     try:
         steps, plan = reading.feed(text), reading.finish()
@@ -204,11 +206,11 @@ def test_holding_a_model_to_the_grammar_costs_next_to_nothing(format: Format) ->
     }
     vocabulary = [*PIECES, *sorted(words)]
     began_s = time.process_time()
-    matcher = xgrammar.GrammarMatcher(compiled(ebnf(format, 7, 5, may_accept=True), vocabulary))
+    matcher = xgrammar.GrammarMatcher(compile_grammar(ebnf(format, 7, 5, may_accept=True), vocabulary))
     compile_s = time.process_time() - began_s
     mask = xgrammar.allocate_token_bitmask(1, len(vocabulary) + 1)
     slowest_s = 0.0
-    for char in rendered(Plan((Step("alpha", "Work out the formula."),)), NAMES, format):
+    for char in render_plan(Plan((Step("alpha", "Work out the formula."),)), NAMES, format):
         began_s = time.process_time()
         matcher.fill_next_token_bitmask(mask)
         slowest_s = max(slowest_s, time.process_time() - began_s)
@@ -219,8 +221,8 @@ def test_holding_a_model_to_the_grammar_costs_next_to_nothing(format: Format) ->
 
 @both
 def test_only_json_has_a_schema(format: Format) -> None:
-    built = grammar(format, 3, 5, may_accept=True)
-    assert (built.json_schema is None) == (format == "lists")
+    plan_grammar = grammar(format, 3, 5, may_accept=True)
+    assert (plan_grammar.json_schema is None) == (format == "lists")
 
 
 def test_the_schema_knows_workers_and_fields() -> None:

@@ -11,7 +11,7 @@ from conductor.plan.marks import EchoFilter, enclose, mark_key, read_marked
 from conductor.plan.prompts import ANSWER
 from conductor.run.events import AnswerDelta
 from conductor.run.plan_run import ECHO_NOTE
-from tests.conductor.team import Player, a_plan, ask_for, seen, team
+from tests.conductor.team import Player, a_plan, ask_for, run_and_check, team
 
 KEY = "abc23"
 OPENING, CLOSING = f'<output-{KEY} step="0" subtask="is 2 > 1?">', f"</output-{KEY}>"
@@ -20,7 +20,7 @@ pieces = st.lists(
 ).map("".join)  # fmt: skip
 
 
-def filtered(parts: list[str]) -> tuple[str, int]:
+def filter_echo(parts: list[str]) -> tuple[str, int]:
     echo = EchoFilter("output", KEY)
     return "".join([*map(echo.feed, parts), echo.finish()]), echo.removed
 
@@ -42,13 +42,13 @@ def test_a_key_is_in_none_of_the_texts(texts: list[str]) -> None:
 @given(st.lists(st.text(max_size=30), min_size=1, max_size=4), st.text(max_size=20))
 def test_marked_texts_come_back_whole(texts: list[str], fact: str) -> None:
     key = mark_key(*texts, fact)
-    shown = "\n\n".join(enclose("output", key, text, fact=fact) for text in texts)
-    assert read_marked("output", key, f"before\n{shown}\nafter") == (texts, "\nafter")
+    blocks = "\n\n".join(enclose("output", key, text, fact=fact) for text in texts)
+    assert read_marked("output", key, f"before\n{blocks}\nafter") == (texts, "\nafter")
 
 
 @given(pieces | st.text(), st.lists(st.integers(0, 60), max_size=6))
 def test_it_does_not_matter_how_an_answer_is_cut_into_pieces(text: str, at: list[int]) -> None:
-    assert filtered(cut(text, at)) == filtered([text]) == filtered(list(text))
+    assert filter_echo(cut(text, at)) == filter_echo([text]) == filter_echo(list(text))
 
 
 @given(
@@ -56,7 +56,7 @@ def test_it_does_not_matter_how_an_answer_is_cut_into_pieces(text: str, at: list
 )
 @example('<output step="0">\nfor="a b"\n</output>', [])
 def test_an_answer_without_marks_is_untouched(text: str, at: list[int]) -> None:
-    assert filtered(cut(text, at)) == (text, 0)
+    assert filter_echo(cut(text, at)) == (text, 0)
 
 
 @given(st.lists(st.text(alphabet='ab <>/"\n-output', max_size=12), max_size=5), st.data())
@@ -64,27 +64,27 @@ def test_marks_are_gone_and_the_words_between_them_are_not(words: list[str], dat
     """A mark and the line break right after it are taken out, and nothing beside them."""
     marks = [data.draw(st.sampled_from([OPENING, CLOSING])) for _ in words]
     text = "".join(f"{mark}\n{word}" for mark, word in zip(marks, words, strict=True))
-    assert filtered([text]) == ("".join(words), len(words))
+    assert filter_echo([text]) == ("".join(words), len(words))
 
 
 def test_a_mark_that_does_not_end_costs_its_line_alone() -> None:
-    assert filtered([f'<output-{KEY} step="0" subtask="never closed\nThe answer.'])[0] == "The answer."
-    assert filtered([f"Yes.\n<output-{KEY}"]) == ("Yes.\n", 1)
+    assert filter_echo([f'<output-{KEY} step="0" subtask="never closed\nThe answer.'])[0] == "The answer."
+    assert filter_echo([f"Yes.\n<output-{KEY}"]) == ("Yes.\n", 1)
 
 
 def echoing(call: Call) -> list[str]:
     """What a small model does: it repeats the end of its prompt, then goes on."""
-    shown = call.messages[-1].parts[-1].text  # type: ignore[union-attr]
-    return [*shown, "\n\nThe answer is 4."]
+    text = call.messages[-1].parts[-1].text  # type: ignore[union-attr]
+    return [*text, "\n\nThe answer is 4."]
 
 
 async def test_an_echoed_mark_reaches_neither_the_user_nor_a_later_step_and_is_noted() -> None:
     parrot, last = Player("b", echoing), Player("c", echoing)
     plan = a_plan(("a", ()), ("b", (0,)), ("c", (1,)))
-    run = await seen(team(Player("a", "two and two"), parrot, last), ask_for("Add.", plan=plan))
+    run = await run_and_check(team(Player("a", "two and two"), parrot, last), ask_for("Add.", plan=plan))
     steps = run.record.plans[0].steps
     assert steps[1].result.output == "\n\ntwo and two\n\npart 1\n\nThe answer is 4."
-    assert run.shown == run.record.answer == f"\n\n{steps[1].result.output}\n\npart 2\n\nThe answer is 4."
+    assert run.text == run.record.answer == f"\n\n{steps[1].result.output}\n\npart 2\n\nThe answer is 4."
     assert [step.result.notes for step in steps] == [(), (ECHO_NOTE,), (ECHO_NOTE,)]
     assert all(isinstance(event.text, str) and event.text for event in run.of(AnswerDelta))
 
@@ -92,14 +92,14 @@ async def test_an_echoed_mark_reaches_neither_the_user_nor_a_later_step_and_is_n
 async def test_marks_of_the_user_s_own_are_the_user_s() -> None:
     html = 'Use <output step="0" subtask="x">4</output-abcde> and </output>.'
     plan = a_plan(("a", ()), ("b", (0,)))
-    run = await seen(team(Player("a", html), Player("b", list(html))), ask_for(html, plan=plan))
-    assert run.shown == html
+    run = await run_and_check(team(Player("a", html), Player("b", list(html))), ask_for(html, plan=plan))
+    assert run.text == html
     assert run.record.plans[0].steps[1].result.notes == ()
 
 
 async def test_a_worker_is_shown_no_sentence_of_ours() -> None:
     workers = Player("a", "2"), Player("b", "3")
-    await seen(team(*workers), ask_for("Add.", plan=a_plan(("a", ()), ("b", (0,)))))
+    await run_and_check(team(*workers), ask_for("Add.", plan=a_plan(("a", ()), ("b", (0,)))))
     assert [part.text for part in workers[0].calls[0].messages[-1].parts] == ["Add.", "\n\npart 0"]  # type: ignore[union-attr]
     key = mark_key("Add.")
     expected = f'\n\n<output-{key} step="0" subtask="part 0">\n2\n</output-{key}>\n\npart 1'

@@ -35,10 +35,10 @@ def test_making_a_plan_anew_changes_nothing(plan: Plan) -> None:
 
 @given(plans())
 def test_needed_is_what_the_last_step_reaches(plan: Plan) -> None:
-    def reached(index: int) -> set[int]:
-        return {index}.union(*(reached(read) for read in plan.steps[index].access))
+    def reach(index: int) -> set[int]:
+        return {index}.union(*(reach(read) for read in plan.steps[index].access))
 
-    assert plan.reachable == reached(len(plan.steps) - 1)
+    assert plan.reachable == reach(len(plan.steps) - 1)
 
 
 @pytest.mark.parametrize(

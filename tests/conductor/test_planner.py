@@ -6,16 +6,16 @@ from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.reply import Delta
 from conductor.model.usage import Usage
-from tests.conductor.team import DEAR, NEVER, Piece, Player, ask_for, line, seen, team
+from tests.conductor.team import DEAR, NEVER, Piece, Player, ask_for, line, run_and_check, team
 
 FOREVER = ["and on "] * 10_000
 
 
 async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_more() -> None:
     leader = Player("leader", FOREVER, [line(0)], price=DEAR)
-    got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
+    got = await run_and_check(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
     first, second = got.record.plans
-    assert (first.reject_reason, second.source, got.shown) == ("truncated", "repair", "answer")
+    assert (first.reject_reason, second.source, got.text) == ("truncated", "repair", "answer")
     assert first.result is not None
     assert len(first.result.output) < 8 * 32 + 10
     assert (first.result.finish, first.result.usage) == ("length", None)
@@ -26,21 +26,25 @@ async def test_a_plan_that_never_ends_is_cut_at_its_length_and_asked_for_once_mo
 
 async def test_a_whole_plan_with_a_tail_that_never_ends_runs() -> None:
     leader = Player("leader", [line(0), line(0, access=[0]), *FOREVER])
-    got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for(max_steps=2))
-    assert (len(got.record.plans), got.record.fallback, got.shown) == (1, None, "answer")
+    got = await run_and_check(
+        team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for(max_steps=2)
+    )
+    assert (len(got.record.plans), got.record.fallback, got.text) == (1, None, "answer")
 
 
 async def test_thoughts_do_not_count_as_a_plans_text() -> None:
     thoughts: list[Piece] = [Delta(reasoning="hm " * 100)] * 100
     leader = Player("leader", [*thoughts, line(0)])
-    got = await seen(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
-    assert (got.record.fallback, got.shown) == (None, "answer")
+    got = await run_and_check(team(Player("a", "answer"), conductor=leader, max_plan_tokens=32), ask_for())
+    assert (got.record.fallback, got.text) == (None, "answer")
 
 
 async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> None:
     leader = Player("leader", ["I think ", NEVER])
-    got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(deadline_s=60))
-    assert got.shown == "answer"
+    got = await run_and_check(
+        team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(deadline_s=60)
+    )
+    assert got.text == "answer"
     assert "not finish its plan in time" in (got.record.fallback or "")
     assert got.record.plans[0].failure.is_a(WorkerUnavailable)
 
@@ -48,15 +52,17 @@ async def test_a_conductor_that_takes_too_long_yields_one_workers_answer() -> No
 async def test_a_step_that_began_before_its_conductor_was_late_is_stopped() -> None:
     leader = Player("leader", [line(0), NEVER])
     worker = Player("a", ["never ", NEVER], "answer")
-    got = await seen(team(worker, conductor=leader, timeout_s=0.05), ask_for(max_steps=2))
+    got = await run_and_check(team(worker, conductor=leader, timeout_s=0.05), ask_for(max_steps=2))
     assert [step.status for step in got.record.plans[0].steps] == ["cancelled"]
-    assert got.shown == "answer"
+    assert got.text == "answer"
 
 
 async def test_a_plan_that_is_whole_when_its_time_is_over_runs() -> None:
     leader = Player("leader", [line(0), NEVER])
-    got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(max_steps=1))
-    assert (len(got.record.plans), got.record.fallback, got.shown) == (1, None, "answer")
+    got = await run_and_check(
+        team(Player("a", "answer"), conductor=leader, timeout_s=0.05), ask_for(max_steps=1)
+    )
+    assert (len(got.record.plans), got.record.fallback, got.text) == (1, None, "answer")
 
 
 async def test_the_wait_for_a_first_token_is_not_the_conductors_writing_time() -> None:
@@ -64,13 +70,13 @@ async def test_the_wait_for_a_first_token_is_not_the_conductors_writing_time() -
     gate = asyncio.Event()
     leader = Player("leader", [gate, line(0), Usage(1, 1)])
     asyncio.get_running_loop().call_later(0.6, gate.set)
-    got = await seen(team(Player("a", "answer"), conductor=leader, timeout_s=0.5), ask_for())
-    assert (got.record.fallback, got.shown) == (None, "answer")
+    got = await run_and_check(team(Player("a", "answer"), conductor=leader, timeout_s=0.5), ask_for())
+    assert (got.record.fallback, got.text) == (None, "answer")
 
 
 async def test_calls_know_when_the_callers_time_is_over() -> None:
     leader, worker = Player("leader", [line(0)]), Player("a", "answer")
-    await seen(team(worker, conductor=leader), ask_for(deadline_s=60))
+    await run_and_check(team(worker, conductor=leader), ask_for(deadline_s=60))
     calls: list[Call] = [*leader.calls, *worker.calls]
     assert len({call.terms.deadline_at_s for call in calls}) == 1
     assert calls[0].terms.deadline_at_s is not None

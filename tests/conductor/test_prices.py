@@ -58,9 +58,9 @@ def test_a_hold_covers_every_tier_and_every_way_to_count(
 
 @given(prices, st.integers(0, 10**6), st.integers(1, 10**5), st.integers(0, 10**12))
 async def test_an_answer_shortened_to_what_is_left_costs_no_more(
-    price: Price, input_tokens: int, longest: int, left: int
+    price: Price, input_tokens: int, longest: int, nano_usd: int
 ):
-    left_usd = Decimal(left) / 10**9
+    left_usd = Decimal(nano_usd) / 10**9
     ledger = BudgetLedger()
     ledger.budget = replace(ledger.budget, max_cost_usd=left_usd)
     room = ledger._room(price, input_tokens)  # pyright: ignore[reportPrivateUsage]

@@ -33,7 +33,7 @@ from tests.conductor.team import (
     line,
     member,
     nothing_is_left,
-    seen,
+    run_and_check,
     team,
     turns,
 )
@@ -57,8 +57,8 @@ async def test_steps_that_do_not_read_each_other_run_at_the_same_time() -> None:
         assert last.calls == [], "it reads b, too"
         gates["b"].set()
         assert [event async for event in run.events()][-1].answer == "all of it"
-    shown = last.calls[0].messages[-1].text
-    assert [shown.index(f"{name}!") for name in "abc"] == sorted(shown.index(f"{name}!") for name in "abc")
+    prompt = last.calls[0].messages[-1].text
+    assert [prompt.index(f"{name}!") for name in "abc"] == sorted(prompt.index(f"{name}!") for name in "abc")
 
 
 async def test_a_step_begins_once_its_own_reads_are_there_not_once_all_is() -> None:
@@ -97,7 +97,7 @@ async def test_in_lists_a_step_begins_while_the_access_lists_are_still_being_wri
 
 async def test_a_worker_is_told_whether_somebody_reads_along() -> None:
     inner, last = Player("a"), Player("b")
-    await seen(team(inner, last), ask_for(plan=a_plan(("a", ()), ("b", (0,)))))
+    await run_and_check(team(inner, last), ask_for(plan=a_plan(("a", ()), ("b", (0,)))))
     assert [player.calls[0].coalesce for player in (inner, last)] == [True, False]
 
     alone, gate = Player("a"), Gate()
@@ -111,8 +111,8 @@ async def test_a_worker_is_told_whether_somebody_reads_along() -> None:
 
 async def test_a_step_nobody_reads_is_never_begun_where_the_plan_is_known() -> None:
     dead, plan = Player("dead"), a_plan(("dead", ()), ("a", ()), ("dead", (0,)), ("b", (1,)))
-    run = await seen(team(dead, Player("a"), Player("b", "final")), ask_for(plan=plan))
-    assert run.shown == "final"
+    run = await run_and_check(team(dead, Player("a"), Player("b", "final")), ask_for(plan=plan))
+    assert run.text == "final"
     assert dead.calls == []
     statuses = [step.status for step in run.record.plans[0].steps]
     assert statuses == ["not_needed", "done", "not_needed", "done"]
@@ -125,7 +125,7 @@ async def test_a_step_nobody_reads_is_cancelled_when_the_plan_s_text_ends() -> N
     engine = team(dead, Player("b", "final"), conductor=conductor)
     gate = conductor._scripts[0][1]
     async with open_run(engine, ask_for()) as run:
-        await until(lambda: dead.said == 1)
+        await until(lambda: dead.n_pieces == 1)
         gate.set()  # type: ignore[union-attr]
         events = [event async for event in run.events()]
     assert events[-1].answer == "final"
@@ -154,22 +154,22 @@ async def test_the_answer_flows_out_as_it_comes() -> None:
     gates = [Gate(), Gate()]
     last = Player("b", ["one ", gates[0], "two ", Delta(reasoning="hm"), gates[1], "three"])
     async with open_run(team(Player("a"), last), ask_for(plan=a_plan(("a", ()), ("b", (0,))))) as run:
-        shown: list[tuple[str, str]] = []
+        pieces: list[tuple[str, str]] = []
         async for event in run.events():
             if isinstance(event, AnswerDelta):
-                shown.append((event.text, event.reasoning))
-                if len(shown) in (1, 3):
+                pieces.append((event.text, event.reasoning))
+                if len(pieces) in (1, 3):
                     assert last.open_calls == 1
-                    gates[len(shown) // 2].set()
-        assert shown == [("one ", ""), ("two ", ""), ("", "hm"), ("three", "")]
+                    gates[len(pieces) // 2].set()
+        assert pieces == [("one ", ""), ("two ", ""), ("", "hm"), ("three", "")]
         assert run.record.answering.reasoning == "hm"
 
 
 async def test_what_inner_steps_say_is_not_shown() -> None:
-    run = await seen(
+    run = await run_and_check(
         team(Player("a", ["inner"]), Player("b", ["outer"])), ask_for(plan=a_plan(("a", ()), ("b", (0,))))
     )
-    assert run.shown == "outer"
+    assert run.text == "outer"
 
 
 async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_shown_in_order() -> None:
@@ -193,16 +193,16 @@ async def test_what_the_last_step_said_before_it_was_known_to_be_the_last_is_sho
 async def test_a_reader_that_stops_reading_stops_the_worker() -> None:
     last = Player("a", ["word "] * 500)
     async with open_run(team(last), ask_for(plan=a_plan(("a", ())))) as run:
-        await until(lambda: last.said > ROOM)
+        await until(lambda: last.n_pieces > ROOM)
         await turns(200)
-        assert last.said <= ROOM + 2
+        assert last.n_pieces <= ROOM + 2
         assert len(run.answer._events) <= ROOM + 5
-        stopped_at = last.said
+        stopped_at = last.n_pieces
         async for event in run.events():
             if isinstance(event, AnswerDelta):
                 break
         await turns(200)
-        assert last.said == stopped_at + 1, "one read, one more written"
+        assert last.n_pieces == stopped_at + 1, "one read, one more written"
         assert [event async for event in run.events()][-1].answer == "word " * 500
 
 
@@ -211,14 +211,14 @@ async def test_a_reader_that_stops_reading_does_not_stop_inner_steps() -> None:
     last = Player("b")
     async with open_run(team(inner, last), ask_for(plan=a_plan(("a", ()), ("b", (0,))))):
         await until(lambda: last.calls)
-        assert inner.said == 500
+        assert inner.n_pieces == 500
 
 
 async def test_leaving_a_run_whose_reader_stopped_closes_the_worker() -> None:
     last = Player("a", ["word "] * 500)
     engine = team(last)
     async with open_run(engine, ask_for(plan=a_plan(("a", ())))) as run:
-        await until(lambda: last.said > ROOM)
+        await until(lambda: last.n_pieces > ROOM)
         await turns()
     nothing_is_left(engine)
     assert run.record.status == "cancelled"
@@ -240,7 +240,7 @@ async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(
     reader, slow = Player("d"), Player("c", ["so far", NEVER])
     broken = Player("a", [*before, error])
     plan = a_plan(("c", ()), ("a", ()), ("d", (0, 1)))
-    run = await seen(team(slow, broken, reader), ask_for(plan=plan))
+    run = await run_and_check(team(slow, broken, reader), ask_for(plan=plan))
     assert (type(run.error), run.error.message) == (type(error), error.message)
     assert (run.error.worker, run.error.step) == ("a", 1)
     assert run.record.status == "failed"
@@ -252,11 +252,11 @@ async def test_a_worker_s_error_ends_the_run_and_names_worker_and_step(
 
 
 async def test_a_stream_that_just_ends_is_no_answer() -> None:
-    run = await seen(team(Player("a", ["half an ", None])), ask_for(plan=a_plan(("a", ()))))
+    run = await run_and_check(team(Player("a", ["half an ", None])), ask_for(plan=a_plan(("a", ()))))
     assert isinstance(run.error, WorkerUnavailable)
     assert (run.error.worker, run.error.step) == ("a", 0)
     assert run.record.cost_usd == 0
-    silent = await seen(team(Player("a", [None])), ask_for(plan=a_plan(("a", ()))))
+    silent = await run_and_check(team(Player("a", [None])), ask_for(plan=a_plan(("a", ()))))
     assert isinstance(silent.error, WorkerUnavailable)
 
 
@@ -268,7 +268,7 @@ async def test_what_nobody_foresaw_is_a_terminal_event_too(broken: Exception) ->
         ask_for(plan=a_plan(("a", ()), ("b", (0,)))),
         ask_for(plan=a_plan(("a", ())), deadline_s=60.0),
     ):
-        run = await seen(team(Player("a", ["x", broken]), Player("b")), task)
+        run = await run_and_check(team(Player("a", ["x", broken]), Player("b")), task)
         assert type(run.error) is PodiumError
         assert run.record.status == "failed"
         assert [step.status for step in run.record.plans[0].steps if step.index == 0] == ["failed"]
@@ -276,12 +276,12 @@ async def test_what_nobody_foresaw_is_a_terminal_event_too(broken: Exception) ->
 
 async def test_stop_words_are_for_the_answer_alone() -> None:
     players = [Player(name) for name in "abcd"]
-    await seen(team(*players), ask_for(plan=PARALLEL, sampling=Sampling(stop=("END",))))
+    await run_and_check(team(*players), ask_for(plan=PARALLEL, sampling=Sampling(stop=("END",))))
     assert [player.calls[0].sampling.stop for player in players] == [(), (), (), ("END",)]
     boss = Player("boss", [line(0), line(1, access=[0])])
-    written = [Player("a"), Player("b")]
-    await seen(team(*written, conductor=boss), ask_for(sampling=Sampling(stop=("END",))))
-    assert [player.calls[0].sampling.stop for player in written] == [(), ("END",)]
+    workers = [Player("a"), Player("b")]
+    await run_and_check(team(*workers, conductor=boss), ask_for(sampling=Sampling(stop=("END",))))
+    assert [player.calls[0].sampling.stop for player in workers] == [(), ("END",)]
     assert boss.calls[0].sampling.stop == ()
 
 
@@ -298,9 +298,9 @@ async def test_with_stop_words_no_step_begins_before_it_is_known_which_is_the_la
 
 
 async def test_what_the_user_asked_of_the_answer_reaches_the_worker() -> None:
-    asked = Sampling(max_output_tokens=77, temperature=0.3, top_p=0.9, seed=5, effort="low")
+    sampling = Sampling(max_output_tokens=77, temperature=0.3, top_p=0.9, seed=5, effort="low")
     player, boss = Player("a"), Player("boss", line(0))
-    await seen(team(player, conductor=boss), ask_for(sampling=asked))
+    await run_and_check(team(player, conductor=boss), ask_for(sampling=sampling))
     call = player.calls[0]
     assert (
         call.sampling.max_output_tokens,
@@ -342,7 +342,7 @@ async def test_a_worker_s_own_settings_fill_what_the_request_leaves_open() -> No
     engine = team(player)
     own = member(player, defaults=Sampling(temperature=0.7, top_p=0.5, effort="high"), max_output_tokens=99)
     engine = type(engine)(None, {"a": own})
-    await seen(engine, ask_for(plan=a_plan(("a", ())), sampling=Sampling(temperature=0.0)))
+    await run_and_check(engine, ask_for(plan=a_plan(("a", ())), sampling=Sampling(temperature=0.0)))
     call = player.calls[0]
     assert (
         call.sampling.temperature,
@@ -360,7 +360,7 @@ async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
         budget=Budget(max_cost_usd=Decimal("0.024")),
         sampling=Sampling(max_output_tokens=200),
     )
-    run = await seen(team(first, second), task)
+    run = await run_and_check(team(first, second), task)
     assert isinstance(run.error, BudgetExceeded)
     assert second.calls == []
     assert run.record.cost_usd == Decimal("0.0205") == run.ledger.spent_usd
@@ -370,9 +370,11 @@ async def test_a_budget_met_in_the_middle_of_a_run_ends_it() -> None:
 
 async def test_a_call_that_reached_no_model_gives_its_money_back() -> None:
     refused = Player("a", [WorkerRefused("no", worker="a")], price=DEAR)
-    run = await seen(team(refused), ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))))
+    run = await run_and_check(
+        team(refused), ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1)))
+    )
     assert run.ledger.spent_usd == 0
-    cut = await seen(
+    cut = await run_and_check(
         team(Player("a", ["x", None], price=DEAR)),
         ask_for(plan=a_plan(("a", ())), budget=Budget(max_cost_usd=Decimal(1))),
     )
@@ -381,7 +383,7 @@ async def test_a_call_that_reached_no_model_gives_its_money_back() -> None:
 
 
 async def test_an_answer_cut_short_says_so() -> None:
-    run = await seen(
+    run = await run_and_check(
         team(Player("a", ["x", Delta(finish=FinishReason.LENGTH)])), ask_for(plan=a_plan(("a", ())))
     )
     assert run.terminal.finish is FinishReason.LENGTH
@@ -415,7 +417,9 @@ async def test_a_pool_that_cannot_serve_names_the_field(
 async def test_the_allowed_pool_is_numbered_in_the_order_asked_for() -> None:
     players = [Player(name) for name in "abc"]
     boss = Player("boss", line(0))
-    await seen(team(*players, conductor=boss), ask_for(workers=("c", "a", "c"), exclude_workers=("b",)))
+    await run_and_check(
+        team(*players, conductor=boss), ask_for(workers=("c", "a", "c"), exclude_workers=("b",))
+    )
     assert [len(player.calls) for player in players] == [0, 0, 1]
     assert re.findall(r"^\d: the .$", boss.calls[0].messages[0].text, re.MULTILINE) == [
         "0: the c",
@@ -430,5 +434,5 @@ async def test_pictures_reach_those_who_see_through_the_run() -> None:
     engine = type(engine)(None, {"a": member(players[0]), "b": member(players[1], sees_images=True)})
     talk = (Message("user", (Text("What?"), Image("https://example.org/cat.png"))),)
     task = ask_for(plan=a_plan(("a", ()), ("b", (0,))))
-    await seen(engine, type(task)(talk, plan=task.plan))
+    await run_and_check(engine, type(task)(talk, plan=task.plan))
     assert [player.calls[0].messages[-1].has_image for player in players] == [False, True]

@@ -22,40 +22,43 @@ from tests.conductor.team import Player, a_plan, ask_for, line, member, team
 TOOLS = Toolset((Tool("read", "Reads a file.", {"type": "object"}),))
 
 
-def calling(*arguments: str, said: str = "", native: Native | None = None) -> list[Delta]:
+def calling(*arguments: str, words: str = "", native: Native | None = None) -> list[Delta]:
     calls = tuple(ToolCall(f"native-{text}", "read", text) for text in arguments)
     return [
-        Delta(said),
+        Delta(words),
         Delta(tool_calls=calls, native=native, finish=FinishReason.TOOL_CALLS, usage=Usage(10, 2)),
     ]
 
 
-def given(*results: tuple[int, str], said: Sequence[Message] = ()) -> Given:
+def reply_with(*results: tuple[int, str], messages: Sequence[Message] = ()) -> Given:
     texts = [GivenResult(number, ToolResult("", (Text(text),))) for number, text in results]
-    return Given(tuple(texts), tuple(said))
+    return Given(tuple(texts), tuple(messages))
 
 
 async def run(
-    team_of: Team, task: Task | None = None, records: RunRecords | None = None, sent: Given | None = None
+    team_of: Team,
+    task: Task | None = None,
+    records: RunRecords | None = None,
+    client_reply: Given | None = None,
 ) -> tuple[RunRecords, Terminal]:
     """One segment, as one process runs it: what it wrote down, or its end."""
-    written: list[RunRecords] = []
+    snapshots: list[RunRecords] = []
 
     async def write_down(records: RunRecords) -> None:
-        written.append(load(RunRecords, json.loads(json.dumps(dump(records)))))
+        snapshots.append(load(RunRecords, json.loads(json.dumps(dump(records)))))
 
     if task is not None:
         opened = open_run(team_of, task, "wf_1", write_down=write_down)
     else:
         assert records is not None
-        opened = resume_run(team_of, records, given=sent, write_down=write_down)
+        opened = resume_run(team_of, records, given=client_reply, write_down=write_down)
     async with opened as going:
         *_, last = [event async for event in going.events()]
         if isinstance(last, RunSuspended):
-            assert len(written) == 1, "it is written down before anybody is told"
-            assert written[0].record == going.record
+            assert len(snapshots) == 1, "it is written down before anybody is told"
+            assert snapshots[0].record == going.record
         assert isinstance(last, Terminal)
-        return (written[0] if written else going.records), last
+        return (snapshots[0] if snapshots else going.records), last
 
 
 def numbers(end: Terminal) -> list[int]:
@@ -65,27 +68,29 @@ def numbers(end: Terminal) -> list[int]:
 
 async def test_a_step_goes_on_in_its_own_conversation_with_what_its_tools_gave() -> None:
     native = Native("a", "", {"signed": "thought"})
-    a = Player("a", calling("x", "y", said="Let me look.", native=native), ["It is 7."])
+    a = Player("a", calling("x", "y", words="Let me look.", native=native), ["It is 7."])
     task = ask_for(plan=a_plan(("a", ())), tools=TOOLS)
     records, end = await run(team(a), task)
     assert isinstance(end, RunSuspended)
     assert (numbers(end), end.text) == ([0, 1], "Let me look.")
     assert records.record.status == "waiting"
 
-    said = (Message.of("user", "And hurry."),)
-    records, end = await run(team(a), records=records, sent=given((1, "two"), (0, "one"), said=said))
+    user_messages = (Message.of("user", "And hurry."),)
+    records, end = await run(
+        team(a), records=records, client_reply=reply_with((1, "two"), (0, "one"), messages=user_messages)
+    )
     assert isinstance(end, RunFinished)
     assert end.answer == "It is 7."
     first, second = a.calls
     assert second.messages[: len(first.messages)] == first.messages
-    asked, answered, hurry = second.messages[len(first.messages) :]
-    assert (asked.text, asked.native) == ("Let me look.", native)
-    assert [call.arguments for call in asked.tool_calls] == ["x", "y"]
+    turn, answered, hurry = second.messages[len(first.messages) :]
+    assert (turn.text, turn.native) == ("Let me look.", native)
+    assert [call.arguments for call in turn.tool_calls] == ["x", "y"]
     assert [(result.id, result.text) for result in answered.tool_results] == [
         ("native-x", "one"),
         ("native-y", "two"),
     ]
-    assert hurry == said[0]
+    assert hurry == user_messages[0]
     assert records.record.usage == Usage(10, 2) + Usage(10, 1)
     assert records.record.segment_usage == Usage(10, 1)
 
@@ -99,10 +104,14 @@ async def test_parallel_steps_wait_together_and_each_goes_on_with_its_own_result
     assert not c.calls
     by_step = {step.turns[0].calls[0].number: step.worker for step in records.record.plans[0].steps[:2]}
     number_of = {worker: number for number, worker in by_step.items()}
-    records, end = await run(team(a, b, c), records=records, sent=given((number_of["b"], "for b")))
+    records, end = await run(
+        team(a, b, c), records=records, client_reply=reply_with((number_of["b"], "for b"))
+    )
     assert numbers(end) == [number_of["a"]], "only what is missing"
     assert (len(a.calls), len(b.calls)) == (1, 2)
-    records, end = await run(team(a, b, c), records=records, sent=given((number_of["a"], "for a")))
+    records, end = await run(
+        team(a, b, c), records=records, client_reply=reply_with((number_of["a"], "for a"))
+    )
     assert isinstance(end, RunFinished)
     assert "A" in end.answer
     assert "B" in end.answer
@@ -113,10 +122,10 @@ async def test_parallel_steps_wait_together_and_each_goes_on_with_its_own_result
 async def test_nothing_goes_on_with_results_for_a_part_of_a_step_s_calls() -> None:
     a = Player("a", calling("x", "y"), ["done"])
     records, end = await run(team(a), ask_for(plan=a_plan(("a", ())), tools=TOOLS))
-    records, end = await run(team(a), records=records, sent=given((0, "one")))
+    records, end = await run(team(a), records=records, client_reply=reply_with((0, "one")))
     assert numbers(end) == [1]
     assert len(a.calls) == 1
-    records, end = await run(team(a), records=records, sent=given((1, "two")))
+    records, end = await run(team(a), records=records, client_reply=reply_with((1, "two")))
     assert isinstance(end, RunFinished)
 
 
@@ -146,7 +155,7 @@ async def test_a_tool_that_must_be_called_is_for_the_answering_step_s_first_turn
     a, b = Player("a", ["A"]), Player("b", calling("x"), ["B"])
     plan = a_plan(("a", ()), ("b", (0,)))
     records, _ = await run(team(a, b), ask_for(plan=plan, tools=must))
-    await run(team(a, b), records=records, sent=given((0, "one")))
+    await run(team(a, b), records=records, client_reply=reply_with((0, "one")))
     modes = [call.tools.choice.mode for call in (*a.calls, *b.calls)]
     assert modes == ["auto", "required", "auto"]
 
@@ -156,7 +165,9 @@ async def test_a_run_inside_a_run_waits_and_goes_on() -> None:
     a = Player("a", calling("x"), ["inner answer"])
     records, end = await run(team(a, conductor=conductor), ask_for(tools=TOOLS, depth=1))
     assert numbers(end) == [0]
-    records, end = await run(team(a, conductor=conductor), records=records, sent=given((0, "one")))
+    records, end = await run(
+        team(a, conductor=conductor), records=records, client_reply=reply_with((0, "one"))
+    )
     assert isinstance(end, RunFinished)
     assert end.answer == "inner answer"
     assert len(conductor.calls) == 2
@@ -168,9 +179,9 @@ async def test_rounds_go_on_after_tools() -> None:
     a, b = Player("a", calling("x"), ["first"]), Player("b", calling("y"), ["second"])
     teams = team(a, b, conductor=conductor)
     records, _ = await run(teams, ask_for(tools=TOOLS, rounds=2))
-    records, end = await run(teams, records=records, sent=given((0, "one")))
+    records, end = await run(teams, records=records, client_reply=reply_with((0, "one")))
     assert numbers(end) == [1]
-    records, end = await run(teams, records=records, sent=given((1, "two")))
+    records, end = await run(teams, records=records, client_reply=reply_with((1, "two")))
     assert isinstance(end, RunFinished)
     assert end.answer == "second"
 
@@ -183,9 +194,9 @@ async def test_the_client_s_earlier_tools_are_words_to_a_team_and_stay_as_they_a
     )
     a = Player("a", ["ok"])
     await run(team(a), Task(history, plan=a_plan(("a", ())), tools=TOOLS))
-    shown = a.calls[0].messages
-    assert not any(message.tool_calls or message.tool_results for message in shown)
-    assert "seven" in "".join(message.text for message in shown)
+    messages = a.calls[0].messages
+    assert not any(message.tool_calls or message.tool_results for message in messages)
+    assert "seven" in "".join(message.text for message in messages)
     await run(team(a), Task(history, plan=a_plan(("a", ())), plan_source="worker", tools=TOOLS))
     assert a.calls[1].messages[1].tool_calls == history[1].tool_calls
 
@@ -202,40 +213,40 @@ async def test_the_clock_stands_while_a_run_waits() -> None:
     a = Player("a", calling("x"), ["done"])
     records, _ = await run(team(a), ask_for(plan=a_plan(("a", ())), tools=TOOLS, deadline_s=0.5))
     await asyncio.sleep(0.6)
-    records, end = await run(team(a), records=records, sent=given((0, "one")))
+    records, end = await run(team(a), records=records, client_reply=reply_with((0, "one")))
     assert isinstance(end, RunFinished)
     assert records.record.wall_s < 0.5
 
 
 async def test_a_run_whose_client_leaves_while_it_is_written_down_is_written_down() -> None:
-    begun, may_end, written = asyncio.Event(), asyncio.Event(), list[RunRecords]()
+    is_writing, may_end, snapshots = asyncio.Event(), asyncio.Event(), list[RunRecords]()
 
     async def write_down(records: RunRecords) -> None:
-        begun.set()
+        is_writing.set()
         await may_end.wait()
-        written.append(records)
+        snapshots.append(records)
 
     a = Player("a", calling("x"), ["done"])
     task = ask_for(plan=a_plan(("a", ())), tools=TOOLS)
     async with open_run(team(a), task, "wf_1", write_down=write_down) as going:
-        await begun.wait()
+        await is_writing.wait()
         asyncio.get_running_loop().call_later(0.01, may_end.set)
-    assert written == [going.records]
+    assert snapshots == [going.records]
     assert going.record.status == "waiting"
 
 
 async def test_a_run_that_cannot_be_written_down_has_failed_whoever_left() -> None:
-    begun, may_end = asyncio.Event(), asyncio.Event()
+    is_writing, may_end = asyncio.Event(), asyncio.Event()
 
     async def write_down(records: RunRecords) -> None:
-        begun.set()
+        is_writing.set()
         await may_end.wait()
         raise StoreUnavailable("The store is away.")
 
     a = Player("a", calling("x"), ["done"])
     task = ask_for(plan=a_plan(("a", ())), tools=TOOLS)
     async with open_run(team(a), task, "wf_1", write_down=write_down) as going:
-        await begun.wait()
+        await is_writing.wait()
         asyncio.get_running_loop().call_later(0.01, may_end.set)
     assert going.record.status == "failed"
     assert going.record.usage == Usage(10, 2), "it is told what was paid"

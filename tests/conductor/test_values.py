@@ -45,22 +45,22 @@ def classes_in(hint: Any) -> Iterator[type[Any]]:
         yield hint
 
 
-def written_classes() -> set[type[Any]]:
+def classes_on_record() -> set[type[Any]]:
     """Return every class of our own in a record or an event."""
-    found, waiting = set[type[Any]](), [*classes_in(Event), RunRecords, Record]
+    classes, waiting = set[type[Any]](), [*classes_in(Event), RunRecords, Record]
     while waiting:
         kind = waiting.pop()
-        if kind in found or not kind.__module__.startswith("conductor"):
+        if kind in classes or not kind.__module__.startswith("conductor"):
             continue
-        found.add(kind)
+        classes.add(kind)
         if hasattr(kind, "__struct_fields__") or dataclasses.is_dataclass(kind):
             for hint in get_type_hints(kind).values():
                 waiting += classes_in(hint)
-    return found
+    return classes
 
 
 WRITTEN = sorted(
-    (kind for kind in written_classes() if not issubclass(kind, str)), key=lambda kind: kind.__name__
+    (kind for kind in classes_on_record() if not issubclass(kind, str)), key=lambda kind: kind.__name__
 )
 
 
@@ -171,9 +171,9 @@ class Number(float):
 )  # fmt: skip
 def test_what_json_has_no_word_for_is_written_as_the_standard_library_does(payload: Any):
     expected = repr(json.loads(json.dumps(payload)))
-    written = encode(Native("a", "", payload))
-    assert repr(json.loads(written)["payload"]) == expected
-    assert repr(decode(Native, written).payload) == expected
+    data = encode(Native("a", "", payload))
+    assert repr(json.loads(data)["payload"]) == expected
+    assert repr(decode(Native, data).payload) == expected
     assert repr(load(Native, dump(Native("a", "", payload))).payload) == expected
 
 
@@ -188,15 +188,15 @@ def as_before(value: Any) -> Any:
     if isinstance(value, Value):
         shape: dict[str, Any] = {"type": type(value).__name__}
         for field in fields(value):
-            held = getattr(value, field.name)
+            content = getattr(value, field.name)
             left_out = field.default if field.default is not msgspec.NODEFAULT else None
             has_default = left_out is not None or (not field.required and field.name != "version")
             if field.default_factory is dict:
                 has_default, left_out = True, {}
-            elif has_default and type(held) is not type(left_out):
+            elif has_default and type(content) is not type(left_out):
                 has_default = False
-            if not has_default or held != left_out:
-                shape[field.name] = as_before(held)
+            if not has_default or content != left_out:
+                shape[field.name] = as_before(content)
         return shape
     if isinstance(value, Decimal):
         return str(value)

@@ -21,18 +21,18 @@ PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 10}
 class Adder:
     """Adds the numbers in the question, wrong by `off`; `down` fails, and counts what it was asked."""
 
-    asked = 0
+    n_calls = 0
 
     def __init__(self, name: str, price: Price | None, off: int = 0, down: bool = False) -> None:
         self.name, self._price, self._off, self._down = name, price, off, down
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        Adder.asked += 1
+        Adder.n_calls += 1
         if self._down:
             raise WorkerUnavailable(f"{self.name} is down.", worker=self.name)
-        return open_reply(self.name, "adder", self._said(call), self._price)
+        return open_reply(self.name, "adder", self._deltas(call), self._price)
 
-    async def _said(self, call: Call) -> AsyncGenerator[Delta]:
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         user = next(m.text for m in reversed(call.messages) if m.role == "user").splitlines()[0]
         total = sum(int(word) for word in user.split() if word.isdigit())
         yield Delta(f"I think <answer>{total + self._off}</answer>")
@@ -80,7 +80,7 @@ ROWS = [
 ]
 
 
-def recorded(folder: Path) -> str:
+def write_recording(folder: Path) -> str:
     path = folder / "recorded.jsonl"
     path.write_text("\n".join(map(json.dumps, ROWS)) + "\n")
     return str(path)

@@ -13,9 +13,9 @@ from evaluation.cards import (
     CardMeasurement,
     can_write,
     measure_recorded,
-    recorded_cards,
     vary_card,
     write_card,
+    write_recorded_cards,
 )
 from evaluation.cards.families import KINDS, kind_of
 from evaluation.cards.measurement import (
@@ -31,7 +31,7 @@ from evaluation.recordings import key_of, read_recordings, side_of
 from evaluation.results import Result, ResultLog, read_results
 from evaluation.sources.reasoning_gym import WHITELIST
 from evaluation.statistics import accuracy
-from tests.evaluation.pools import ROWS, recorded
+from tests.evaluation.pools import ROWS, write_recording
 
 COUNTS = st.integers(1, 400).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 KIND_NAMES = st.sampled_from(sorted(KINDS))
@@ -56,8 +56,8 @@ def result(
     family: str = "gcd",
     **outcome: object,
 ) -> Result:
-    told = RunOutcome(cost_usd=Decimal("0.01"), **outcome)  # pyright: ignore[reportArgumentType]
-    return Result(f"single:{worker}", question, source, family, "d", correct, "1", "", told)
+    run_outcome = RunOutcome(cost_usd=Decimal("0.01"), **outcome)  # pyright: ignore[reportArgumentType]
+    return Result(f"single:{worker}", question, source, family, "d", correct, "1", "", run_outcome)
 
 
 def test_a_card_names_strengths_weaknesses_and_the_overall_share():
@@ -119,8 +119,8 @@ def test_no_kind_is_a_strength_and_a_weakness_and_each_claim_lies_beyond_the_ove
     counts: dict[str, tuple[int, int]],
 ):
     kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
-    right, asked = (sum(each[i] for each in counts.values()) for i in (0, 1))
-    some = CardMeasurement(kinds, accuracy([i < right for i in range(asked)]))
+    right, n_questions = (sum(each[i] for each in counts.values()) for i in (0, 1))
+    some = CardMeasurement(kinds, accuracy([i < right for i in range(n_questions)]))
     assert some.overall is not None
     best, worst = strengths(some, 99), weaknesses(some, 99)
     assert not {kind for kind, _ in best} & {kind for kind, _ in worst}
@@ -134,8 +134,8 @@ def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
     counts: dict[str, tuple[int, int]], seed: int
 ):
     kinds = {kind: accuracy([i < right for i in range(n)]) for kind, (right, n) in counts.items()}
-    right, asked = (sum(each[i] for each in counts.values()) for i in (0, 1))
-    some = CardMeasurement(kinds, accuracy([i < right for i in range(asked)]))
+    right, n_questions = (sum(each[i] for each in counts.values()) for i in (0, 1))
+    some = CardMeasurement(kinds, accuracy([i < right for i in range(n_questions)]))
     if can_write(some):
         card = vary_card(some, random.Random(seed), ["sees images"])
         assert card.strip()
@@ -162,29 +162,29 @@ def test_variations_follow_the_seed_and_differ_in_frame_shares_and_number_of_kin
 
 
 def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
-    path = recorded(tmp_path)
-    kept = [row for row in ROWS if side_of(key_of(row["question"])) == "train"]
-    assert 0 < len(kept) < len(ROWS)
+    path = write_recording(tmp_path)
+    rows = [row for row in ROWS if side_of(key_of(row["question"])) == "train"]
+    assert 0 < len(rows) < len(ROWS)
     half = measure_recorded(f"recorded:{path}?part=train")["lab_half"]
-    assert half.overall == accuracy([row["models"]["lab_half"]["s"] >= 0.99 for row in kept])
+    assert half.overall == accuracy([row["models"]["lab_half"]["s"] >= 0.99 for row in rows])
     assert list(half.kinds) == ["sums and products"]
     assert half.usd_per_call is None, "what a call cost was not recorded"
 
 
 def test_the_cards_of_a_recorded_pool_are_written_alike_or_in_words_that_are_drawn(tmp_path: Path):
-    name = f"recorded:{recorded(tmp_path)}?part=train"
-    alike = recorded_cards(name)
+    name = f"recorded:{write_recording(tmp_path)}?part=train"
+    alike = write_recorded_cards(name)
     assert list(alike) == ["lab_good", "lab_half", "lab_mute"]
     assert alike["lab_mute"].startswith("tried on sums and products only; 0 % of")
-    drawn = [recorded_cards(name, random.Random(seed)) for seed in range(9)]
-    assert drawn == [recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    drawn = [write_recorded_cards(name, random.Random(seed)) for seed in range(9)]
+    assert drawn == [write_recorded_cards(name, random.Random(seed)) for seed in range(9)]
     assert len({cards["lab_half"] for cards in drawn}) > 3
 
 
 @pytest.mark.parametrize("options", ["", "?part=test", "?part=all", "?difficulty=hard"])
 def test_held_out_questions_are_refused(tmp_path: Path, options: str):
     with pytest.raises(EvaluationError, match=r"held-out.*add part=train"):
-        measure_recorded(f"recorded:{recorded(tmp_path)}{options}")
+        measure_recorded(f"recorded:{write_recording(tmp_path)}{options}")
 
 
 def test_rare_kinds_go_into_their_category_and_say_nothing_alone():
@@ -205,19 +205,19 @@ def test_results_count_the_newest_answer_and_no_outage():
         result("a", "q/2", correct=False, error="worker_busy"),
         result("a", "q/3", correct=False, error="worker_refused"),
     ]
-    found, left_out = measure_results(results)
-    assert found["a"].overall == accuracy([True, False]), "a refusal is wrong, an outage says nothing"
-    assert (found["a"].usd_per_call, found["a"].calls, left_out) == (Decimal("0.01"), 2, 0)
+    measurements, left_out = measure_results(results)
+    assert measurements["a"].overall == accuracy([True, False]), "a refusal is wrong, an outage says nothing"
+    assert (measurements["a"].usd_per_call, measurements["a"].calls, left_out) == (Decimal("0.01"), 2, 0)
 
 
 def test_results_about_held_out_questions_are_left_out_or_refused(tmp_path: Path):
-    keys = {side_of(key): key for key in read_recordings(recorded(tmp_path))}
-    kept, held_out = (
+    keys = {side_of(key): key for key in read_recordings(write_recording(tmp_path))}
+    trained, held_out = (
         result("a", f"recorded/chain_sum/{keys[side]}", correct=True, source="recorded", family="sums")
         for side in ("train", "test")
     )
-    found, left_out = measure_results([kept, held_out])
-    assert found["a"].overall == accuracy([True])
+    measurements, left_out = measure_results([trained, held_out])
+    assert measurements["a"].overall == accuracy([True])
     assert left_out == 1
     with pytest.raises(EvaluationError, match="held-out"):
         measure_results([held_out])

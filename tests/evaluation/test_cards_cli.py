@@ -232,7 +232,7 @@ def test_a_full_disk_under_what_is_printed_is_told_and_nothing_is_written(tmp_pa
         ended = subprocess.run([sys.executable, *command], stdout=full, stderr=subprocess.PIPE, text=True)
     assert (ended.returncode, ended.stderr) == (
         2,
-        "Cannot print the cards: No space left on device. Nothing was written.\n",
+        "podium cards: Cannot print the cards: No space left on device. Nothing was written.\n",
     )
     assert pool.read_text() == POOL
 

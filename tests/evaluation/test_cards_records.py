@@ -38,16 +38,18 @@ def records(folder: Path, *steps: dict[str, Any]) -> str:
 
 
 def test_speed_is_of_the_time_from_the_first_token_to_the_last(tmp_path: Path):
-    found = measure_records(read_records(records(tmp_path, *[step()] * 5)))["a"]
-    assert found.tokens_per_s == pytest.approx(50)
-    assert (found.calls, found.usd_per_call, found.overall) == (5, Decimal("0.002"), None)
+    measurement = measure_records(read_records(records(tmp_path, *[step()] * 5)))["a"]
+    assert measurement.tokens_per_s == pytest.approx(50)
+    assert (measurement.calls, measurement.usd_per_call, measurement.overall) == (5, Decimal("0.002"), None)
 
 
 def test_thoughts_count_where_they_were_streamed(tmp_path: Path):
     thinking = {"input_tokens": 9, "output_tokens": 1101, "cached_input_tokens": 0, "reasoning_tokens": 1000}
     unseen = measure_records(read_records(records(tmp_path, *[step(usage=thinking)] * 5)))["a"]
-    seen = measure_records(read_records(records(tmp_path, *[step(usage=thinking, reasoning="Hm.")] * 5)))["a"]
-    assert (unseen.tokens_per_s, seen.tokens_per_s) == (pytest.approx(50), pytest.approx(550))
+    streamed = measure_records(read_records(records(tmp_path, *[step(usage=thinking, reasoning="Hm.")] * 5)))[
+        "a"
+    ]
+    assert (unseen.tokens_per_s, streamed.tokens_per_s) == (pytest.approx(50), pytest.approx(550))
 
 
 def test_too_few_calls_or_tokens_tell_no_speed(tmp_path: Path):
@@ -59,15 +61,15 @@ def test_too_few_calls_or_tokens_tell_no_speed(tmp_path: Path):
 
 
 def test_an_unknown_cost_makes_the_mean_unknown_and_never_0(tmp_path: Path):
-    found = measure_records(read_records(records(tmp_path, step(), step(cost_usd=None))))
-    assert found["a"].usd_per_call is None
+    measurements = measure_records(read_records(records(tmp_path, step(), step(cost_usd=None))))
+    assert measurements["a"].usd_per_call is None
 
 
 def test_who_answered_is_measured_and_only_what_was_finished(tmp_path: Path):
     inner = {"id": "inside", "steps": [step("c")]}
     steps = [step("a", served_by="b"), step("a", status="failed"), step("podium", inner=inner)]
-    found = measure_records(read_records(records(tmp_path, *steps)))
-    assert {worker: each.calls for worker, each in found.items()} == {"b": 1, "c": 1}
+    measurements = measure_records(read_records(records(tmp_path, *steps)))
+    assert {worker: each.calls for worker, each in measurements.items()} == {"b": 1, "c": 1}
 
 
 @pytest.mark.parametrize(
@@ -86,18 +88,18 @@ def test_a_file_may_hold_what_the_server_answered_or_its_workflows(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('{"answer": 1}', "GET /v1/workflows"),
         ("not JSON", "line 1: invalid JSON"),
         (None, "cannot be read"),
     ],
 )
-def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, told: str):
+def test_what_is_no_record_is_refused(tmp_path: Path, text: str | None, message: str):
     path = tmp_path / "saved.json"
     if text is not None:
         path.write_text(text)
-    with pytest.raises(EvaluationError, match=told):
+    with pytest.raises(EvaluationError, match=message):
         read_records(str(path))
 
 
@@ -120,8 +122,8 @@ def test_a_figure_that_is_none_is_told_by_its_field(tmp_path: Path, field: str, 
 def test_a_call_shorter_than_a_millisecond_tells_no_speed(tmp_path: Path, took_s: float):
     steps = [step(first_token_s=0, ended_s=took_s)] * 5
     assert measure_records(read_records(records(tmp_path, *steps)))["a"].tokens_per_s is None
-    found = measure_records(read_records(records(tmp_path, *steps, *[step()] * 5)))
-    assert found["a"].tokens_per_s == pytest.approx(50)
+    measurements = measure_records(read_records(records(tmp_path, *steps, *[step()] * 5)))
+    assert measurements["a"].tokens_per_s == pytest.approx(50)
 
 
 @pytest.mark.parametrize("text", ["[" * 200_000, '{"inner": ' * 200_000])
@@ -135,18 +137,18 @@ def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, te
 @pytest.fixture
 def server() -> Generator[tuple[str, list[str]]]:
     """A server with no runs that knows one key and no passwords: its address, and what it was authorised by."""
-    seen: list[str] = []
+    authorizations: list[str] = []
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            seen.append(self.headers["Authorization"])
-            self.send_response(200 if seen[-1] == "Bearer sk-SECRET123" else 401)
+            authorizations.append(self.headers["Authorization"])
+            self.send_response(200 if authorizations[-1] == "Bearer sk-SECRET123" else 401)
             self.end_headers()
             self.wfile.write(b'{"data": []}')
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         threading.Thread(target=http.serve_forever, args=(0.05,)).start()
-        yield f"127.0.0.1:{http.server_port}", seen
+        yield f"127.0.0.1:{http.server_port}", authorizations
         http.shutdown()
 
 
@@ -195,10 +197,12 @@ async def test_a_running_server_tells_what_its_workers_took():
     )
     async with served(team(workers=[paced], workflows={})) as api:
         await asyncio.gather(*(api.ok({"model": "a"}) for _ in range(5)))
-        found = measure_records(await asyncio.to_thread(read_records, api.url))
+        measurements = measure_records(await asyncio.to_thread(read_records, api.url))
         newest = await api.newest()
     usage = newest["steps"][0]["usage"]["output_tokens"]
-    assert list(found) == ["a"]
-    assert (found["a"].calls, found["a"].usd_per_call) == (5, Decimal(usage) / 10_000)
-    assert found["a"].tokens_per_s is not None
-    assert 1 < found["a"].tokens_per_s < 220, "no faster than it was told to write, however busy the machine"
+    assert list(measurements) == ["a"]
+    assert (measurements["a"].calls, measurements["a"].usd_per_call) == (5, Decimal(usage) / 10_000)
+    assert measurements["a"].tokens_per_s is not None
+    assert 1 < measurements["a"].tokens_per_s < 220, (
+        "no faster than it was told to write, however busy the machine"
+    )

@@ -12,13 +12,13 @@ import yaml
 from evaluation import replay_settings
 from evaluation.cli import main
 from tests.base_only import with_base_only
-from tests.evaluation.pools import ROWS, recorded
+from tests.evaluation.pools import ROWS, write_recording
 
 ROOT = Path(__file__).parents[2]
 
 
 def replay_pool(folder: Path) -> tuple[str, Path]:
-    path, prices, settings = recorded(folder), folder / "prices.yaml", folder / "pool.yaml"
+    path, prices, settings = write_recording(folder), folder / "prices.yaml", folder / "pool.yaml"
     prices.write_text("lab_good: 0.02\nlab_half: 0.01\nlab_mute: 0\n")
     assert replay_settings.main([path, "--prices", str(prices), "--out", str(settings)]) == 0
     return path, settings
@@ -113,7 +113,7 @@ def test_a_value_that_cannot_be_used_is_refused_before_anything_is_asked(
     with pytest.raises(SystemExit) as left:
         main(["--settings", "cluster/scripted.yaml", "--questions", "gsm8k", option, value])
     assert left.value.code == 2
-    assert f"argument {option}: " in capsys.readouterr().err
+    assert f"Invalid value for '{option}': " in capsys.readouterr().err
 
 
 def test_help_lists_every_question_set_and_strategy(capsys: pytest.CaptureFixture[str]):

@@ -32,11 +32,11 @@ def test_the_page_has_commands():
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_command_of_the_page_is_read_and_names_what_there_is(command: str):
     _, which, *arguments = shlex.split(command)
-    parsers = {"eval": cli.parser, "recorded-pool": replay_settings.parser, "cards": cards.parser}
-    read = parsers[which]().parse_args(arguments)
+    programs = {"eval": cli.main, "recorded-pool": replay_settings.main, "cards": cards.main}
+    read = programs[which].build().make_context(which, arguments).params
     if which == "eval":
-        assert {Spec.parse(name).name for name in read.questions + read.train} <= set(SOURCES)
-        assert {Spec.parse(name).name for name in expand(read.strategies, backend(), learns=True)} <= set(
+        assert {Spec.parse(name).name for name in (*read["questions"], *read["train"])} <= set(SOURCES)
+        assert {Spec.parse(name).name for name in expand(read["strategies"], backend(), learns=True)} <= set(
             STRATEGIES
         )
 
@@ -59,8 +59,8 @@ async def test_the_vote_of_the_operations_page_counts_what_scripted_workers_say(
     settings = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     parse(settings)
     *models, vote = settings["workers"]
-    said = zip(models, replies, strict=True)
-    settings["workers"] = [*(scripted(each["name"], text, card=each["card"]) for each, text in said), vote]
+    scripts = zip(models, replies, strict=True)
+    settings["workers"] = [*(scripted(each["name"], text, card=each["card"]) for each, text in scripts), vote]
     async with served(settings) as api:
-        told = await api.ok({"model": "three-votes"})
-    assert told["choices"][0]["message"]["content"] == answer
+        completion = await api.ok({"model": "three-votes"})
+    assert completion["choices"][0]["message"]["content"] == answer

@@ -28,14 +28,14 @@ def is_right(question: Question, answer: str) -> bool:
     return asyncio.run(grade(question, answer)).correct
 
 
-def spelled(item: str) -> str:
+def spell(item: str) -> str:
     """An accepted or refused item as people write it."""
     return re.sub(r"\((\w+)\)", r"\1", item)
 
 
 def right_answer(question: Question, pick: int = 0) -> str:
     """One of the answers that the question asks for, and nothing else."""
-    accepted = [spelled(item) for item in question.facts["accepted"]]
+    accepted = [spell(item) for item in question.facts["accepted"]]
     match question.facts.get("rule", "one"):
         case "sequence":
             return ", ".join(accepted)
@@ -57,10 +57,10 @@ def test_two_hundred_questions_are_for_judging_and_the_others_share_no_text_with
 
 @pytest.mark.parametrize("part", ["test", "train"])
 def test_each_part_has_every_family_in_the_same_shares(part: str):
-    whole, asked = Counter(q.family for q in EVERY), load(f"everyday?part={part}")
-    for family, number in Counter(q.family for q in asked).items():
-        assert abs(number / len(asked) - whole[family] / len(EVERY)) < 0.01
-    assert {q.family for q in asked} == set(FAMILIES)
+    whole, questions = Counter(q.family for q in EVERY), load(f"everyday?part={part}")
+    for family, number in Counter(q.family for q in questions).items():
+        assert abs(number / len(questions) - whole[family] / len(EVERY)) < 0.01
+    assert {q.family for q in questions} == set(FAMILIES)
 
 
 def test_one_family_can_be_asked_alone():
@@ -68,7 +68,7 @@ def test_one_family_can_be_asked_alone():
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("everyday?part=dev", "part='dev' must be one of all, train, test"),
         ("everyday?family=poems", "family='poems' must be one of all, facts"),
@@ -76,10 +76,10 @@ def test_one_family_can_be_asked_alone():
         ("everyday?seed=1", "no option 'seed'"),
     ],
 )
-def test_an_option_that_cannot_be_used_is_told_with_those_that_can(name: str, told: str):
+def test_an_option_that_cannot_be_used_is_told_with_those_that_can(name: str, message: str):
     with pytest.raises(EvaluationError) as caught:
         load(name)
-    assert told in caught.value.message
+    assert message in caught.value.message
 
 
 def test_every_question_says_what_its_rule_needs():
@@ -120,7 +120,7 @@ def test_an_answer_that_lists_every_candidate_is_wrong(data: st.DataObject, join
     question = data.draw(
         QUESTIONS.filter(lambda q: bool(q.facts.get("refused")) and q.facts.get("rule") != "sequence")
     )
-    every = [spelled(item) for item in question.facts["accepted"] + question.facts["refused"]]
+    every = [spell(item) for item in question.facts["accepted"] + question.facts["refused"]]
     listed = data.draw(st.permutations(every))
     assert not is_right(question, f"- {joint.join(listed)}" if joint == "\n- " else joint.join(listed))
 
@@ -128,14 +128,14 @@ def test_an_answer_that_lists_every_candidate_is_wrong(data: st.DataObject, join
 @given(st.data())
 def test_a_refused_answer_is_wrong_whatever_follows_it(data: st.DataObject):
     question = data.draw(QUESTIONS.filter(lambda each: bool(each.facts.get("refused"))))
-    refused = spelled(data.draw(st.sampled_from(question.facts["refused"])))
+    refused = spell(data.draw(st.sampled_from(question.facts["refused"])))
     assert not is_right(question, f"{refused.capitalize()}. {right_answer(question).capitalize()}.")
 
 
 @given(CHOSEN, st.integers(0, 50))
 def test_what_follows_a_right_sentence_changes_nothing(question: Question, pick: int):
     answer = right_answer(question, pick).capitalize()
-    refused = [spelled(item) for item in question.facts.get("refused", [])]
+    refused = [spell(item) for item in question.facts.get("refused", [])]
     for after in (ELSEWHERE, f" {' and '.join(refused)} are other things to know about."):
         assert is_right(question, f"{answer}.{after}")
 

@@ -14,7 +14,7 @@ from evaluation.questions import Question
 from evaluation.sandbox import run_program
 
 
-def asked(grader: str, expected: str, **facts: Any) -> Question:
+def make_question(grader: str, expected: str, **facts: Any) -> Question:
     return Question("q", "?", expected, grader, "made up", "made up", facts)
 
 
@@ -50,11 +50,11 @@ def asked(grader: str, expected: str, **facts: Any) -> Question:
 async def test_an_answer_is_judged_by_the_part_that_counts(
     grader: str, expected: str, answer: str, right: bool
 ):
-    assert (await grade(asked(grader, expected), answer)).correct is right
+    assert (await grade(make_question(grader, expected), answer)).correct is right
 
 
 async def test_mathematics_is_compared_by_meaning():
-    question = asked("math", "1/2")
+    question = make_question("math", "1/2")
     rights = [
         (await grade(question, answer)).correct
         for answer in ("\\boxed{0.5}", "<answer>$\\frac{1}{2}$</answer>", "2")
@@ -63,7 +63,7 @@ async def test_mathematics_is_compared_by_meaning():
 
 
 async def test_a_text_without_an_answer_abstains_and_is_wrong():
-    question = asked("recorded", "4", right=["4", "four"])
+    question = make_question("recorded", "4", right=["4", "four"])
     silent, other = await grade(question, "I cannot say"), await grade(question, "<answer>four</answer>")
     assert (silent.correct, silent.extracted) == (False, None)
     assert other.correct
@@ -71,7 +71,9 @@ async def test_a_text_without_an_answer_abstains_and_is_wrong():
 
 def test_every_grader_extracts_nothing_from_nothing():
     facts = {"entry": {}, "right": [], "entry_point": "f", "prompt": "", "test": ""}
-    assert {name: extract(asked(name, "1", **facts), "") for name in GRADERS} == dict.fromkeys(GRADERS)
+    assert {name: extract(make_question(name, "1", **facts), "") for name in GRADERS} == dict.fromkeys(
+        GRADERS
+    )
 
 
 @given(st.text(), st.text(alphabet="abc123", min_size=1))
@@ -117,8 +119,8 @@ HUMANEVAL = {
     ],
 )
 async def test_a_program_is_right_when_its_tests_pass(answer: str, right: bool, why: str):
-    given = await grade(asked("code", "", **HUMANEVAL), answer)
-    assert (given.correct, given.why.startswith(why)) == (right, True), given.why
+    grading = await grade(make_question("code", "", **HUMANEVAL), answer)
+    assert (grading.correct, grading.why.startswith(why)) == (right, True), grading.why
 
 
 @pytest.mark.parametrize(
@@ -178,5 +180,5 @@ async def test_a_scorer_that_hangs_is_killed_and_the_next_one_works():
 
 
 async def test_a_number_too_large_to_divide_is_wrong_and_ends_nothing():
-    asked = Question("q", "?", "0.5", "numeric", "s", "f")
-    assert not (await grade(asked, "<answer>9e999999</answer>")).correct
+    question = Question("q", "?", "0.5", "numeric", "s", "f")
+    assert not (await grade(question, "<answer>9e999999</answer>")).correct

@@ -37,14 +37,14 @@ async def run(
     names: Sequence[str], order: EvalConfig, folder: Path, whom: EvaluationBackend | None = None
 ) -> EvalResults:
     whom = whom or backend()
-    strategies = make(names, whom, lambda *asked: pytest.fail(f"{asked} was opened"))
+    strategies = make(names, whom, lambda *arguments: pytest.fail(f"{arguments} was opened"))
     with ResultLog(folder / "results.jsonl") as log:
         return await Evaluation(order, whom, log, Silent()).run(strategies)
 
 
 def right(evaluated: EvalResults, label: str) -> float:
-    held = evaluated.results[label].values()
-    return sum(result.correct for result in held) / len(held)
+    results = evaluated.results[label].values()
+    return sum(result.correct for result in results) / len(results)
 
 
 CONDUCTED: dict[str, Any] = {
@@ -80,31 +80,31 @@ async def test_strategies_stand_side_by_side_over_one_pool(tmp_path: Path):
         "best_of_n_oracle",
         "oracle",
     ]
-    done = await run(names, EvalConfig(sums(6), training=sums(9, "others")), tmp_path, whom)
+    outcome = await run(names, EvalConfig(sums(6), training=sums(9, "others")), tmp_path, whom)
     assert (
-        right(done, "single:good")
-        == right(done, "oracle")
-        == right(done, "conductor")
-        == right(done, "moa:good")
+        right(outcome, "single:good")
+        == right(outcome, "oracle")
+        == right(outcome, "conductor")
+        == right(outcome, "moa:good")
         == 1
     )
-    assert right(done, "single:bad") == 0
-    outcomes = {label: next(iter(held.values())).outcome for label, held in done.results.items()}
+    assert right(outcome, "single:bad") == 0
+    outcomes = {label: next(iter(results.values())).outcome for label, results in outcome.results.items()}
     assert (outcomes["self_consistency:good?n=3"].calls, outcomes["moa:good"].calls) == (3, 3)
     assert (outcomes["self_reflection?rounds=2"].calls, outcomes["self_reflection?rounds=2"].steps) == (3, 3)
     assert outcomes["conductor"].calls == outcomes["best_of_n:good"].calls == 3, "the plan, and its two steps"
-    assert done.learned["self_reflection?rounds=2"] == {"worker": "good"}, (
+    assert outcome.learned["self_reflection?rounds=2"] == {"worker": "good"}, (
         "the best on the training questions"
     )
     assert outcomes["oracle"] == outcomes["single:good"]
-    assert {result.notes["chosen"] for result in done.results["oracle"].values()} == {"single:good"}
+    assert {result.notes["chosen"] for result in outcome.results["oracle"].values()} == {"single:good"}
 
 
 async def test_equal_compute_may_also_be_counted_in_tokens(tmp_path: Path):
     whom = backend(*CONDUCTED["workers"], conductor=CONDUCTED["conductor"])
-    done = await run(["conductor", "best_of_n:good?by=tokens"], EvalConfig(sums(3)), tmp_path, whom)
-    for question, drawn in done.results["best_of_n:good?by=tokens"].items():
-        spent, used = drawn.outcome.tokens, done.results["conductor"][question].outcome.tokens
+    outcome = await run(["conductor", "best_of_n:good?by=tokens"], EvalConfig(sums(3)), tmp_path, whom)
+    for question, drawn in outcome.results["best_of_n:good?by=tokens"].items():
+        spent, used = drawn.outcome.tokens, outcome.results["conductor"][question].outcome.tokens
         assert spent is not None
         assert used is not None
         assert drawn.notes["n"] > 3, "a sample takes 6 tokens, the conductor many more"
@@ -112,13 +112,13 @@ async def test_equal_compute_may_also_be_counted_in_tokens(tmp_path: Path):
 
 
 async def test_a_question_is_paid_for_once_however_often_the_evaluation_is_begun(tmp_path: Path):
-    Adder.asked = 0
+    Adder.n_calls = 0
     first = await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
-    asked, again = Adder.asked, await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
-    assert (asked, Adder.asked) == (10, 10)
+    n_first, again = Adder.n_calls, await run(["single", "oracle"], EvalConfig(sums(5)), tmp_path)
+    assert (n_first, Adder.n_calls) == (10, 10)
     assert again.results == first.results
     await run(["single"], EvalConfig(sums(5), caps=Caps(temperature=0.5)), tmp_path)
-    assert Adder.asked == 20, "other caps are another evaluation"
+    assert Adder.n_calls == 20, "other caps are another evaluation"
 
 
 async def test_a_torn_last_line_is_cut_off_and_its_question_asked_again(tmp_path: Path):
@@ -126,9 +126,9 @@ async def test_a_torn_last_line_is_cut_off_and_its_question_asked_again(tmp_path
     path = tmp_path / "results.jsonl"
     whole = path.read_bytes()
     path.write_bytes(whole[:-30])
-    Adder.asked = 0
+    Adder.n_calls = 0
     await run(["single:good"], EvalConfig(sums(4)), tmp_path)
-    assert Adder.asked == 1
+    assert Adder.n_calls == 1
     assert set(path.read_bytes().splitlines()) >= set(whole.splitlines()[:3])
     assert all(json.loads(line) for line in path.read_text().splitlines())
 
@@ -187,33 +187,33 @@ class Relabelled:
 
 async def test_a_strategy_stops_at_its_budget_and_says_so(tmp_path: Path):
     price = Decimal("0.000033")  # 3 words read at 1 US$, 3 written at 10 US$ a million tokens
-    done = await run(["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=3 * price), tmp_path)
-    assert [len(held) for held in done.results.values()] == [3, 3]
-    assert "is used up" in done.stopped["single:good"]
+    outcome = await run(["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=3 * price), tmp_path)
+    assert [len(results) for results in outcome.results.values()] == [3, 3]
+    assert "is used up" in outcome.stopped["single:good"]
     more = await run(["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=5 * price), tmp_path)
-    assert [len(held) for held in more.results.values()] == [5, 5], "what was paid before counts"
+    assert [len(results) for results in more.results.values()] == [5, 5], "what was paid before counts"
 
 
 async def test_a_budget_that_cannot_be_kept_stops_the_strategy(tmp_path: Path):
     unpriced = worker("w") | {"price": None}
-    done = await run(
+    outcome = await run(
         ["single"], EvalConfig(sums(9), concurrency=1, strategy_usd=Decimal(1)), tmp_path, backend(unpriced)
     )
-    assert len(done.results["single:w"]) == 1
-    assert "unknown" in done.stopped["single:w"]
+    assert len(outcome.results["single:w"]) == 1
+    assert "unknown" in outcome.stopped["single:w"]
 
 
 async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
     whom = backend(worker("good"), worker("bad", off=1))
     names = ["routellm?share=1", "router", "masrouter?max_agents=1&epochs=2&modes=io&cost_weight=0"]
-    done = await run(names, EvalConfig(sums(4), training=sums(20, "others")), tmp_path, whom)
-    assert [right(done, name) for name in names] == [1, 1, 1]
-    assert done.learned["routellm?share=1"]["strong"] == "good"
-    assert done.learned[names[2]]["episodes"] == 40
+    outcome = await run(names, EvalConfig(sums(4), training=sums(20, "others")), tmp_path, whom)
+    assert [right(outcome, name) for name in names] == [1, 1, 1]
+    assert outcome.learned["routellm?share=1"]["strong"] == "good"
+    assert outcome.learned[names[2]]["episodes"] == 40
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         (["nothing"], "Choose from: single"),
         (["single", "single"], "is named twice"),
@@ -228,10 +228,10 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
         (["masrouter?modes=dance"], "Choose from: io, cot"),
     ],
 )
-def test_what_cannot_be_made_says_what_to_write(names: list[str], told: str):
+def test_what_cannot_be_made_says_what_to_write(names: list[str], message: str):
     with pytest.raises(EvaluationError) as caught:
         make(names, backend(), lambda *_: backend())
-    assert told in caught.value.message
+    assert message in caught.value.message
 
 
 def test_the_usual_strategies_are_those_that_the_pool_can_do():
@@ -256,13 +256,13 @@ def test_a_mixture_of_agents_is_a_plan_that_can_run_and_needs_every_step(propose
 
 
 def test_an_unknown_cost_or_count_stays_unknown_when_runs_are_put_together():
-    known, unknown = (
+    priced, unknown = (
         RunOutcome(cost_usd=Decimal(1), wall_s=2, calls=1),
         RunOutcome(cost_usd=None, prompt_tokens=None, wall_s=3, calls=1),
     )
-    made = combine([known, unknown], "x", concurrent=True)
-    assert (made.cost_usd, made.tokens, made.wall_s, made.calls) == (None, None, 3, 2)
-    assert combine([known, known], "x", concurrent=False).wall_s == 4
+    total = combine([priced, unknown], "x", concurrent=True)
+    assert (total.cost_usd, total.tokens, total.wall_s, total.calls) == (None, None, 3, 2)
+    assert combine([priced, priced], "x", concurrent=False).wall_s == 4
 
 
 def test_a_result_reads_back_as_it_was_written(tmp_path: Path):

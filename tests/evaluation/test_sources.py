@@ -13,22 +13,22 @@ from evaluation.graders import grade
 from evaluation.sources import SOURCES, load, load_all
 from evaluation.sources.reasoning_gym import WHITELIST
 from evaluation.spec import Spec
-from tests.evaluation.pools import recorded
+from tests.evaluation.pools import write_recording
 
 JUNK = ("{} or maybe 17", "I think that {} is it", "perhaps {}", "banana\n{}")
 
 
 @pytest.mark.parametrize("dataset", WHITELIST)
 def test_a_trusted_data_set_takes_its_own_answer_and_nothing_around_it(dataset: str):
-    made = reasoning_gym.create_dataset(dataset, size=1, seed=5)
+    data_set = reasoning_gym.create_dataset(dataset, size=1, seed=5)
     with localcontext():  # decimal_arithmetic lowers the thread's precision
-        entries = list(made)
+        entries = list(data_set)
     for entry in entries:
         answer = entry["answer"]
-        assert made.score_answer(answer, entry) >= 0.99
+        assert data_set.score_answer(answer, entry) >= 0.99
         for wrong in ("", "banana", *(junk.format(answer) for junk in JUNK)):
             try:
-                score = made.score_answer(wrong, entry)
+                score = data_set.score_answer(wrong, entry)
             except Exception:  # noqa: BLE001  # a scorer that refuses the text gives no point either
                 score = 0
             assert score < 0.99, wrong
@@ -42,12 +42,12 @@ def test_questions_leave_the_precision_of_costs_as_it_is():
 
 async def test_a_reasoning_gym_question_is_judged_through_the_marks_only():
     question = load("reasoning_gym:caesar_cipher", count=1, seed=3)[0]
-    given = [
+    answers = [
         f"<answer>{question.expected}</answer>",
         question.expected,
         f"<answer>{question.expected} or so</answer>",
     ]
-    assert [(await grade(question, answer)).correct for answer in given] == [True, False, False]
+    assert [(await grade(question, answer)).correct for answer in answers] == [True, False, False]
 
 
 def test_generated_questions_are_the_same_for_a_seed_and_others_for_another():
@@ -65,9 +65,9 @@ def test_a_data_set_with_a_trap_is_refused_with_the_list_of_others(dataset: str)
 
 @pytest.mark.parametrize(("name", "size"), [("humaneval", 164), ("gsm8k", 100), ("aime25", 25), ("gpqa", 25)])
 async def test_what_wheels_ship_is_asked_and_its_own_answer_is_right(name: str, size: int):
-    asked = load(name)
-    assert len(asked) == len({q.id for q in asked}) == size
-    question = asked[0]
+    questions = load(name)
+    assert len(questions) == len({q.id for q in questions}) == size
+    question = questions[0]
     answer = f"<answer>{question.expected}</answer>"
     if question.grader == "code":
         answer = f"```python\n{question.facts['prompt']}{question.expected}```"
@@ -98,7 +98,7 @@ def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('{"question": "a", "answer": "b"', "line 1: invalid JSON"),
         ("[1]", "line 1: expected a JSON object, not list"),
@@ -112,11 +112,11 @@ def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
         ),
     ],
 )
-def test_a_faulty_line_is_told_by_its_number_and_field(tmp_path: Path, line: str, told: str):
+def test_a_faulty_line_is_told_by_its_number_and_field(tmp_path: Path, line: str, message: str):
     (tmp_path / "a.jsonl").write_text(line)
     with pytest.raises(EvaluationError) as caught:
         load(f"jsonl:{tmp_path}/a.jsonl")
-    assert told in caught.value.message
+    assert message in caught.value.message
 
 
 def test_a_hub_that_cannot_be_reached_is_told_with_what_to_do(
@@ -128,7 +128,7 @@ def test_a_hub_that_cannot_be_reached_is_told_with_what_to_do(
 
 
 def test_a_recorded_question_is_on_one_side_of_the_split(tmp_path: Path):
-    path = recorded(tmp_path)
+    path = write_recording(tmp_path)
     train, test = load(f"recorded:{path}?part=train"), load(f"recorded:{path}?part=test")
     every = {q.id for q in load(f"recorded:{path}")}
     assert {q.id for q in train} | {q.id for q in test} == every
@@ -137,7 +137,7 @@ def test_a_recorded_question_is_on_one_side_of_the_split(tmp_path: Path):
 
 
 async def test_a_recorded_answer_is_right_where_its_score_was(tmp_path: Path):
-    question = next(q for q in load(f"recorded:{recorded(tmp_path)}") if q.text.startswith("2 + 1?"))
+    question = next(q for q in load(f"recorded:{write_recording(tmp_path)}") if q.text.startswith("2 + 1?"))
     assert answer_tag(question.text) != question.expected
     rights = [(await grade(question, f"<answer>{each}</answer>")).correct for each in ("3", "2")]
     assert rights == [True, False]
@@ -180,13 +180,13 @@ def test_a_line_that_is_nested_too_deeply_is_told_by_its_number(tmp_path: Path):
 
 
 def test_what_is_not_known_is_refused_with_what_there_is():
-    for name, told in (
+    for name, message in (
         ("nothing", "Choose from: skills"),
         ("jsonl", "needs a path"),
         ("gsm8k?x=1", "no option 'x'"),
         ("gsm8k?x", "not key=value"),
     ):
-        with pytest.raises(EvaluationError, match=told.replace("?", r"\?")):
+        with pytest.raises(EvaluationError, match=message.replace("?", r"\?")):
             load(name)
     with pytest.raises(EvaluationError, match="Two questions have the id"):
         load_all(["gsm8k", "gsm8k"], 3)

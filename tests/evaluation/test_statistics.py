@@ -11,18 +11,18 @@ RIGHTS = st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=
 
 
 def test_the_error_of_an_accuracy_is_the_binomial_one():
-    held = accuracy([True] * 64 + [False] * 36)
-    assert (held.mean, held.standard_error) == (0.64, pytest.approx(0.048))  # sqrt(.64 * .36 / 100)
-    assert (held.low, held.high) == (
+    estimate = accuracy([True] * 64 + [False] * 36)
+    assert (estimate.mean, estimate.standard_error) == (0.64, pytest.approx(0.048))  # sqrt(.64 * .36 / 100)
+    assert (estimate.low, estimate.high) == (
         pytest.approx(0.5424, abs=1e-4),
         pytest.approx(0.7273, abs=1e-4),
     )  # Wilson, by hand
 
 
 def test_all_right_still_has_an_interval():
-    held = accuracy([True] * 10)
-    assert (held.standard_error, held.high) == (0, pytest.approx(1))
-    assert held.low == pytest.approx(0.7225, abs=1e-4)  # 1 / (1 + 1.96² / 10)
+    estimate = accuracy([True] * 10)
+    assert (estimate.standard_error, estimate.high) == (0, pytest.approx(1))
+    assert estimate.low == pytest.approx(0.7225, abs=1e-4)  # 1 / (1 + 1.96² / 10)
 
 
 def test_of_no_questions_nothing_is_known():
@@ -31,21 +31,21 @@ def test_of_no_questions_nothing_is_known():
 
 def test_a_strategy_does_not_differ_from_itself():
     same = [True, False, True]
-    told = bootstrap_difference(same, same)
-    assert (told.mean, told.low, told.high, told.p) == (0, 0, 0, 1)
+    difference = bootstrap_difference(same, same)
+    assert (difference.mean, difference.low, difference.high, difference.p) == (0, 0, 0, 1)
 
 
 def test_one_that_is_right_wherever_the_other_is_wrong_is_surely_better():
-    told = bootstrap_difference([True] * 50, [False] * 50, resamples=999)
-    assert (told.mean, told.low, told.high, told.p) == (1, 1, 1, 2 / 1000)
+    difference = bootstrap_difference([True] * 50, [False] * 50, resamples=999)
+    assert (difference.mean, difference.low, difference.high, difference.p) == (1, 1, 1, 2 / 1000)
 
 
 def test_the_interval_is_that_of_the_normal_for_many_questions():
     first, second = [True] * 600 + [False] * 400, [False] * 200 + [True] * 400 + [False] * 400
-    told = bootstrap_difference(first, second)
+    difference = bootstrap_difference(first, second)
     error = math.sqrt((0.2 - 0.2**2) / 1000)  # 200 wins, 800 ties
-    assert told.mean == 0.2
-    assert (told.low, told.high) == (
+    assert difference.mean == 0.2
+    assert (difference.low, difference.high) == (
         pytest.approx(0.2 - 1.96 * error, abs=2e-3),
         pytest.approx(0.2 + 1.96 * error, abs=2e-3),
     )
@@ -68,11 +68,11 @@ def test_the_order_of_the_questions_and_a_second_look_change_nothing(
     pairs: list[tuple[bool, bool]], random: object
 ):
     shuffled = sorted(pairs)
-    held = [
+    estimates = [
         bootstrap_difference([a for a, _ in each], [b for _, b in each], 3, 300)
         for each in (pairs, shuffled, pairs)
     ]
-    assert held[0] == held[1] == held[2]
+    assert estimates[0] == estimates[1] == estimates[2]
 
 
 def test_answers_of_different_questions_cannot_be_paired():
@@ -99,5 +99,5 @@ def test_no_point_beats_one_of_the_front_and_each_other_point_is_beaten(points: 
         return one[0] <= other[0] and one[1] >= other[1] and one != other
 
     assert not any(beats(points[i], points[j]) for i in range(len(points)) for j in front)
-    kept = {points[j] for j in front}
-    assert all(any(beats(points[j], p) for j in front) or p in kept for p in points)
+    front_points = {points[j] for j in front}
+    assert all(any(beats(points[j], p) for j in front) or p in front_points for p in points)

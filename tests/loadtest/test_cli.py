@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from loadtest import report
-from loadtest.cli import parse
+from loadtest.cli import main
 from loadtest.recording import Recording
 from loadtest.scenarios import SCENARIOS
 from loadtest.summary import summary
@@ -264,6 +264,6 @@ def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
 )
 def test_a_wrong_option_is_named(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        parse(arguments)
+        main(arguments)
     assert ended.value.code == 2
     assert why in capsys.readouterr().err

@@ -7,13 +7,13 @@ import time
 
 import pytest
 
-from loadtest.objective import is_good, objective, seconds
+from loadtest import percentile
+from loadtest.objective import is_good, parse_duration, parse_objective
 from loadtest.recording import LEFT, NOT_STARTED, OK, UNFINISHED, Recording, Sample
 from loadtest.records import CONCURRENT, fill
 from loadtest.server_state import numbers
 from loadtest.sse import SseReader
 from loadtest.summary import spread, summary
-from program.percentile import percentile
 from tests.loadtest.test_sse import data, delta
 
 LIMITS_MS = {"first_token": 2000.0, "end": 30_000.0}
@@ -62,8 +62,8 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
         sample(outcome=LEFT),
         sample(outcome=UNFINISHED),
     ]
-    told = summary(samples, 10, LIMITS_MS, interrupted=False)
-    assert told["goodput"] | {"objective_ms": None} == {
+    figures = summary(samples, 10, LIMITS_MS, interrupted=False)
+    assert figures["goodput"] | {"objective_ms": None} == {
         "objective_ms": None,
         "judged": 6,
         "good": 2,
@@ -72,8 +72,8 @@ def test_goodput_judges_what_was_wanted_to_the_end() -> None:
         "per_s": 0.1,
     }
     assert summary(samples, 10, LIMITS_MS, interrupted=True)["goodput"]["judged"] == 5
-    assert told["errors"] == {"http_503 worker_busy": 1}
-    counted = told["requests"]
+    assert figures["errors"] == {"http_503 worker_busy": 1}
+    counted = figures["requests"]
     assert [counted[name] for name in ("due", "answered", "failed", "left", "not_started", "unfinished")] == [
         7,
         3,
@@ -88,34 +88,40 @@ def test_rates_count_only_what_ended_while_requests_were_sent() -> None:
     """Twelve answers per second for six seconds, and as many again out of the queue: the rate is twelve."""
     in_time = [Sample("chat", second, second, OK, {"end": 900.0}) for second in range(6) for _ in range(12)]
     late = [Sample("chat", 5.5, 5.5, OK, {"end": 600.0}) for _ in range(72)]
-    told = summary(in_time + late, 6.0, LIMITS_MS, interrupted=False)
-    counted = told["requests"]
+    figures = summary(in_time + late, 6.0, LIMITS_MS, interrupted=False)
+    counted = figures["requests"]
     assert (counted["answered"], counted["answered_in_ran_s"], counted["answered_per_s"]) == (144, 72, 12.0)
-    good = told["goodput"]
+    good = figures["goodput"]
     assert (good["good"], good["good_in_ran_s"], good["part"], good["per_s"]) == (144, 72, 1.0, 12.0)
 
 
 def test_unknown_cost_is_counted_and_not_taken_for_nothing() -> None:
-    known, unknown = sample(end=1), sample(end=1)
-    known.cost_usd, known.wall_s, known.critical_path_s = 0.25, 2.0, 1.5
-    known.phases_ms["end"] = 2250
-    figures = summary([known, unknown], 1, LIMITS_MS, interrupted=False)
-    told = figures["per_request"]
+    priced, unknown = sample(end=1), sample(end=1)
+    priced.cost_usd, priced.wall_s, priced.critical_path_s = 0.25, 2.0, 1.5
+    priced.phases_ms["end"] = 2250
+    figures = summary([priced, unknown], 1, LIMITS_MS, interrupted=False)
+    per_request = figures["per_request"]
     assert (figures["outside_run_ms"]["n"], figures["outside_run_ms"]["max"]) == (1, 250)
-    assert (told["cost_usd_sum"], told["cost_unknown"]) == (0.25, 1)
-    assert told["critical_path_over_wall"]["p50"] == 0.75
+    assert (per_request["cost_usd_sum"], per_request["cost_unknown"]) == (0.25, 1)
+    assert per_request["critical_path_over_wall"]["p50"] == 0.75
     assert summary([unknown], 1, LIMITS_MS, interrupted=False)["per_request"]["cost_usd_sum"] is None
 
 
 def test_an_objective_names_phases_and_durations() -> None:
-    assert objective("first_token=500ms, end=1m") == {"first_token": 500, "end": 60_000}
-    assert [seconds(text) for text in ("500ms", "60s", "10m", "1h", "2.5")] == [0.5, 60, 600, 3600, 2.5]
+    assert parse_objective("first_token=500ms, end=1m") == {"first_token": 500, "end": 60_000}
+    assert [parse_duration(text) for text in ("500ms", "60s", "10m", "1h", "2.5")] == [
+        0.5,
+        60,
+        600,
+        3600,
+        2.5,
+    ]
     with pytest.raises(ValueError, match=r"unknown phase 'middle'\. Choose from plan, steps"):
-        objective("middle=2s")
+        parse_objective("middle=2s")
     for wrong in ("soon", "0s", "-1s", "", "2 weeks"):
         with pytest.raises(ValueError, match=r"is not a duration\. Write 500ms"):
-            seconds(wrong)
-    assert not is_good(sample(outcome="cut", end=1.0), objective("end=1s"))
+            parse_duration(wrong)
+    assert not is_good(sample(outcome="cut", end=1.0), parse_objective("end=1s"))
 
 
 def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
@@ -133,17 +139,22 @@ def test_a_stream_tells_its_phases_calls_tokens_and_sums() -> None:
         b"data: [DONE]\n",
     ]:
         reader.take(line)
-    heard = Sample("ultra", 0.0, 0.0)
-    heard.take_stream(reader.end())
-    assert (heard.phases_ms["plan"], heard.phases_ms["steps"]) == (200, 500)
-    assert list(heard.phases_ms) == ["plan", "steps", "first_token", "end"]
-    assert (heard.calls, heard.tokens, heard.cost_usd, heard.workflow_id) == (3, 9, 0.5, "wf_1")
-    assert (heard.wall_s, heard.critical_path_s, heard.fallback) == (2.0, 1.0, False)
+    stream_sample = Sample("ultra", 0.0, 0.0)
+    stream_sample.take_stream(reader.end())
+    assert (stream_sample.phases_ms["plan"], stream_sample.phases_ms["steps"]) == (200, 500)
+    assert list(stream_sample.phases_ms) == ["plan", "steps", "first_token", "end"]
+    assert (stream_sample.calls, stream_sample.tokens, stream_sample.cost_usd, stream_sample.workflow_id) == (
+        3,
+        9,
+        0.5,
+        "wf_1",
+    )
+    assert (stream_sample.wall_s, stream_sample.critical_path_s, stream_sample.fallback) == (2.0, 1.0, False)
 
 
 def test_a_whole_answer_is_completed_from_its_record_and_a_missing_one_is_told() -> None:
-    whole, lost = Sample("chat", 0.0, 0.0), Sample("chat", 0.0, 0.0)
-    for each, name in ((whole, "wf_1"), (lost, "wf_2")):
+    whole, missing = Sample("chat", 0.0, 0.0), Sample("chat", 0.0, 0.0)
+    for each, name in ((whole, "wf_1"), (missing, "wf_2")):
         each.take_answer(
             {"choices": [1], "usage": {"total_tokens": 5}, "podium": {"workflow_id": name}}, 1000
         )
@@ -158,9 +169,9 @@ def test_a_whole_answer_is_completed_from_its_record_and_a_missing_one_is_told()
             raise OSError
         return record
 
-    assert fill([whole, lost], "http://podium", read) == (2, 1)
+    assert fill([whole, missing], "http://podium", read) == (2, 1)
     assert (whole.phases_ms, whole.calls) == ({"end": 1000, "plan": 250, "steps": 500}, 3)
-    assert lost.calls is None
+    assert missing.calls is None
 
 
 def whole_answers(count: int) -> list[Sample]:
@@ -172,10 +183,10 @@ def whole_answers(count: int) -> list[Sample]:
 
 def test_records_of_a_mute_server_are_waited_for_together_and_not_one_by_one() -> None:
     ever = threading.Event()
-    asked: list[str] = []
+    urls: list[str] = []
 
     def read(url: str) -> object:
-        asked.append(url)
+        urls.append(url)
         ever.wait(30)
         raise OSError
 
@@ -183,7 +194,7 @@ def test_records_of_a_mute_server_are_waited_for_together_and_not_one_by_one() -
     try:
         assert fill(whole_answers(200), "http://podium", read, within_s=0.2) == (200, 0)
         assert time.monotonic() - began < 5
-        assert len(asked) == CONCURRENT
+        assert len(urls) == CONCURRENT
     finally:
         ever.set()
 
@@ -224,7 +235,7 @@ def test_replicas_are_seen_where_the_server_tells_of_them() -> None:
 
 def test_an_answer_without_choices_is_a_failure() -> None:
     for answer in (None, [], {"choices": []}, "<html>"):
-        told = Sample("chat", 0.0, 0.0)
-        told.take_answer(answer, 5)
-        assert told.is_failure
-        assert told.outcome == "no_choice"
+        bad_sample = Sample("chat", 0.0, 0.0)
+        bad_sample.take_answer(answer, 5)
+        assert bad_sample.is_failure
+        assert bad_sample.outcome == "no_choice"

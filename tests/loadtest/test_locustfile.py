@@ -26,12 +26,12 @@ class FakePodium(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def send(self, status: int, body: dict[str, Any]) -> None:
-        sent = json.dumps(body).encode()
+        data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(sent)))
+        self.send_header("content-length", str(len(data)))
         self.end_headers()
-        self.wfile.write(sent)
+        self.wfile.write(data)
 
     def do_GET(self) -> None:
         planner = {"id": "planner", "podium": {"kind": "worker", "in_pool": False}}
@@ -39,12 +39,12 @@ class FakePodium(BaseHTTPRequestHandler):
         self.send(200, {"data": [{"id": "podium-mini", "podium": {"kind": "conductor"}}, planner, busy]})
 
     def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        if asked["model"] == "busy-worker":
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if body["model"] == "busy-worker":
             self.send(
                 503, {"error": {"message": "Come back.", "type": "upstream_error", "code": "worker_busy"}}
             )
-        elif not asked.get("stream"):
+        elif not body.get("stream"):
             self.send(200, {"choices": [{"message": {"content": "Paris."}}]})
         else:
             self.stream()
@@ -64,8 +64,8 @@ class FakePodium(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def event(self, payload: str) -> None:
-        sent = f"data: {payload}\n\n".encode()
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(sent), sent))
+        data = f"data: {payload}\n\n".encode()
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
 
 
 @pytest.fixture(scope="module")
@@ -94,12 +94,12 @@ def tables(
         "--users",
         "16",
     ]
-    done = subprocess.run(
+    process = subprocess.run(
         [*command, "--spawn-rate", "16"], cwd=ROOT, capture_output=True, text=True, timeout=60
     )
     server.shutdown()
     server.server_close()
-    assert done.returncode == 1, done.stderr  # some requests failed, as they were meant to
+    assert process.returncode == 1, process.stderr  # some requests failed, as they were meant to
     with Path(f"{base}_stats.csv").open() as stats, Path(f"{base}_failures.csv").open() as failures:
         yield {row["Name"]: row for row in csv.DictReader(stats)}, list(csv.DictReader(failures))
 
@@ -141,8 +141,10 @@ def test_a_shape_is_chosen_by_one_option() -> None:
     code += "shape = e.shape_class; ticks = []\n"
     code += "for at_s in (0, 30, 50, 61): shape.get_run_time = lambda: at_s; ticks.append(shape.tick())\n"
     code += "print(type(shape).__name__, [tick and tick[0] for tick in ticks])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1:] == ["Spike [2, 10, 2, None]"], done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert process.stdout.splitlines()[-1:] == ["Spike [2, 10, 2, None]"], process.stderr
 
 
 def test_chats_that_were_answered_are_no_failures(
@@ -157,5 +159,7 @@ def test_a_run_is_bounded_unless_told_otherwise() -> None:
     code = "import sys; sys.argv = ['locust', '-f', 'loadtest/locustfile.py', '--headless']\n"
     code += "from locust import argument_parser as a; import loadtest.locustfile\n"
     code += "o = a.parse_options(); print(o.run_time, o.num_users, o.podium_model, o.answer_tokens)"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert done.stdout.splitlines()[-1:] == ["60 8 podium-mini 64"], done.stderr
+    process = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60
+    )
+    assert process.stdout.splitlines()[-1:] == ["60 8 podium-mini 64"], process.stderr

@@ -10,7 +10,7 @@ from loadtest.siege.cli import NO_ATTACK, Case, besiege, cases, table
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
 from loadtest.siege.servers import KEYS, PATHS, serve
 from loadtest.siege.watch import Memory, SiegeResult
-from program.process import allow_open_files
+from podium.command_line.process import allow_open_files
 
 HELD = SiegeResult(
     streams=20,
@@ -45,15 +45,15 @@ def test_one_missed_bound_is_enough(missed: dict[str, float]) -> None:
 
 
 def test_every_attack_comes_on_every_path_and_those_of_connections_from_several_addresses_too() -> None:
-    made = [(case.path, case.kind, case.addresses) for case in cases([])]
+    attacks = [(case.path, case.kind, case.addresses) for case in cases([])]
     for path in PATHS:
-        assert made.count((path, NO_ATTACK, 1)) == 1
+        assert attacks.count((path, NO_ATTACK, 1)) == 1
         for kind, row in ROWS.items():
             assert (
-                tuple(addresses for each, of, addresses in made if (each, of) == (path, kind))
+                tuple(addresses for each, of, addresses in attacks if (each, of) == (path, kind))
                 == row.addresses
             )
-    assert not [kind for _, kind, _ in made if kind in EXTRA_ROWS]
+    assert not [kind for _, kind, _ in attacks if kind in EXTRA_ROWS]
     for name in ("haproxy", "fast"):
         chosen = cases([f"{name}:large_unfinished"])
         assert {(case.path, case.kind) for case in chosen} == {("haproxy", "large_unfinished")}

@@ -32,11 +32,15 @@ def test_a_stream_is_timed_from_the_request_and_between_its_tokens() -> None:
         data(choices=[], usage={"total_tokens": 9}, podium={"workflow_id": "wf_1"}),
         b"data: [DONE]\n",
     )
-    seen = read_stream(stream, began_s=100.0)
-    assert (seen.text, seen.totals, seen.total_tokens) == ("Paris.", {"workflow_id": "wf_1"}, 9)
-    assert (seen.first_progress_ms, seen.first_token_ms) == (2000, 2500)
-    assert seen.token_gaps_ms == [500]
-    assert seen.done_ms == 4500
+    stream_result = read_stream(stream, began_s=100.0)
+    assert (stream_result.text, stream_result.totals, stream_result.total_tokens) == (
+        "Paris.",
+        {"workflow_id": "wf_1"},
+        9,
+    )
+    assert (stream_result.first_progress_ms, stream_result.first_token_ms) == (2000, 2500)
+    assert stream_result.token_gaps_ms == [500]
+    assert stream_result.done_ms == 4500
 
 
 def test_a_stream_that_ends_without_done_is_cut() -> None:

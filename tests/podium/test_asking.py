@@ -21,8 +21,10 @@ from typing import Any
 import pytest
 
 from podium.cli import main
-from podium.client import ClientError, path_part, run
-from podium.run_text import cell, event_line
+from podium.client import ClientError, path_part
+from podium.command_line.program import Program
+from podium.command_line.terminal import cell
+from podium.run_text import event_line
 from serving.accounts.rates import team_subject
 from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
@@ -92,7 +94,7 @@ async def test_limits_reach_the_server_and_its_refusals_come_back_in_its_words(
     assert "nobody" in ended.err
     ended = await podium(capsys, "ask", "Why?", "--max-cost", "0.000000001", "--deadline", "20", "--json", "--url", api.url)  # fmt: skip
     assert ended.code == 1
-    assert ended.err.startswith("podium: ")
+    assert ended.err.startswith("podium ask: ")
     ended = await podium(capsys, "ask", "Why?", "--effort", "low", "--json", "--url", api.url)
     assert json.loads(ended.out)["podium"]["steps"][0]["worker"] == "a"
 
@@ -194,12 +196,15 @@ async def test_an_id_leads_nowhere_else(api: Served, capsys: Any) -> None:
 
 
 def test_an_error_s_words_do_not_command_the_terminal(capsys: Any) -> None:
-    def fail() -> int:
+    program = Program("podium show")
+
+    @program.command()
+    def fail() -> int:  # pyright: ignore[reportUnusedFunction]
         raise ClientError("It said \x1b]0;title\x07\x9b2J\u202eand failed.")
 
-    assert run(fail) == 1
+    assert program([]) == 1
     told = capsys.readouterr().err
-    assert told.startswith("podium: It said \N{REPLACEMENT CHARACTER}]0;title")
+    assert told.startswith("podium show: It said \N{REPLACEMENT CHARACTER}]0;title")
     assert not {"\x1b", "\x07", "\x9b", "\u202e"} & set(told)
 
 
@@ -313,7 +318,7 @@ async def test_adapters_of_a_server_and_of_a_folder(api: Served, capsys: Any, tm
     ended = await podium(capsys, "adapters", "--folder", str(ROOT / "adapters"), "--json")
     assert json.loads(ended.out)["adapter"].startswith("conductor@")
     ended = await podium(capsys, "adapters", "--folder", str(tmp_path / "absent"))
-    assert (ended.code, ended.err) == (1, f"podium: Folder {tmp_path / 'absent'} does not exist.\n")
+    assert (ended.code, ended.err) == (1, f"podium adapters: Folder {tmp_path / 'absent'} does not exist.\n")
 
 
 CHUNK = b'data: {"choices": [{"delta": {"content": "Half."}}]}\n\n'
@@ -407,7 +412,7 @@ async def test_what_is_no_answer_of_podium_is_an_error_of_one_line(
             ended = await podium(capsys, *verb, "--url", url)
             out = "Half.\n" if what == "events" and verb == VERBS[0] else ""
             assert (ended.code, ended.out) == (1, out), (verb, ended)
-            assert ended.err.lstrip("\n").startswith(("podium: ", "podium ")), verb
+            assert ended.err.lstrip("\n").startswith("podium "), verb
             assert ended.err.strip().count("\n") == 0, verb
     assert os.listdir() == []  # noqa: PTH208 (in a coroutine)
 
@@ -419,7 +424,7 @@ async def test_an_answer_that_breaks_off_is_an_error_also_where_its_connection_c
     with answering(200, EVENTS, BROKEN_OFF[where], MODELS) as url:
         ended = await podium(capsys, "ask", "Why?", "--quiet", "--url", url)
     assert ended.code == 1, ended
-    assert ended.err.startswith("podium: ")
+    assert ended.err.startswith("podium ask: ")
     with answering(200, EVENTS, CHUNK + LAST + b"data: [DONE]\n\n", MODELS) as url:
         ended = await podium(capsys, "ask", "Why?", "--quiet", "--url", url)
     assert (ended.code, ended.out, ended.err) == (0, "Half.\n", "")

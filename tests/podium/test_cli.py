@@ -12,6 +12,7 @@ import pytest
 
 from podium import cli
 from podium.cli import VERBS, Verb, main
+from podium.command_line.program import Program
 from tests.conftest import PODIUM, ROOT
 
 
@@ -46,11 +47,11 @@ def test_every_verb_is_a_function_of_its_arguments_and_calls_itself_by_its_name(
     verb: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     module, _, function = VERBS[verb].target.partition(":")
-    assert callable(getattr(import_module(module), function or "main"))
+    assert isinstance(getattr(import_module(module), function or "main"), Program), "else it is not completed"
     with pytest.raises(SystemExit) as ended:
         main([verb, "--help"])
     assert ended.value.code == 0
-    assert f"usage: podium {verb}" in capsys.readouterr().out
+    assert f"Usage: podium {verb}" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("target", sorted({verb.setup for verb in VERBS.values()}))
@@ -101,7 +102,7 @@ def test_a_reader_that_has_gone_ends_it_without_a_word(arguments: list[str]) -> 
     )
     os.close(writer)
     assert gone.stderr == ""
-    assert gone.returncode in (0, 128 + signal.SIGPIPE), "argparse keeps it to itself"
+    assert gone.returncode in (0, 128 + signal.SIGPIPE), "Typer may ignore it"
 
 
 def test_all_packages_of_this_repository_are_known_to_be_ours() -> None:

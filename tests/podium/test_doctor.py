@@ -303,7 +303,6 @@ def copy_checkout(to: Path) -> None:
         "serving",
         "conductor",
         "podium",
-        "program",
         "requirements",
         "console",
         "adapters",

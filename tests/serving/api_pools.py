@@ -123,11 +123,11 @@ async def measure(name: str, clients: dict[str, Json] | None = None) -> Count:
 async def _ask(sdk: openai.AsyncOpenAI, model: str, params: Json) -> bool:
     """Whether OpenAI's own client got an answer: one of thoughts only, where `max_tokens` left no room for more, is one too."""
     try:
-        made = await sdk.chat.completions.create(
+        completion = await sdk.chat.completions.create(
             model=model, messages=[{"role": "user", "content": "Why is the sky blue?"}], **params
         )
         if params.get("stream"):
-            async for _ in made:
+            async for _ in completion:
                 pass
         return True
     except openai.APIError:
@@ -140,13 +140,13 @@ async def table() -> str:
         "| pool | requests | answered | plans made | upstream calls | refused upstream | notes |",
         "| --- " * 7 + "|",
     ]
-    said: set[str] = set()
+    answers: set[str] = set()
     for name in POOLS:
         count = await measure(name)
-        said.update(count.refused)
+        answers.update(count.refused)
         cells = (count.requests, count.answers, count.plans, count.calls, len(count.refused), count.notes)
         lines.append(f"| {name} | " + " | ".join(map(str, cells)) + " |")
-    return "\n".join([*lines, *(f"  refused: {line}" for line in sorted(said))])
+    return "\n".join([*lines, *(f"  refused: {line}" for line in sorted(answers))])
 
 
 if __name__ == "__main__":

@@ -147,18 +147,18 @@ class Model:
         turns = turns_of(request.body)
         case = self._cases[int(CASE.search(turns[0][1])[1])]  # type: ignore[index]
         n_calls = len(case.calls)
-        kind, said = self._said(case, turns)
+        kind, whole_text = self._said(case, turns)
         case.calls.append(kind)
         if kind == "refused":
             return Answer(status=400, error="This model does not take an assistant's turn at the end.")
-        shown = cut_at(limit_of(request.body), said)
-        pieces = case.pieces if n_calls == 0 else tokens(shown)
+        visible_text = cut_at(limit_of(request.body), whole_text)
+        pieces = case.pieces if n_calls == 0 else tokens(visible_text)
         text = PIECE + PIECE.join(pieces)
         if n_calls == 0:
             return Answer(text, **{case.fault: self._first + case.cut})
         if case.second_cut is not None and kind != "new" and case.calls.count(kind) == 1:
             return Answer(text, cut_after=self._first + round(case.second_cut * len(pieces)))
-        return Answer(text, finish=None if shown == said else self._full)
+        return Answer(text, finish=None if visible_text == whole_text else self._full)
 
     def _said(self, case: Case, turns: list[tuple[str, str]]) -> tuple[str, str]:
         """How it was called, and what it says."""
@@ -179,9 +179,9 @@ class Model:
 
 def limit_of(body: Json) -> int | None:
     """How many tokens the answer may have, whichever wire it is."""
-    told = body | body.get("generationConfig", {})
+    config = body | body.get("generationConfig", {})
     names = ("max_tokens", "max_completion_tokens", "max_output_tokens", "maxOutputTokens")
-    return next((told[name] for name in names if name in told), None)
+    return next((config[name] for name in names if name in config), None)
 
 
 def turns_of(body: Json) -> list[tuple[str, str]]:
@@ -208,8 +208,8 @@ class CutEngine:
         case.calls.append("prefilled" if call.prefix else "new")
         assert case.truth.startswith(call.prefix)
         rest = case.truth[len(call.prefix) :]
-        shown = cut_at(call.max_tokens, rest)
-        pieces = tokens(shown) if n_calls else case.pieces
+        visible_text = cut_at(call.max_tokens, rest)
+        pieces = tokens(visible_text) if n_calls else case.pieces
         cut = None if n_calls else case.cut
         if n_calls == 1 and call.prefix and case.second_cut is not None:
             cut = round(case.second_cut * len(pieces))
@@ -220,7 +220,7 @@ class CutEngine:
             yield Chunk(piece, "", None, 12, 0, n_whole, 0)
         if cut == len(pieces):
             raise WorkerUnavailable("its engine failed. Try again.")
-        finish = "stop" if shown == rest else "length"
+        finish = "stop" if visible_text == rest else "length"
         yield Chunk("", "", finish, 12, 0, count_tokens("".join(pieces)), 0)
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:

@@ -102,9 +102,9 @@ def workers(draw: st.DrawFn, name: str) -> Json:
 
 @st.composite
 def pools(draw: st.DrawFn) -> Json:
-    made = [draw(workers(name)) for name in EVERYBODY]
-    made[1]["in_pool"] = True
-    in_pool = [worker["name"] for worker in made if worker["in_pool"]]
+    workers_of_pool = [draw(workers(name)) for name in EVERYBODY]
+    workers_of_pool[1]["in_pool"] = True
+    in_pool = [worker["name"] for worker in workers_of_pool if worker["in_pool"]]
     model: Json = {
         "max_steps": draw(st.integers(1, 5)),
         "rounds": draw(st.integers(1, 3)),
@@ -114,7 +114,12 @@ def pools(draw: st.DrawFn) -> Json:
         model["workers"] = draw(st.lists(st.sampled_from(in_pool), min_size=1, unique=True))
     duo = [{"worker": draw(st.sampled_from(EVERYBODY)), "subtask": "Draft."} for _ in range(draw(st.integers(1, 3)))]  # fmt: skip
     conductor = {"worker": "boss", "fallback": draw(st.none() | st.sampled_from(in_pool)), "effort": draw(st.none() | st.sampled_from(LEVELS))}  # fmt: skip
-    return {"conductor": conductor, "workers": made, "models": {"mini": model}, "workflows": {"duo": duo}}
+    return {
+        "conductor": conductor,
+        "workers": workers_of_pool,
+        "models": {"mini": model},
+        "workflows": {"duo": duo},
+    }
 
 
 RULES: dict[str, st.SearchStrategy[Any]] = {
@@ -159,18 +164,18 @@ questions = st.sampled_from(
 
 @st.composite
 def requests(draw: st.DrawFn) -> Json:
-    asked: Json = {
+    body: Json = {
         "model": draw(st.sampled_from(["mini", "mini", "mini", "duo", *EVERYBODY])),
         "messages": [{"role": "user", "content": draw(questions)}],
         "stream": draw(st.booleans()),
         "podium": draw(options),
     }
     if draw(st.integers(0, 3)) == 0:
-        asked["reasoning_effort"] = draw(st.sampled_from(LEVELS))
+        body["reasoning_effort"] = draw(st.sampled_from(LEVELS))
     if draw(st.booleans()):
         names = draw(st.lists(st.sampled_from(TOOLS), min_size=1, unique=True))
-        asked["tools"] = [{"type": "function", "function": {"name": name}} for name in names]
-    return asked
+        body["tools"] = [{"type": "function", "function": {"name": name}} for name in names]
+    return body
 
 
 cases = st.builds(Case, pools(), policies, policies, requests(), st.none() | policies)
@@ -203,66 +208,70 @@ class Violations(Counter[str]):
     """What was found, by kind."""
 
 
-def look_at_calls(case: Case, calls: Mapping[str, list[Any]], rules: list[Json], found: Violations) -> int:
+def look_at_calls(
+    case: Case, calls: Mapping[str, list[Any]], rules: list[Json], violations: Violations
+) -> int:
     """See that each call of a worker was allowed; gives how many there were."""
     efforts = [LEVELS.index(rule["max_effort"]) for rule in rules if "max_effort" in rule]
     for worker in case.settings["workers"]:
-        sent = calls[worker["name"]]
-        if sent and not may_call(worker, *rules):
-            found["worker"] += 1
-        for call in sent:
+        calls_of_worker = calls[worker["name"]]
+        if calls_of_worker and not may_call(worker, *rules):
+            violations["worker"] += 1
+        for call in calls_of_worker:
             effort = call.sampling.effort
             if efforts and effort is not None and LEVELS.index(effort) > min(efforts):
-                found["effort"] += 1
+                violations["effort"] += 1
             offered = {tool.name for tool in call.tools.tools}
             if any("tools" in rule and not offered <= {*rule["tools"]} for rule in rules):
-                found["tools"] += 1
+                violations["tools"] += 1
     return sum(map(len, calls.values()))
 
 
-def look_at_record(record: Record, inner: Mapping[str, Record], case: Case, rules: list[Json], found: Violations) -> None:  # fmt: skip
+def look_at_record(record: Record, inner: Mapping[str, Record], case: Case, rules: list[Json], violations: Violations) -> None:  # fmt: skip
     most_steps, most_rounds, most_depth = (
         least(f"max_{name}", *rules) for name in ("steps", "rounds", "depth")
     )
     for each in (record, *inner.values()):
         for plan in each.plans:
             if most_steps is not None and len(plan.steps) > most_steps:
-                found["steps"] += 1
+                violations["steps"] += 1
     if most_rounds is not None and record.rounds > most_rounds:
-        found["rounds"] += 1
+        violations["rounds"] += 1
     deepest = max((id.count(".") // 2 for id in inner), default=0)
     if most_depth is not None and deepest > most_depth:
-        found["depth"] += 1
+        violations["depth"] += 1
     # what a run costs has in it what the runs inside it cost
     cost = max(each.cost_usd or Decimal(0) for each in (record, *inner.values()))
     limit = min((Decimal(rule["max_cost_usd"]) for rule in rules if "max_cost_usd" in rule), default=None)
     if limit is not None and cost > limit:
-        found["cost"] += 1
+        violations["cost"] += 1
     if any("models" in rule and case.request["model"] not in rule["models"] for rule in rules):
-        found["model"] += 1
+        violations["model"] += 1
 
 
-def look_at_store(store: MemoryStore, service: Service, rules: list[Json], found: Violations) -> None:
-    kept = repr((store._runs, store._items))
-    if SECRET in kept:
-        found["secret kept"] += 1
-    if any(rule.get("store_content") is False for rule in rules) and WORD in kept:
-        found["text kept"] += 1
-    if any(rule.get("redact_personal_data") for rule in rules) and PERSON in kept:
-        found["personal data kept"] += 1
+def look_at_store(store: MemoryStore, service: Service, rules: list[Json], violations: Violations) -> None:
+    stored_text = repr((store._runs, store._items))
+    if SECRET in stored_text:
+        violations["secret kept"] += 1
+    if any(rule.get("store_content") is False for rule in rules) and WORD in stored_text:
+        violations["text kept"] += 1
+    if any(rule.get("redact_personal_data") for rule in rules) and PERSON in stored_text:
+        violations["personal data kept"] += 1
 
 
-async def try_case(case: Case, found: Violations, seen: Counter[str]) -> None:
+async def try_case(case: Case, violations: Violations, outcomes: Counter[str]) -> None:
     """Run one, and note what was violated."""
     pool = build_pool(parse(case.settings), {}, engines={})
     rules = [case.team, case.key]
-    held = Policies(AccountPolicy.model_validate(case.team), AccountPolicy.model_validate(case.key))
-    caller = Caller(ACCOUNT, frozenset({Scope.RUN}), held)
+    account_policies = Policies(
+        AccountPolicy.model_validate(case.team), AccountPolicy.model_validate(case.key)
+    )
+    caller = Caller(ACCOUNT, frozenset({Scope.RUN}), account_policies)
     request = ChatDialect().parse(json.dumps(case.request).encode())
     try:
-        resolved = resolve(request, pool, held)
+        resolved = resolve(request, pool, account_policies)
     except PodiumError as exc:
-        seen[type(exc).__name__] += 1
+        outcomes[type(exc).__name__] += 1
         return
     service = Service(pool)
     store = service.store
@@ -276,15 +285,17 @@ async def try_case(case: Case, found: Violations, seen: Counter[str]) -> None:
                 run.detach()
                 run.cancel()
             last = event
-    seen[type(last).__name__] += 1
-    seen["calls"] += look_at_calls(case, calls_of(pool), rules, found)
-    look_at_record(run.record, run.records.inner, case, rules, found)
-    look_at_store(store, service, rules, found)
+    outcomes[type(last).__name__] += 1
+    outcomes["calls"] += look_at_calls(case, calls_of(pool), rules, violations)
+    look_at_record(run.record, run.records.inner, case, rules, violations)
+    look_at_store(store, service, rules, violations)
     if isinstance(last, RunDetached) and case.later is not None:
-        await try_continuing(case, run.records, found, seen)
+        await try_continuing(case, run.records, violations, outcomes)
 
 
-async def try_continuing(case: Case, left: RunRecords, found: Violations, seen: Counter[str]) -> None:
+async def try_continuing(
+    case: Case, records: RunRecords, violations: Violations, outcomes: Counter[str]
+) -> None:
     """Another process goes on with the run, while the key's policy is another one."""
     assert case.later is not None
     pool = build_pool(parse(case.settings), {}, engines={})
@@ -296,17 +307,17 @@ async def try_continuing(case: Case, left: RunRecords, found: Violations, seen: 
     service = Service(pool, policies=find)
     store = service.store
     assert isinstance(store, MemoryStore)
-    record = codec.load(Record, codec.dump(left.record))
-    service.sessions.take_over(RunRecords(record, left.inner), Decimal(0))
+    record = codec.load(Record, codec.dump(records.record))
+    service.sessions.take_over(RunRecords(record, records.inner), Decimal(0))
     while (ended := await store.get("wf_1")) is None or ended.record.status in ("running", "detached"):
         await asyncio.sleep(0)
     await service.aclose()
     rules = [case.team, case.key, case.later]
-    seen["continued"] += 1
+    outcomes["continued"] += 1
     reached = [{name: rule for name, rule in each.items() if name != "models"} for each in rules]
-    seen["calls"] += look_at_calls(case, calls_of(pool), reached, found)
-    look_at_record(ended.record, ended.inner, case, rules[:2], found)
-    look_at_store(store, service, rules, found)
+    outcomes["calls"] += look_at_calls(case, calls_of(pool), reached, violations)
+    look_at_record(ended.record, ended.inner, case, rules[:2], violations)
+    look_at_store(store, service, rules, violations)
 
 
 def calls_of(pool: Any) -> dict[str, list[Any]]:
@@ -315,31 +326,31 @@ def calls_of(pool: Any) -> dict[str, list[Any]]:
 
 def fuzz(examples: int) -> tuple[int, Violations, Counter[str]]:
     """How many cases were tried, what they violated, and what became of them."""
-    found, seen, tried = Violations(), Counter[str](), 0
+    violations, outcomes, tried = Violations(), Counter[str](), 0
 
     @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck))  # fmt: skip
     @given(cases)
     def try_one(case: Case) -> None:
         nonlocal tried
         tried += 1
-        before = set(found)
-        asyncio.run(try_case(case, found, seen))
-        for kind in set(found) - before:
+        before = set(violations)
+        asyncio.run(try_case(case, violations, outcomes))
+        for kind in set(violations) - before:
             sys.stderr.write(f"first violation of {kind!r}: {case}\n")
 
     try_one()
-    return tried, found, seen
+    return tried, violations, outcomes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Try as many as asked for."""
     began_s = time.monotonic()
-    tried, found, seen = fuzz(int(argv[0]) if argv else 20_000)
+    tried, violations, outcomes = fuzz(int(argv[0]) if argv else 20_000)
     print(
-        f"tried {tried} in {time.monotonic() - began_s:.0f} s: {', '.join(f'{name} {n}' for name, n in seen.most_common())}"
+        f"tried {tried} in {time.monotonic() - began_s:.0f} s: {', '.join(f'{name} {n}' for name, n in outcomes.most_common())}"
     )
-    print(f"violations {found.total()}" + "".join(f", {name} {n}" for name, n in found.items()))
-    return 1 if found else 0
+    print(f"violations {violations.total()}" + "".join(f", {name} {n}" for name, n in violations.items()))
+    return 1 if violations else 0
 
 
 if __name__ == "__main__":

@@ -91,12 +91,12 @@ CASES: list[Case] = []
 ASKED = re.compile(r"case (\d+): ([\w ]+)!")
 
 
-def answer_to(asked: str) -> Answer:
+def answer_to(prompt: str) -> Answer:
     """What a model says to a prompt that names its case."""
-    found = ASKED.search(asked)
-    assert found, asked
-    number = 2 if "Write the whole answer again" in asked else 1
-    return BEHAVIOURS[found[2]](CASES[int(found[1])], number)
+    match = ASKED.search(prompt)
+    assert match, prompt
+    number = 2 if "Write the whole answer again" in prompt else 1
+    return BEHAVIOURS[match[2]](CASES[int(match[1])], number)
 
 
 class Engine:
@@ -140,8 +140,8 @@ def respond(kind: str, wire: Wire, check: Callable[[Json], None]) -> Callable[[R
             raise AssertionError(f"{kind}: {exc} in {request.body}") from exc
         answer = answer_to(json.dumps(request.body, ensure_ascii=False))
         end = ENDS[kind].get(answer.finish or "")
-        said = Answer(answer.text, answer.reasoning, end, cut_after=answer.cut_after)
-        return replace(said, instead=spoiled(wire.events(said))) if MARK in said.text else said
+        reply = Answer(answer.text, answer.reasoning, end, cut_after=answer.cut_after)
+        return replace(reply, instead=spoiled(wire.events(reply))) if MARK in reply.text else reply
 
     return answered
 
@@ -153,9 +153,9 @@ def spoiled(events: list[bytes]) -> tuple[bytes, ...]:
 
 
 def check_openai(body: Json) -> None:
-    sent = body.get("response_format", {}).get("json_schema")
-    if sent and sent["strict"] and body["model"].startswith("gpt"):
-        strict._check_openai_schema(sent["schema"], sent["name"])
+    json_schema = body.get("response_format", {}).get("json_schema")
+    if json_schema and json_schema["strict"] and body["model"].startswith("gpt"):
+        strict._check_openai_schema(json_schema["schema"], json_schema["name"])
 
 
 def check_claude(body: Json) -> None:
@@ -200,29 +200,29 @@ class Seen:
     faults: list[str]
 
 
-async def try_one(api: Served, index: int, kind: str, behaviour: str, way: int, seen: Seen) -> None:
+async def try_one(api: Served, index: int, kind: str, behaviour: str, way: int, outcomes: Seen) -> None:
     case = CASES[index]
     words = f"case {index}: {behaviour}!"
     if kind == "scripted":  # it repeats the question
         words = BEHAVIOURS[behaviour](case, 1).text
     form = {"name": "it", "schema": case.schema, "strict": True}
-    asked: Json = {
+    body: Json = {
         "model": kind, "messages": [{"role": "user", "content": words}], "stream": way % 2 == 1,
         "response_format": {"type": "json_schema", "json_schema": form},
     }  # fmt: skip
     if way > 1 and kind != "scripted":
-        asked["podium"] = {"plan": [step("helper", "Draft."), step(kind, "Answer.", [0])]}
-    answer = await api.http.post("/v1/chat/completions", json=asked)
+        body["podium"] = {"plan": [step("helper", "Draft."), step(kind, "Answer.", [0])]}
+    answer = await api.http.post("/v1/chat/completions", json=body)
     text, finish = read(answer.status_code, answer.text, stream=way % 2 == 1)
     outcome = f"HTTP {answer.status_code}, {finish}"
-    seen.outcomes[outcome] += 1
-    told = f"{kind}, {behaviour}, way {way}: {outcome}: {text[:300]!r} for {json.dumps(case.schema)}"
+    outcomes.outcomes[outcome] += 1
+    line = f"{kind}, {behaviour}, way {way}: {outcome}: {text[:300]!r} for {json.dumps(case.schema)}"
     if finish == "stop" and not is_right_text(case.schema, text):
-        seen.faults.append(f"invalid: {told}")
+        outcomes.faults.append(f"invalid: {line}")
     if behaviour in SUCCEED and finish != "stop" and (kind, behaviour) not in CANNOT:
-        seen.faults.append(f"no answer: {told}")
+        outcomes.faults.append(f"no answer: {line}")
     if answer.status_code not in (200, 502) and finish not in PAID:
-        seen.faults.append(f"status: {told}")
+        outcomes.faults.append(f"status: {line}")
 
 
 CANNOT = {("scripted", "repairs prose"), ("scripted", "repairs a value")}
@@ -243,7 +243,7 @@ def read(status: int, text: str, *, stream: bool) -> tuple[str, str]:
 
 async def try_all(seed: int, behaviours: int) -> Seen:
     """Every case with every kind of worker, each with so many behaviours."""
-    rng, seen = random.Random(seed), Seen(Counter(), [])
+    rng, outcomes = random.Random(seed), Seen(Counter(), [])
     checks = {"openai": check_openai, "anthropic": check_claude, "gemini": check_gemini}
     wires = {"openai": OpenAIWire(), "anthropic": AnthropicWire(), "gemini": GeminiWire()}
     async with AsyncExitStack() as stack:
@@ -257,10 +257,10 @@ async def try_all(seed: int, behaviours: int) -> Seen:
         for index in range(len(CASES)):
             tried = [(kind, each) for kind in KINDS for each in rng.sample(sorted(BEHAVIOURS), behaviours)]
             await asyncio.gather(
-                *(try_one(api, index, kind, each, rng.randrange(4), seen) for kind, each in tried)
+                *(try_one(api, index, kind, each, rng.randrange(4), outcomes) for kind, each in tried)
             )
         await api.service.pool.aclose()
-    return seen
+    return outcomes
 
 
 def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Seen]:
@@ -280,17 +280,17 @@ def fuzz(examples: int, behaviours: int = 3, seed: int = 0) -> tuple[int, Seen]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Try as many as asked for."""
     began_s = time.monotonic()
-    tried, seen = fuzz(int(argv[0]) if argv else 300)
+    tried, outcomes = fuzz(int(argv[0]) if argv else 300)
     print(
         f"{tried} schemas, {len(KINDS)} kinds of workers, {len(BEHAVIOURS)} behaviours: "
-        f"{seen.outcomes.total()} requests in {time.monotonic() - began_s:.0f} s"
+        f"{outcomes.outcomes.total()} requests in {time.monotonic() - began_s:.0f} s"
     )
-    for outcome, count in seen.outcomes.most_common():
+    for outcome, count in outcomes.outcomes.most_common():
         print(f"  {outcome}: {count}")
-    invalid = [each for each in seen.faults if each.startswith("invalid")]
+    invalid = [each for each in outcomes.faults if each.startswith("invalid")]
     print(f"invalid answers that reached the client as a success: {len(invalid)}")
-    print(f"other faults: {len(seen.faults) - len(invalid)}", *seen.faults[:10], sep="\n  ")
-    return 1 if seen.faults else 0
+    print(f"other faults: {len(outcomes.faults) - len(invalid)}", *outcomes.faults[:10], sep="\n  ")
+    return 1 if outcomes.faults else 0
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ def safetensors(shapes: Shapes, fill: int = 0, dtype: str = "BF16") -> bytes:
             size *= side
         end = begin + size
         header[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [begin, end]}
-    told = json.dumps(header).encode()
-    return len(told).to_bytes(8, "little") + told + bytes([fill]) * end
+    header_bytes = json.dumps(header).encode()
+    return len(header_bytes).to_bytes(8, "little") + header_bytes + bytes([fill]) * end
 
 
 def adapter(folder: Path, shapes: Shapes | None = None, fill: int = 0, **config: Any) -> Path:

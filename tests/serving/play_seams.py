@@ -104,19 +104,19 @@ class Seams:
     def is_right(self) -> bool:
         return not (self.wrong or self.told["obeyed"])
 
-    def look(self, seen: str, error: str, case: Case) -> None:
+    def look(self, text: str, error: str, case: Case) -> None:
         self.continued += any(kind in ("prefilled", "asked") for kind in case.calls) and not error
         self.whole += not error
         if error:
             why = "not obeyed" if case.may_fail else "obeyed" if case.second_cut is None else "broke twice"
             self.told[why] += 1
-        expected = case.truth[: len(seen)] if error else case.truth
-        for tag, a, b, c, d in SequenceMatcher(None, expected, seen, autojunk=False).get_opcodes():
+        expected = case.truth[: len(text)] if error else case.truth
+        for tag, a, b, c, d in SequenceMatcher(None, expected, text, autojunk=False).get_opcodes():
             self.missing += b - a if tag == "delete" else 0
             self.doubled += d - c if tag == "insert" else 0
             self.contradicting += max(b - a, d - c) if tag == "replace" else 0
-        if seen != expected or (error and "stops after" not in error and "case" not in error and seen):
-            self.wrong.append((seen, error, case))
+        if text != expected or (error and "stops after" not in error and "case" not in error and text):
+            self.wrong.append((text, error, case))
 
 
 @asynccontextmanager
@@ -172,17 +172,17 @@ async def play(way: Way, n: int, seed: int) -> Seams:
 
         async def one(number: int) -> None:
             async with places:
-                seen, error = await see(http, number, cases[number])
-            seams.look(seen, error, cases[number])
+                text, error = await see(http, number, cases[number])
+            seams.look(text, error, cases[number])
 
         await asyncio.gather(*map(one, range(n)))
     return seams
 
 
 def row(name: str, n: int, seams: Seams) -> str:
-    told = " / ".join(str(seams.told[why]) for why in ("obeyed", "broke twice", "not obeyed"))
+    counts = " / ".join(str(seams.told[why]) for why in ("obeyed", "broke twice", "not obeyed"))
     return (
-        f"| {name} | {n} | {seams.whole} | {seams.continued} | {told} | "
+        f"| {name} | {n} | {seams.whole} | {seams.continued} | {counts} | "
         f"{seams.doubled} | {seams.missing} | {seams.contradicting} |"
     )
 

@@ -81,10 +81,10 @@ def arrays(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
 
 @st.composite
 def objects(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
-    made = draw(st.dictionaries(st.sampled_from(NAMES), inner, max_size=4))
-    required = list(made) if draw(st.booleans()) else [name for name in made if draw(st.booleans())]
-    value = {name: each for name, (_, each) in made.items() if name in required or draw(st.booleans())}
-    properties = {name: schema for name, (schema, _) in made.items()}
+    fields = draw(st.dictionaries(st.sampled_from(NAMES), inner, max_size=4))
+    required = list(fields) if draw(st.booleans()) else [name for name in fields if draw(st.booleans())]
+    value = {name: each for name, (_, each) in fields.items() if name in required or draw(st.booleans())}
+    properties = {name: schema for name, (schema, _) in fields.items()}
     schema = {"type": "object", "properties": properties, "required": required}
     more = draw(st.sampled_from([False, False, None, True, {"type": "integer"}]))
     return schema | ({} if more is None else {"additionalProperties": more}), value
@@ -92,11 +92,11 @@ def objects(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
 
 @st.composite
 def choices(draw: st.DrawFn, inner: st.SearchStrategy[Made]) -> Made:
-    made = draw(st.lists(inner, min_size=1, max_size=3))
+    schemas = draw(st.lists(inner, min_size=1, max_size=3))
     words = draw(st.sampled_from(["anyOf", "allOf"]))
     if words == "allOf":
-        return {"allOf": [made[0][0]], "description": "One of its kind."}, made[0][1]
-    return {words: [schema for schema, _ in made]}, draw(st.sampled_from([value for _, value in made]))
+        return {"allOf": [schemas[0][0]], "description": "One of its kind."}, schemas[0][1]
+    return {words: [schema for schema, _ in schemas]}, draw(st.sampled_from([value for _, value in schemas]))
 
 
 def larger(inner: st.SearchStrategy[Made]) -> st.SearchStrategy[Made]:

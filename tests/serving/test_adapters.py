@@ -47,13 +47,13 @@ def test_an_address_without_such_a_name_is_refused_with_the_remedy(address: str)
 
 
 def test_publishing_names_it_leaves_the_original_and_does_it_once(tmp_path: Path) -> None:
-    made = adapter(tmp_path / "made")
-    (made / "card.md").write_text("A card.")
-    published = publish(made, tmp_path / "store", "conductor")
-    assert published.name == f"conductor@{digest(made)}"
+    folder = adapter(tmp_path / "made")
+    (folder / "card.md").write_text("A card.")
+    published = publish(folder, tmp_path / "store", "conductor")
+    assert published.name == f"conductor@{digest(folder)}"
     assert (published / "card.md").exists()
     before = (published / "adapter_config.json").stat().st_mtime_ns
-    assert publish(made, tmp_path / "store", "conductor") == published
+    assert publish(folder, tmp_path / "store", "conductor") == published
     assert (published / "adapter_config.json").stat().st_mtime_ns == before
     assert [path.name for path in (tmp_path / "store").iterdir()] == [published.name], (
         "nothing half-made is left"
@@ -61,10 +61,10 @@ def test_publishing_names_it_leaves_the_original_and_does_it_once(tmp_path: Path
 
 
 def test_a_published_name_over_other_content_is_never_taken(tmp_path: Path) -> None:
-    made = adapter(tmp_path / "made")
-    published = publish(made, tmp_path / "store", "conductor")
+    folder = adapter(tmp_path / "made")
+    published = publish(folder, tmp_path / "store", "conductor")
     adapter(published, fill=7)
-    for use in (lambda: verify(published, published.name), lambda: publish(made, tmp_path / "store", "conductor"),
+    for use in (lambda: verify(published, published.name), lambda: publish(folder, tmp_path / "store", "conductor"),
                 lambda: fetch(str(published), tmp_path / "cache")):  # fmt: skip
         with pytest.raises(AdapterError, match="never used twice"):
             use()
@@ -123,11 +123,11 @@ def test_a_models_tensors_are_read_from_all_its_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kept_bytes", [0, 5, 100, -1])
 def test_a_file_that_was_cut_off_is_refused_whatever_its_name_says(tmp_path: Path, kept_bytes: int) -> None:
-    made = adapter(tmp_path / "made")
-    weights = made / "adapter_model.safetensors"
+    folder = adapter(tmp_path / "made")
+    weights = folder / "adapter_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:kept_bytes])
     with pytest.raises(AdapterError, match="cut off"):
-        check(publish(made, tmp_path, "conductor"), max_rank=16)
+        check(publish(folder, tmp_path, "conductor"), max_rank=16)
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])

@@ -21,14 +21,14 @@ async def test_no_call_is_refused_upstream_and_every_request_gets_a_plan(name: s
 
 async def test_what_was_left_out_stands_on_the_record_of_the_plan_and_of_the_step():
     async with pool("OpenAI alone") as (running, _, _), running.sdk as sdk:
-        made = await sdk.chat.completions.create(
+        completion = await sdk.chat.completions.create(
             model="podium-mini", messages=[{"role": "user", "content": "hi"}], temperature=0.7, stop="END"
         )
         record = await running.newest()
-    assert made.choices[0].message.content == "First line.\n\nThe answer is ", (
+    assert completion.choices[0].message.content == "First line.\n\nThe answer is ", (
         "the stop sequence holds all the same"
     )
-    assert made.choices[0].finish_reason == "stop"
+    assert completion.choices[0].finish_reason == "stop"
     assert record["plans"][0]["notes"] == [
         "temperature was omitted: gpt-6-luna does not accept it with reasoning."
     ]

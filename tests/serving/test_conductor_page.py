@@ -24,7 +24,7 @@ from podium.docs.conductor_page import (
     prompted_team,
 )
 from serving.settings.settings import load
-from tests.conductor.team import rendered
+from tests.conductor.team import render_plan
 from tests.conftest import ROOT
 from tests.serving.api.served import Json, scripted, served
 from tests.wires.openai import OpenAIWire
@@ -44,9 +44,9 @@ def lead(url: str) -> Json:
 
 def scripted_team() -> list[Json]:
     """The page's workers with their names, cards, prices and sight, each of which says who it is."""
-    kept = ("card", "price", "sees_images")
+    fields = ("card", "price", "sees_images")
     return [
-        scripted(w.name, f"{w.name} answers.", **w.model_dump(mode="json", include=set(kept)))
+        scripted(w.name, f"{w.name} answers.", **w.model_dump(mode="json", include=set(fields)))
         for w in load(SETTINGS).workers
     ]
 
@@ -74,8 +74,8 @@ async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None
 
     def respond(request: Request) -> Answer:
         schemas.append(request.body["response_format"]["json_schema"]["schema"])
-        asked = json.dumps(request.body["messages"][-1]["content"], ensure_ascii=False)
-        text = plan_text(plans[max((words for words in plans if words in asked), key=len)], POOL)
+        prompt = json.dumps(request.body["messages"][-1]["content"], ensure_ascii=False)
+        text = plan_text(plans[max((words for words in plans if words in prompt), key=len)], POOL)
         Draft202012Validator(schemas[-1]).validate(json.loads(text))
         return Answer(text=text)
 
@@ -99,20 +99,22 @@ async def test_all_twenty_plans_are_allowed_by_the_schema_read_and_run() -> None
                 assert {s["status"] for s in record["steps"]} == {"done"}
                 assert answer["choices"][0]["message"]["content"] == f"{each.plan.steps[-1].worker} answers."
                 for step in record["steps"]:
-                    told = step["prompt"][-1]["content"]
-                    assert each.request in str(told)
-                    assert step["subtask"] in str(told)
-                    assert ANSWER not in str(told), "an empty subtask adds nothing to the user's own words"
+                    step_prompt = step["prompt"][-1]["content"]
+                    assert each.request in str(step_prompt)
+                    assert step["subtask"] in str(step_prompt)
+                    assert ANSWER not in str(step_prompt), (
+                        "an empty subtask adds nothing to the user's own words"
+                    )
             await running.service.pool.aclose()
     assert len(schemas) == 20, "each was planned once"
 
 
 @pytest.mark.parametrize("format", ["steps", "lists"])
 def test_each_plan_can_be_written_under_the_grammar_and_is_read_again(format: Format) -> None:
-    built = xgrammar.Grammar.from_ebnf(grammar(format, len(POOL), MAX_STEPS).ebnf)
+    compiled_grammar = xgrammar.Grammar.from_ebnf(grammar(format, len(POOL), MAX_STEPS).ebnf)
     for each in PLANNED:
-        text = rendered(each.plan, POOL, format)
-        assert accepts(built, text), text
+        text = render_plan(each.plan, POOL, format)
+        assert accepts(compiled_grammar, text), text
         reading = parser(format, POOL, MAX_STEPS)
         reading.feed(text)
         assert reading.finish() == each.plan
@@ -145,18 +147,18 @@ async def test_the_page_shows_what_the_conductor_is_sent() -> None:
         async with served(settings, {"OPENAI_API_KEY": "sk-1"}) as running:
             await running.ok({"messages": [{"role": "user", "content": "hi"}]})
             await running.service.pool.aclose()
-    shown = generate()
+    page = generate()
     for worker in load(SETTINGS).workers:
-        assert f"({worker.model}; " in shown
-        shown = shown.replace(f"({worker.model}; ", "(")  # a scripted worker has no model
+        assert f"({worker.model}; " in page
+        page = page.replace(f"({worker.model}; ", "(")  # a scripted worker has no model
     for message in upstream.requests[0].body["messages"]:
-        assert f"```text\n{message['content'].rstrip()}\n```" in shown
+        assert f"```text\n{message['content'].rstrip()}\n```" in page
 
 
 def test_the_page_says_first_that_its_plans_are_no_model_s() -> None:
     text = (ROOT / "docs/conductor.md").read_text("utf-8")
-    first = next(line for line in text.splitlines()[1:] if line)
-    assert "We wrote the plans; no model did" in first
+    introduction = text.partition("\n## ")[0]
+    assert "We wrote these plans; no model did" in introduction
     section = text.partition("## Twenty plans")[2]
     assert "We wrote these plans; no model did" in section.splitlines()[2]
     assert "WRITTEN BY US, NOT BY A MODEL" in (ROOT / "docs/plans.yaml").read_text("utf-8").splitlines()[0]

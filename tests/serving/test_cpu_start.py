@@ -36,8 +36,8 @@ def test_an_executor_that_the_settings_name_stays(model: Path, monkeypatch: pyte
 
 def test_the_models_class_is_imported_here_so_that_no_process_is_started_to_look_at_it(model: Path) -> None:
     cpu_start.register(model)
-    known = ModelRegistry.models["LlamaForCausalLM"]
-    assert known.load_model_cls() is known.model_cls
+    model_class = ModelRegistry.models["LlamaForCausalLM"]
+    assert model_class.load_model_cls() is model_class.model_cls
 
 
 @pytest.mark.parametrize("folder", ["Qwen/Qwen2.5-1.5B-Instruct", "/dev/null"])
@@ -62,7 +62,7 @@ def test_workers_are_forked_only_from_a_core_without_threads_and_onto_no_core_of
 
 
 @pytest.mark.parametrize(
-    ("asked", "has_it", "used"),
+    ("dtype", "has_it", "used"),
     [
         (None, False, "float32"),
         ("auto", False, "float32"),
@@ -71,19 +71,21 @@ def test_workers_are_forked_only_from_a_core_without_threads_and_onto_no_core_of
     ],
 )
 def test_a_cpu_without_bfloat16_computes_in_float32_unless_the_settings_name_a_type(
-    model: Path, monkeypatch: pytest.MonkeyPatch, asked: str | None, has_it: bool, used: str | None
+    model: Path, monkeypatch: pytest.MonkeyPatch, dtype: str | None, has_it: bool, used: str | None
 ) -> None:
     monkeypatch.setattr(cpu_start, "computes_bfloat16", lambda: has_it)
-    arguments: dict[str, Any] = {"model": str(model)} | ({"dtype": asked} if asked else {})
+    arguments: dict[str, Any] = {"model": str(model)} | ({"dtype": dtype} if dtype else {})
     cpu_start.prepare(arguments)
     assert arguments.get("dtype") == used
 
 
-@pytest.mark.parametrize("told", ["arguments", "config"])
-def test_quantised_weights_keep_their_type(model: Path, monkeypatch: pytest.MonkeyPatch, told: str) -> None:
+@pytest.mark.parametrize("quantization", ["arguments", "config"])
+def test_quantised_weights_keep_their_type(
+    model: Path, monkeypatch: pytest.MonkeyPatch, quantization: str
+) -> None:
     monkeypatch.setattr(cpu_start, "computes_bfloat16", lambda: False)
     arguments: dict[str, Any] = {"model": str(model)}
-    if told == "arguments":
+    if quantization == "arguments":
         arguments["quantization"] = "awq"
     else:
         (model / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))

@@ -78,12 +78,12 @@ def test_what_ray_writes_of_a_deployment_has_nothing_of_the_environment_in_it(
     owner = next(w for w in settings.workers if isinstance(w, VllmSettings))
     for bound in (router_deployment(settings, {}), engine_deployment(owner, settings)):
         deployment = bound._bound_deployment
-        written = deployment.ray_actor_options["runtime_env"]["env_vars"]
-        assert written.keys() - owner.scale.env.keys() <= {
+        variables = deployment.ray_actor_options["runtime_env"]["env_vars"]
+        assert variables.keys() - owner.scale.env.keys() <= {
             "OTEL_SERVICE_NAME", "RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", "RAY_SERVE_TRACING_SAMPLING_RATIO",
             "VLLM_MEDIA_URL_ALLOW_REDIRECTS", HOOK, VARIABLE,
         }  # fmt: skip
-        assert "planted" not in repr((written, deployment.init_args, deployment.init_kwargs))
+        assert "planted" not in repr((variables, deployment.init_args, deployment.init_kwargs))
 
 
 def test_the_prefix_router_finds_the_prompt_in_what_crosses_to_an_engine() -> None:

@@ -24,8 +24,8 @@ LIMIT = 4_194_304
 @contextmanager
 def collector(protocol: str, monkeypatch: pytest.MonkeyPatch, most_bytes: int = LIMIT) -> Iterator[Receiver]:
     with ExitStack() as stack:
-        made = receiving(most_bytes) if protocol == "grpc" else receiving_http(most_bytes)
-        receiver = stack.enter_context(made)
+        server = receiving(most_bytes) if protocol == "grpc" else receiving_http(most_bytes)
+        receiver = stack.enter_context(server)
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{receiver.port}")
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
         yield receiver
@@ -39,14 +39,14 @@ def export(ended: list[ReadableSpan]) -> None:
     processor.shutdown()
 
 
-def made(**attributes: Any) -> ReadableSpan:
-    found: list[ReadableSpan] = []
+def make_span(**attributes: Any) -> ReadableSpan:
+    all_spans: list[ReadableSpan] = []
     tracer = TracerProvider().get_tracer("podium")
     with tracer.start_as_current_span("chat m", attributes={spans.INPUT_TOKENS: 7, spans.WORKFLOW_ID: "wf_1", **attributes}) as span:  # fmt: skip
         pass
     assert isinstance(span, ReadableSpan)
-    found.append(span)
-    return found[0]
+    all_spans.append(span)
+    return all_spans[0]
 
 
 def messages(*contents: str) -> str:
@@ -83,8 +83,8 @@ async def test_the_traces_of_20_chats_of_100_kb_arrive_whole(
 def test_a_span_that_is_too_long_by_itself_arrives_with_its_content_cut_and_a_note(
     protocol: str, text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    short = made(**{spans.INPUT_MESSAGES: messages("Why?")})
-    long = made(**{spans.INPUT_MESSAGES: messages("Be brief.", text, "Why?")})
+    short = make_span(**{spans.INPUT_MESSAGES: messages("Why?")})
+    long = make_span(**{spans.INPUT_MESSAGES: messages("Be brief.", text, "Why?")})
     with collector(protocol, monkeypatch) as receiver:
         export([short, long, short])
     assert [span.attributes[spans.INPUT_TOKENS] for span in receiver.spans] == [7, 7, 7]
@@ -102,7 +102,7 @@ def test_a_span_that_is_too_long_by_itself_arrives_with_its_content_cut_and_a_no
 def test_a_receiver_with_a_lower_limit_gets_usage_and_ids(
     protocol: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ended = [made(**{spans.INPUT_MESSAGES: messages("x" * 100_000)}) for _ in range(60)]
+    ended = [make_span(**{spans.INPUT_MESSAGES: messages("x" * 100_000)}) for _ in range(60)]
     with collector(protocol, monkeypatch, 1_000_000) as receiver:
         export(ended)
     assert [span.attributes[spans.INPUT_TOKENS] for span in receiver.spans] == [7] * 60
@@ -111,7 +111,7 @@ def test_a_receiver_with_a_lower_limit_gets_usage_and_ids(
 @pytest.mark.parametrize("value", [messages(*["x" * 400] * 20_000), "no json " * 1_000_000, ["y" * 3_000_000] * 3, "[]" + " " * 9_000_000])  # fmt: skip
 def test_whatever_a_span_holds_it_arrives(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     with collector("grpc", monkeypatch) as receiver:
-        export([made(**{spans.INPUT_MESSAGES: value, "other": "z" * 4_000_000})])
+        export([make_span(**{spans.INPUT_MESSAGES: value, "other": "z" * 4_000_000})])
     assert receiver.spans[0].attributes[spans.INPUT_TOKENS] == 7
     assert "cut off" in receiver.spans[0].attributes["other"]
 
@@ -141,13 +141,14 @@ def test_nothing_is_sent_again_to_a_collector_that_is_away() -> None:
     away = Away()
     bounded = BoundedExporter(away, lambda: away.now_s)
     assert (
-        bounded.export([made(**{spans.INPUT_MESSAGES: messages("x" * 100_000)})]) is SpanExportResult.FAILURE
+        bounded.export([make_span(**{spans.INPUT_MESSAGES: messages("x" * 100_000)})])
+        is SpanExportResult.FAILURE
     )
     assert away.n_sent == 1
 
 
 def test_a_batch_is_as_few_requests_as_its_bytes_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended = [made(**{spans.INPUT_MESSAGES: messages("x" * 100_000)}) for _ in range(60)]
+    ended = [make_span(**{spans.INPUT_MESSAGES: messages("x" * 100_000)}) for _ in range(60)]
     with collector("grpc", monkeypatch) as receiver:
         export(ended)
     assert receiver.n_requests == -(-60 * 100_000 // MOST_BYTES) + 1
@@ -168,7 +169,7 @@ class Hanging(SpanExporter):
 def test_spans_that_wait_for_a_collector_that_is_away_are_bounded_by_bytes_and_by_number() -> None:
     hanging = Hanging()
     processor = BoundedProcessor(hanging)
-    long = made(**{spans.INPUT_MESSAGES: messages("x" * 200_000)})
+    long = make_span(**{spans.INPUT_MESSAGES: messages("x" * 200_000)})
     try:
         for _ in range(2_300):
             processor.on_end(long)

@@ -65,19 +65,19 @@ async def test_what_was_closed_in_a_row_is_collected_at_once_whoever_closed_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(garbage, "CLOSED_S", 0.05)
-    collected, gone = list[int](), list[weakref.ref[Circle]]()
+    collected, references = list[int](), list[weakref.ref[Circle]]()
 
     def note(phase: str, about: dict[str, int]) -> None:
         if phase == "start" and about["generation"] == 2:
-            collected.append(len(gone))
+            collected.append(len(references))
 
     gc.disable()  # by itself it collects nothing meanwhile
     gc.callbacks.append(note)
     try:
         for _ in range(8):
-            gone.append(weakref.ref(Circle()))
+            references.append(weakref.ref(Circle()))
             garbage.collect_soon()
-        await until(lambda: not any(circle() for circle in gone), "freed")
+        await until(lambda: not any(circle() for circle in references), "freed")
         assert collected == [8]
     finally:
         gc.callbacks.remove(note)

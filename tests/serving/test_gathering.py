@@ -59,11 +59,11 @@ async def test_whoever_leaves_closes_the_answer() -> None:
 
 
 async def test_an_engine_is_told_of_an_answer_that_nobody_reads_along() -> None:
-    asked: list[EngineCall] = []
+    calls: list[EngineCall] = []
 
     class Client:
         async def generate(self, call: EngineCall, waiting: object = None) -> AsyncGenerator[Chunk]:
-            asked.append(call)
+            calls.append(call)
             yield Chunk("all of it", "", "stop", 7, 0, 3, 0)
 
         async def ready(self, adapters: Sequence[str] = ()) -> bool:
@@ -77,4 +77,4 @@ async def test_an_engine_is_told_of_an_answer_that_nobody_reads_along() -> None:
     for each in (call, replace(call, coalesce=True)):
         async with worker.open(each) as reply:
             assert [delta.text async for delta in reply] == ["all of it"]
-    assert [each.gap_s for each in asked] == [0, UNREAD_GAP_S]
+    assert [each.gap_s for each in calls] == [0, UNREAD_GAP_S]

@@ -77,8 +77,8 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas_module, "STATUS_TTL_S", -1.0)  # old at once, even where no time passes
 
 
-async def answer(handle: EngineHandle, told: list[str] | None = None) -> list[Chunk]:
-    return [chunk async for chunk in handle.generate(CALL, None if told is None else told.append)]
+async def answer(handle: EngineHandle, notices: list[str] | None = None) -> list[Chunk]:
+    return [chunk async for chunk in handle.generate(CALL, None if notices is None else notices.append)]
 
 
 async def test_a_call_to_an_engine_that_is_up_asks_the_controller_nothing() -> None:
@@ -101,7 +101,7 @@ async def test_a_call_to_an_engine_is_not_ended_with_the_request_that_it_came_fr
 
 @pytest.mark.parametrize("finish", ["stop", None])
 async def test_a_replica_that_is_lost_after_its_last_word_has_answered(finish: str | None) -> None:
-    async def lost(_: Response) -> Chunk:
+    async def lose(_: Response) -> Chunk:
         if engine.pieces:
             return engine.pieces.pop()
         raise ActorUnavailableError("gone", None)
@@ -109,19 +109,19 @@ async def test_a_replica_that_is_lost_after_its_last_word_has_answered(finish: s
     engine = Deployment("HEALTHY", RUNNING=1)
     engine.pieces = [WORD._replace(finish=finish)]
     with pytest.MonkeyPatch.context() as patch, nullcontext() if finish else pytest.raises(WorkerUnavailable):
-        patch.setattr(Response, "__anext__", lost)
+        patch.setattr(Response, "__anext__", lose)
         assert await answer(engine.handle()) == [WORD]
 
 
 @pytest.mark.parametrize("status", ["UPSCALING", "UPDATING"])
 async def test_a_cold_start_is_waited_for_and_told_once(status: str) -> None:
-    engine, told = Deployment(status, STARTING=1), list[str]()
-    asking = asyncio.create_task(answer(engine.handle(), told))
+    engine, notices = Deployment(status, STARTING=1), list[str]()
+    asking = asyncio.create_task(answer(engine.handle(), notices))
     while engine.asked < 6:
         await asyncio.sleep(0.001)
     engine.up.set()
     assert await asking == [WORD]
-    assert set(told) == {"no replica is running; the first one is starting"}
+    assert set(notices) == {"no replica is running; the first one is starting"}
 
 
 @pytest.mark.parametrize("status", ["UNHEALTHY", "DEPLOY_FAILED"])

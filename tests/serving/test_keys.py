@@ -37,8 +37,10 @@ async def test_a_key_in_a_file_is_the_one_that_the_worker_sends(tmp_path: Path) 
         for each in (pool, rotated):
             await _ask(each)
             await each.aclose()
-    sent = [request.headers["authorization"] for request in upstream.requests]
-    assert sent == ["Bearer sk-in-a-file", "Bearer sk-rotated"], "it is read again when the pool is made anew"
+    headers = [request.headers["authorization"] for request in upstream.requests]
+    assert headers == ["Bearer sk-in-a-file", "Bearer sk-rotated"], (
+        "it is read again when the pool is made anew"
+    )
 
 
 async def _ask(pool: Any) -> None:

@@ -51,34 +51,34 @@ def test_every_instrument_has_a_name_that_prometheus_takes_and_no_label_of_endle
 
 
 async def test_a_run_is_measured_whole_from_its_record() -> None:
-    kept = Kept()
-    async with served(team(GOOD, workers=SLOW), meter=kept) as api:
+    meter = Kept()
+    async with served(team(GOOD, workers=SLOW), meter=meter) as api:
         answer = await api.ok(max_cost_usd=1)
-        await until(lambda: kept.taken, "the run is measured")
-    assert list(kept.sums(metrics.WORKFLOW_DURATION)) == [("mini", "finished", "")]
-    assert kept.sums(metrics.PLANS) == {("conductor", "run", ""): 1}
-    assert kept.sums(metrics.PLAN_STEPS) == {("mini",): 3}
-    assert kept.sums(metrics.PLAN_DEPTH) == {("mini",): 2}
-    assert kept.sums(metrics.STEPS) == {("a", "done"): 1, ("b", "done"): 1, ("c", "done"): 1}
-    assert kept.sums(metrics.COST) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
-    assert kept.sums(metrics.TEAM_COST) == {("none",): pytest.approx(answer["podium"]["cost_usd"])}
-    assert kept.sums(metrics.BUDGET_USED) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
-    tokens = kept.sums(metrics.WORKER_TOKENS)
+        await until(lambda: meter.taken, "the run is measured")
+    assert list(meter.sums(metrics.WORKFLOW_DURATION)) == [("mini", "finished", "")]
+    assert meter.sums(metrics.PLANS) == {("conductor", "run", ""): 1}
+    assert meter.sums(metrics.PLAN_STEPS) == {("mini",): 3}
+    assert meter.sums(metrics.PLAN_DEPTH) == {("mini",): 2}
+    assert meter.sums(metrics.STEPS) == {("a", "done"): 1, ("b", "done"): 1, ("c", "done"): 1}
+    assert meter.sums(metrics.COST) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
+    assert meter.sums(metrics.TEAM_COST) == {("none",): pytest.approx(answer["podium"]["cost_usd"])}
+    assert meter.sums(metrics.BUDGET_USED) == {("mini",): pytest.approx(answer["podium"]["cost_usd"])}
+    tokens = meter.sums(metrics.WORKER_TOKENS)
     assert tokens["chat", "c", "output"] == answer["usage"]["completion_tokens"]
-    assert ("plan", "podium.scripted", "conductor", "") in kept.sums(metrics.CALL_DURATION)
-    (began_s,) = kept.sums(metrics.FIRST_ANSWER).values()
-    assert 0 < began_s <= kept.sums(metrics.WORKFLOW_DURATION)["mini", "finished", ""]
-    assert kept.sums(metrics.OVER_CRITICAL_PATH)["mini",] >= 1
-    assert {m.instrument.name for m in kept.taken if len(m.labels) != len(m.instrument.labels)} == set()
+    assert ("plan", "podium.scripted", "conductor", "") in meter.sums(metrics.CALL_DURATION)
+    (began_s,) = meter.sums(metrics.FIRST_ANSWER).values()
+    assert 0 < began_s <= meter.sums(metrics.WORKFLOW_DURATION)["mini", "finished", ""]
+    assert meter.sums(metrics.OVER_CRITICAL_PATH)["mini",] >= 1
+    assert {m.instrument.name for m in meter.taken if len(m.labels) != len(m.instrument.labels)} == set()
 
 
 async def test_what_is_spent_is_counted_by_team(tmp_path: Path) -> None:
-    kept = Kept()
-    async with keyed(tmp_path, meter=kept) as it:
+    meter = Kept()
+    async with keyed(tmp_path, meter=meter) as it:
         for who in ("mine", "only run", "other team", "alone"):
             assert (await it.ask(who, "POST", "/v1/chat/completions", ASK)).status_code == 200
-        await until(lambda: len(kept.sums(metrics.TEAM_COST)) == 3, "every run is measured")
-        spent = kept.sums(metrics.TEAM_COST)
+        await until(lambda: len(meter.sums(metrics.TEAM_COST)) == 3, "every run is measured")
+        spent = meter.sums(metrics.TEAM_COST)
     assert set(spent) == {(it.ids["search"],), (it.ids["sales"],), ("none",)}
     assert spent[it.ids["search"],] == pytest.approx(2 * spent["none",])
 
@@ -94,11 +94,11 @@ def test_an_instrument_has_no_more_series_than_it_may_whatever_names_come() -> N
 
 async def test_a_streamed_answer_has_a_first_chunk_time_however_late_it_comes() -> None:
     late = scripted("a", "late", delay_s=0.3)
-    kept = Kept()
-    async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05}), meter=kept) as api:
+    meter = Kept()
+    async with served(team(workers=[late], workflows={}, limits={"first_byte_s": 0.05}), meter=meter) as api:
         await api.events({"model": "a"})
-        await until(lambda: kept.taken, "the run is measured")
-    (began_s,) = kept.sums(metrics.FIRST_ANSWER).values()
+        await until(lambda: meter.taken, "the run is measured")
+    (began_s,) = meter.sums(metrics.FIRST_ANSWER).values()
     assert began_s >= 0.3
 
 
@@ -109,25 +109,25 @@ async def test_refused_plans_failed_attempts_retries_and_failing_over_are_told_a
         scripted("b", {"error": "refused"}, fallbacks=["a"], retry=quick),
         scripted("c", {"error": "unavailable"}, retry=quick),
     ]
-    kept = Kept()
-    async with served(team("no plan", GOOD, workers=workers), meter=kept) as api:
+    meter = Kept()
+    async with served(team("no plan", GOOD, workers=workers), meter=meter) as api:
         assert (await api.post()).status_code == 400
-        await until(lambda: kept.taken, "the run is measured")
-    assert kept.sums(metrics.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
-    errors = kept.sums(metrics.WORKER_ERRORS)
+        await until(lambda: meter.taken, "the run is measured")
+    assert meter.sums(metrics.PLANS) == {("conductor", "rejected", "no_plan"): 1, ("repair", "run", ""): 1}
+    errors = meter.sums(metrics.WORKER_ERRORS)
     assert errors["b", "WorkerRefused", "failed_over"] == 1
     assert errors["a", "WorkerBusy", "retried"] >= 1
     assert errors["c", "WorkerUnavailable", "retried"] == errors["c", "WorkerUnavailable", "gave_up"] == 1
-    assert kept.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
+    assert meter.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "failed", "WorkerUnavailable")}
 
 
 async def test_a_plan_that_is_only_asked_for_is_not_counted_as_an_answer() -> None:
-    kept = Kept()
-    async with served(team(GOOD), meter=kept) as api:
+    meter = Kept()
+    async with served(team(GOOD), meter=meter) as api:
         await api.ok(path="/v1/plans")
-        await until(lambda: kept.taken, "the run is measured")
-    assert kept.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "planned", "")}
-    assert kept.sums(metrics.FIRST_ANSWER) == {}
+        await until(lambda: meter.taken, "the run is measured")
+    assert meter.sums(metrics.WORKFLOW_DURATION).keys() == {("mini", "planned", "")}
+    assert meter.sums(metrics.FIRST_ANSWER) == {}
 
 
 async def test_calls_that_hold_a_slot_and_calls_that_wait_for_one_are_seen() -> None:

@@ -148,8 +148,8 @@ def test_every_worker_of_every_file_that_ships_can_be_named(file: str) -> None:
         assert worker.name in led.pool or led == before, "the file's own conductor stays as the file says"
         assert led.conductor.fallback in led.pool
         assert (led.models, led.workflows) == (before.models, before.workflows)
-        left = {w.name for w in before.workers} - {w.name for w in led.workers}
-        assert left <= {before.conductor.worker if before.conductor else ""}
+        missing = {w.name for w in before.workers} - {w.name for w in led.workers}
+        assert missing <= {before.conductor.worker if before.conductor else ""}
 
 
 def test_a_conductor_that_is_in_the_pool_stays_in_it_when_another_leads() -> None:
@@ -189,12 +189,12 @@ CANNOT: dict[str, tuple[dict[str, Any], str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "name", "told"), CANNOT.values(), ids=CANNOT.keys())
+@pytest.mark.parametrize(("changes", "name", "message"), CANNOT.values(), ids=CANNOT.keys())
 def test_who_cannot_lead_is_refused_with_the_reason_and_those_who_can(
-    changes: dict[str, Any], name: str, told: str
+    changes: dict[str, Any], name: str, message: str
 ) -> None:
     full = settings(**{"workers": [*FULL["workers"], VOTER]} | changes)
-    with pytest.raises(SettingsError, match=told) as refused:
+    with pytest.raises(SettingsError, match=message) as refused:
         with_conductor(full, name)
     if "models" not in changes:
         assert "These workers can: a, b, gpt (key: OPENAI_API_KEY), v, v2." in refused.value.message
@@ -213,13 +213,15 @@ def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_tak
     with pytest.raises(SettingsError, match="'claude' needs its key in the variable ANTHROPIC_API_KEY"):
         build_pool(led, {"OPENAI_API_KEY": "sk-1"}, {})
     file = tmp_path / "key"
-    kept = parse(FULL | {"workers": [A, B, OPENAI | {"api_key_env": None, "api_key_file": str(file)}]})
+    with_key_file = parse(
+        FULL | {"workers": [A, B, OPENAI | {"api_key_env": None, "api_key_file": str(file)}]}
+    )
     with pytest.raises(SettingsError, match=f"Set {file}"):
-        check_conductor_key(with_conductor(kept, "gpt"), {})
+        check_conductor_key(with_conductor(with_key_file, "gpt"), {})
     file.write_text("sk-1")
     file.chmod(0o644)
     with pytest.raises(SettingsError, match="chmod 600"):
-        check_conductor_key(with_conductor(kept, "gpt"), {})
+        check_conductor_key(with_conductor(with_key_file, "gpt"), {})
 
 
 def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None:
@@ -230,8 +232,8 @@ def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None
             command, cwd=ROOT, env=clean | environment, capture_output=True, text=True, check=False
         )
 
-    told = needs("--conductor=gpt-5", OPENAI_API_KEY="sk-1")
-    assert (told.stdout, told.stderr) == ('{"engine": true, "models": ["models/smollm2-135m"]}\n', "")
+    packages = needs("--conductor=gpt-5", OPENAI_API_KEY="sk-1")
+    assert (packages.stdout, packages.stderr) == ('{"engine": true, "models": ["models/smollm2-135m"]}\n', "")
     for arguments, fault in (
         (["--conductor=gpt-5"], "Set OPENAI_API_KEY"),
         (["--conductor=gtp-5"], "no worker has this name"),
@@ -244,10 +246,10 @@ def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None
 
 def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:
     for target in ("serve", "demo"):
-        made = commands_of(target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml")
+        commands = commands_of(target, "CONDUCTOR=gpt-5", "SETTINGS=cluster/api.yaml")
         assert all(
-            re.search("--settings 'cluster/api.yaml' .*--conductor 'gpt-5'", line) for line in made[-2:]
-        ), made
+            re.search("--settings 'cluster/api.yaml' .*--conductor 'gpt-5'", line) for line in commands[-2:]
+        ), commands
     assert "--conductor 'gpt-5'" in "\n".join(commands_of("setup", "CONDUCTOR=gpt-5"))
 
 
@@ -264,8 +266,8 @@ def commands_of(target: str, *variables: str) -> list[str]:
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")
     }
     command = ["make", "-n", "--no-print-directory", target, *variables]
-    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    return made.stdout.splitlines()
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return process.stdout.splitlines()
 
 
 @pytest.mark.parametrize("verb", ["serve", "demo"])
@@ -304,16 +306,16 @@ async def test_the_chosen_conductor_plans_with_the_built_in_prompt_and_works_in_
     assert [plan["worker"] for plan in record["plans"]] == ["gpt-5"]
     assert record["fallback"] is None
     assert answer["choices"][0]["message"]["content"]
-    asked = upstream.requests[0].body
-    assert asked["model"] == "gpt-5"
-    assert asked["reasoning_effort"] == "low"
-    assert asked["max_completion_tokens"] == 1024 + 4096, "the plan's tokens and the thoughts'"
-    system = next(message["content"] for message in asked["messages"] if message["role"] != "user")
+    body = upstream.requests[0].body
+    assert body["model"] == "gpt-5"
+    assert body["reasoning_effort"] == "low"
+    assert body["max_completion_tokens"] == 1024 + 4096, "the plan's tokens and the thoughts'"
+    system = next(message["content"] for message in body["messages"] if message["role"] != "user")
     assert "You lead a team of language models." in system
     assert '"needs"' not in system
     assert "GPT-5, a frontier reasoner" in system, "it may ask itself"
     assert "worker 0, the cheapest of your team" in system, "a local one costs nothing"
-    schema = asked["response_format"]["json_schema"]["schema"]
+    schema = body["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["steps"]["items"]["properties"]["worker"]["enum"] == [0, 1, 2, 3]
 
 
@@ -376,6 +378,6 @@ def test_a_team_led_by_name_is_shown_what_any_strong_conductor_is() -> None:
     for name in (None, "claude", "gemini"):
         team = build_pool(settings_to_serve(API, conductor=name), EVERY_KEY, {}).team
         assert team.conductor is not None
-        asked = [Message.of("user", "hi")]
-        texts.add(team.prompts.plan(team.conductor.layout, list(team.pool.values()), 5, asked)[0].text)
+        messages = [Message.of("user", "hi")]
+        texts.add(team.prompts.plan(team.conductor.layout, list(team.pool.values()), 5, messages)[0].text)
     assert len(texts) == 1

@@ -36,9 +36,9 @@ async def test_an_address_elsewhere_is_refused_with_the_setting_that_would_allow
 
 async def test_the_picture_of_a_named_address_is_in_the_call_that_vllm_gets() -> None:
     async with pictures() as server:
-        shown = await inline_pictures(showing(DATA_URL, server.url(), server.url()), ["127.0.0.1"])
-        assert addresses_in(shown) == [DATA_URL] * 3
-        assert shown.messages[0]["content"][0] == {"type": "text", "text": "What is it?"}
+        messages = await inline_pictures(showing(DATA_URL, server.url(), server.url()), ["127.0.0.1"])
+        assert addresses_in(messages) == [DATA_URL] * 3
+        assert messages.messages[0]["content"][0] == {"type": "text", "text": "What is it?"}
         assert server.asked == 1
 
 

@@ -6,10 +6,10 @@ from tests.serving.fuzz_policy import WORD, Case, Violations, fuzz, try_case
 
 
 def test_no_request_plan_worker_or_conductor_reaches_what_a_policy_forbids() -> None:
-    tried, found, seen = fuzz(60)
-    assert not found
+    tried, violations, outcomes = fuzz(60)
+    assert not violations
     assert tried >= 50
-    assert seen["calls"] > tried / 3
+    assert outcomes["calls"] > tried / 3
 
 
 async def test_no_text_stays_of_a_run_that_cannot_go_on_by_the_policy_of_now() -> None:
@@ -19,7 +19,9 @@ async def test_no_text_stays_of_a_run_that_cannot_go_on_by_the_policy_of_now() -
         *({"name": name, "kind": "scripted", "replies": [WORD]} for name in ("w0", "w1")),
     ]
     settings = {"conductor": {"worker": "boss"}, "workers": workers, "models": {"mini": {}}}
-    asked = {"model": "mini", "messages": [{"role": "user", "content": WORD}]}
-    found, seen = Violations(), Counter[str]()
-    await try_case(Case(settings, {}, {}, asked, {"store_content": False, "workers": ["w1"]}), found, seen)
-    assert (seen["continued"], dict(found)) == (1, {})
+    body = {"model": "mini", "messages": [{"role": "user", "content": WORD}]}
+    violations, outcomes = Violations(), Counter[str]()
+    await try_case(
+        Case(settings, {}, {}, body, {"store_content": False, "workers": ["w1"]}), violations, outcomes
+    )
+    assert (outcomes["continued"], dict(violations)) == (1, {})

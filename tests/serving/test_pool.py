@@ -35,9 +35,9 @@ def pool(*workers: dict[str, Any], environment: dict[str, str] | None = None, **
 
 
 def wire(of: Pool, name: str) -> ScriptedWorker:
-    found = next(each for each in of.clients if each.name == name)
-    assert isinstance(found, ScriptedWorker)
-    return found
+    client = next(each for each in of.clients if each.name == name)
+    assert isinstance(client, ScriptedWorker)
+    return client
 
 
 def routes(of: Pool, name: str) -> tuple[Route, ...]:
@@ -151,7 +151,7 @@ def test_the_worst_price_is_unknown_as_soon_as_one_is():
 
 
 def test_a_member_knows_what_the_settings_say():
-    told = {
+    facts = {
         "card": "Fast.",
         "max_output_tokens": 9,
         "sees_images": True,
@@ -159,7 +159,7 @@ def test_a_member_knows_what_the_settings_say():
         "temperature": 0.5,
         "top_p": 0.9,
     }
-    member = pool(told | {"effort": "low"}).members["a"]
+    member = pool(facts | {"effort": "low"}).members["a"]
     assert (member.card, member.max_output_tokens, member.sees_images, member.system_prompt) == (
         "Fast.",
         9,
@@ -208,8 +208,8 @@ def closable(*replies: Any) -> tuple[Pool, Closable]:
 
     from conductor.model.worker import PoolMember
 
-    made, worker = pool({}), Closable("a", replies or ["x"])
-    return replace(made, members={"a": PoolMember("a", worker)}, clients=(worker,)), worker
+    own_pool, worker = pool({}), Closable("a", replies or ["x"])
+    return replace(own_pool, members={"a": PoolMember("a", worker)}, clients=(worker,)), worker
 
 
 def ordered(of: Pool) -> Any:
@@ -256,8 +256,8 @@ async def test_runs_under_way_keep_the_old_pool_until_the_last_of_them_has_ended
 async def test_two_swaps_in_a_row_close_both_old_pools_each_at_its_time():
     pools = [closable() for _ in range(3)]
     service = Service(pools[0][0])
-    for made, _ in pools[1:]:
-        await service.swap(made)
+    for old_pool, _ in pools[1:]:
+        await service.swap(old_pool)
     assert [worker.closed for _, worker in pools] == [True, True, False]
 
 
@@ -371,5 +371,7 @@ def test_members_know_their_context_and_speed_and_the_conductor_is_shown_them():
         parse({"workers": workers}), {}, dict.fromkeys(("own", "said", "auto"), ScriptedEngine(Behaviour()))
     )
     assert [member.context_tokens for member in wide.members.values()] == [4096, 4096, 99, None, 400_000]
-    shown = wide.team.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text
-    assert "4: a general language model\n   (m; 80 tokens/s; context of 400,000 tokens; sees images)" in shown
+    prompt = wide.team.prompts.plan("lines", list(wide.members.values()), 5, CALL.messages)[0].text
+    assert (
+        "4: a general language model\n   (m; 80 tokens/s; context of 400,000 tokens; sees images)" in prompt
+    )

@@ -110,11 +110,11 @@ CALL = EngineCall([{"role": "user", "content": PLAN}])
 
 async def test_a_call_that_is_made_again_goes_to_another_replica_than_the_one_that_knows_its_prompt() -> None:
     routing = Routing("a", "b")
-    (known,) = (await routing.route(CALL))[:1]
-    (other,) = {"a", "b"} - {known}
+    (replica,) = (await routing.route(CALL))[:1]
+    (other,) = {"a", "b"} - {replica}
     places = Places()
     call = replace(CALL, places=places)
-    assert await routing.route(call) == [known], "where its beginning is known"
+    assert await routing.route(call) == [replica], "where its beginning is known"
     assert places.has_other()
     assert await routing.route(call) == [other]
     assert not places.has_other()
@@ -133,4 +133,4 @@ async def test_where_it_has_gone_to_each_it_may_go_to_any() -> None:
 def test_where_a_call_has_gone_is_not_sent_along() -> None:
     routing = Places()
     routing.take("a", lambda: True)
-    assert pickle.loads(pickle.dumps(replace(CALL, places=routing))).places.taken == set()
+    assert pickle.loads(pickle.dumps(replace(CALL, places=routing))).places.used_names == set()

@@ -20,12 +20,12 @@ ROOT = Path(__file__).parents[2]
 OWN = {"input_usd_per_mtok": 7, "output_usd_per_mtok": 8}
 
 
-def told(*workers: dict[str, Any]) -> Settings:
+def settings_of(*workers: dict[str, Any]) -> Settings:
     return parse({"workers": [{"name": f"w{number}"} | worker for number, worker in enumerate(workers)]})
 
 
 def priced(worker: dict[str, Any], environment: dict[str, str] | None = None) -> PriceSettings | None:
-    return with_known_prices(told(worker), environment or {}).workers[0].price
+    return with_known_prices(settings_of(worker), environment or {}).workers[0].price
 
 
 @pytest.mark.parametrize("file", ["api.yaml", "gpu.yaml", "local.yaml"])
@@ -37,7 +37,7 @@ def test_what_the_shipped_settings_say_is_what_the_table_says(file: str):
 
 def test_settings_win_over_the_table_and_the_table_over_nothing():
     settings = with_known_prices(
-        told(
+        settings_of(
             {"kind": "openai", "model": "gpt-5", "price": OWN},
             {"kind": "openai", "model": "gpt-5"},
             {"kind": "openai", "model": "gpt-that-no-table-has"},
@@ -72,7 +72,7 @@ def test_each_deployment_has_the_price_of_its_place_and_the_worst_of_them_is_hel
         {"name": "azure", "base_url": "https://us.openai.azure.com/openai/v1/"},
         {"name": "dear", "price": OWN | {"output_usd_per_mtok": 99}},
     ]}  # fmt: skip
-    settings = with_known_prices(told(gpt), {})
+    settings = with_known_prices(settings_of(gpt), {})
     (worker,) = settings.workers
     assert isinstance(worker, ApiSettings)
     assert worker.price is None
@@ -82,7 +82,7 @@ def test_each_deployment_has_the_price_of_its_place_and_the_worst_of_them_is_hel
     assert worst
     assert worst.output_usd_per_mtok == 99
     unknown = {"name": "unknown", "base_url": "http://127.0.0.1:1/v1"}
-    settings = with_known_prices(told(gpt | {"deployments": [{"name": "own"}, unknown]}), {})
+    settings = with_known_prices(settings_of(gpt | {"deployments": [{"name": "own"}, unknown]}), {})
     assert build_pool(settings, {"OPENAI_API_KEY": "sk-1"}, {}).members["w0"].worst_price is None
 
 
@@ -139,7 +139,7 @@ def test_a_table_that_cannot_be_read_leaves_prices_unknown_and_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(price_table, "CHILD", tmp_path / "nothing.py")
-    monkeypatch.setattr(price_table, "_known", {})
+    monkeypatch.setattr(price_table, "_prices", {})
     assert look_up([PriceQuery("openai", None, "gpt-5")]) == [None]
     assert "cannot read the price table" in caplog.text
 
@@ -151,18 +151,18 @@ def test_the_process_that_reads_the_table_is_given_no_keys(monkeypatch: pytest.M
     )
     monkeypatch.setenv("OPENAI_API_KEY", "sk-planted")
     monkeypatch.setattr(price_table, "CHILD", child)
-    monkeypatch.setattr(price_table, "_known", {})
+    monkeypatch.setattr(price_table, "_prices", {})
     assert look_up([PriceQuery("openai", None, "gpt-5")]) == [None]
     assert "sk-planted" in repr(dict(os.environ))
     assert "sk-planted" not in (tmp_path / "seen").read_text()
 
 
 def test_a_worker_is_asked_about_once_a_day(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    worker = told(DEEPSEEK).workers[0]
+    worker = settings_of(DEEPSEEK).workers[0]
     assert isinstance(worker, ApiSettings)
     question = question_of(worker, {})
     assert question
-    known = look_up([question, question])
+    prices = look_up([question, question])
     monkeypatch.setattr(price_table, "CHILD", tmp_path / "nothing.py")
-    assert look_up([question, question]) == known
-    assert known[0]
+    assert look_up([question, question]) == prices
+    assert prices[0]

@@ -9,7 +9,7 @@ from serving.settings.settings import parse
 
 
 @pytest.mark.parametrize(
-    ("worker", "told"),
+    ("worker", "expected"),
     [
         ({"kind": "openai", "model": "gpt-5"}, "gpt-5"),
         ({"kind": "anthropic", "model": "claude-sonnet-5-5"}, "claude-sonnet-5-5"),
@@ -25,9 +25,9 @@ from serving.settings.settings import parse
         ({"kind": "scripted", "replies": ["x"]}, ""),
     ],
 )
-def test_only_public_names_of_models_are_told(worker: dict[str, Any], told: str) -> None:
+def test_only_public_names_of_models_are_told(worker: dict[str, Any], expected: str) -> None:
     settings = parse({"workers": [{"name": "w", **worker}]})
-    assert public_name(settings.worker("w"), settings) == told
+    assert public_name(settings.worker("w"), settings) == expected
 
 
 def test_workers_of_one_engine_have_its_name() -> None:

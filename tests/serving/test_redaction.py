@@ -29,7 +29,7 @@ from serving.redaction.secrets import (
     secrets_in_steps,
 )
 from serving.redaction.slices import Steps, finish, in_turns, turn
-from serving.redaction.texts import json_in_steps, known_texts, map_texts
+from serving.redaction.texts import json_in_steps, map_texts, redact_ahead
 from serving.telemetry.logs import FIELDS, JsonLines
 
 PEM = "-----BEGIN RSA PRIVATE KEY-----\nMIIEow\nIBAAKC\n-----END RSA PRIVATE KEY-----"
@@ -140,8 +140,8 @@ def test_a_text_in_pieces_shows_no_secret_and_nothing_else_is_lost(parts: list[s
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=8)))
     pieces = [text[begin:end] for begin, end in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     stream = StreamRedactor()
-    told = "".join([*map(stream.feed, pieces), stream.flush()])
-    assert told == redact_secrets(text)
+    output = "".join([*map(stream.feed, pieces), stream.flush()])
+    assert output == redact_secrets(text)
 
 
 @pytest.mark.parametrize(
@@ -162,11 +162,11 @@ def test_personal_data_of_a_known_form_is_taken_out(text: str, redacted: str) ->
 
 def test_of_an_output_of_which_something_was_taken_out_no_token_is_kept() -> None:
     likely = (TokenLogprob("sk-", -0.1), TokenLogprob("abc", -0.2))
-    kept, cut = (
+    tokens, cut = (
         CallResult(text, "a", "m", None, None, None, logprobs=likely)
         for text in ("sk-abc", "sk-" + "aB3" * 16)
     )
-    assert map_texts(kept, redact_secrets).logprobs == likely
+    assert map_texts(tokens, redact_secrets).logprobs == likely
     assert map_texts(cut, redact_secrets).logprobs == ()
 
 
@@ -183,9 +183,9 @@ def test_every_text_of_a_record_is_looked_at() -> None:
 def test_a_log_line_has_no_secret_whatever_it_is_in() -> None:
     line = logging.LogRecord("podium", logging.INFO, "x", 1, "said %s", (SECRETS[1],), None)
     setattr(line, FIELDS, {"errors": [f"a {SECRETS[2]}"], "n": 1, "deep": {"x": SECRETS[3]}})
-    written = json.loads(JsonLines().format(line))
-    assert written["n"] == 1
-    assert not [secret for secret in SECRETS if secret in str(written)]
+    record = json.loads(JsonLines().format(line))
+    assert record["n"] == 1
+    assert not [secret for secret in SECRETS if secret in str(record)]
 
 
 @pytest.mark.parametrize(
@@ -304,8 +304,8 @@ def test_a_name_is_looked_through_as_a_text_is_and_no_value_is_lost() -> None:
     assert finish(json_in_steps(deep, redact_secrets)) == (deep, False)
     line = logging.LogRecord("podium", logging.INFO, "x", 1, "x", (), None)
     setattr(line, FIELDS, {"options": {one: 1, other: 2}})
-    written = JsonLines().format(line)
-    assert not [secret for secret in (one, other) if secret in written]
+    output = JsonLines().format(line)
+    assert not [secret for secret in (one, other) if secret in output]
 
 
 async def test_keys_take_turns_with_long_work_and_everything_else_has_its_turn_in_between() -> None:
@@ -372,8 +372,8 @@ async def test_texts_of_a_request_are_looked_through_once_while_its_run_lasts() 
             return super().__call__(text)
 
     async with (
-        known_texts(PersonalDataRedactor(), "a", task, None),
-        known_texts(PersonalDataRedactor(), "a", task),
+        redact_ahead(PersonalDataRedactor(), "a", task, None),
+        redact_ahead(PersonalDataRedactor(), "a", task),
     ):
         for each in (record, task, task.conversation, Step("b", text[1:])):
             assert SECRETS[1] not in repr(map_texts(each, Counting()))
@@ -403,9 +403,9 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
         f"{second}\n{first}",
         "other " * 10_000,
     ]
-    async with known_texts(redact, "a", task) as known:
+    async with redact_ahead(redact, "a", task) as known_texts:
         for prompt in prompts:
-            known.learn(Message.of("user", prompt))
+            known_texts.learn(Message.of("user", prompt))
             assert map_texts(prompt, redact) == redact(prompt)
         if redact is not redact_secrets:
             messages = [Message.of("user", prompt) for prompt in prompts]
@@ -416,7 +416,7 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
 
 
 @pytest.mark.parametrize(
-    ("text", "kept"),
+    ("text", "expected"),
     [
         ("postgres://user:pa@ss4word@db.example.com/x", "postgres://user:[secret removed]@db.example.com/x"),
         ("postgres://user:p@@@w4@db/x", "postgres://user:[secret removed]@db/x"),
@@ -424,8 +424,8 @@ async def test_of_a_text_that_quotes_known_ones_the_rest_alone_is_looked_through
         ("https://u:p4ssword@host, ann@b.c", "https://u:[secret removed]@host, ann@b.c"),
     ],
 )
-def test_a_password_ends_with_the_last_at_before_its_host(text: str, kept: str) -> None:
-    assert redact_secrets(text) == kept
+def test_a_password_ends_with_the_last_at_before_its_host(text: str, expected: str) -> None:
+    assert redact_secrets(text) == expected
 
 
 @pytest.mark.parametrize("before", ["https://x.example/?key%3D", "a%20", "%22", '{"a": "b\\n'])

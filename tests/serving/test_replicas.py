@@ -17,11 +17,11 @@ def account(status: str = "HEALTHY", **counts: int) -> ServeStatus:
     return TypeAdapter(ServeStatus).validate_python({"applications": {"podium": application}})
 
 
-def of(told: ServeStatus, asked: list[int] | None = None) -> Replicas:
+def of(serve_status: ServeStatus, n_calls: list[int] | None = None) -> Replicas:
     def status() -> ServeStatus:
-        if asked is not None:
-            asked.append(1)
-        return told
+        if n_calls is not None:
+            n_calls.append(1)
+        return serve_status
 
     ask: Callable[[], ServeStatus] = status
     return Replicas("podium", ask)
@@ -35,7 +35,7 @@ async def test_replicas_are_counted_by_their_state():
 
 
 @pytest.mark.parametrize(
-    ("told", "asleep"),
+    ("status", "asleep"),
     [
         (account(), True),
         (account(RUNNING=0), True),
@@ -46,18 +46,18 @@ async def test_replicas_are_counted_by_their_state():
         (account(status="DEPLOY_FAILED"), False),
     ],
 )
-async def test_asleep_is_what_is_well_and_has_no_replica(told: ServeStatus, asleep: bool):
-    assert await of(told).is_asleep("engine") is asleep
-    assert await of(told).is_asleep("no such engine") is False
+async def test_asleep_is_what_is_well_and_has_no_replica(status: ServeStatus, asleep: bool):
+    assert await of(status).is_asleep("engine") is asleep
+    assert await of(status).is_asleep("no such engine") is False
 
 
 async def test_many_who_ask_at_once_are_one_question_and_later_it_is_asked_anew(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    asked: list[int] = []
-    replicas = of(account(RUNNING=1), asked)
+    n_calls: list[int] = []
+    replicas = of(account(RUNNING=1), n_calls)
     await asyncio.gather(*(replicas.counts() for _ in range(50)))
-    assert len(asked) == 1
+    assert len(n_calls) == 1
     monkeypatch.setattr(module, "STATUS_TTL_S", -1.0)
     await replicas.counts()
-    assert len(asked) == 2
+    assert len(n_calls) == 2

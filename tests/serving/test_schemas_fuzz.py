@@ -4,7 +4,7 @@ from tests.serving.fuzz_schemas import fuzz
 
 
 def test_no_kind_of_worker_and_no_misbehaviour_gives_a_client_an_invalid_answer_as_a_success() -> None:
-    tried, seen = fuzz(5)
-    assert not seen.faults
+    tried, outcomes = fuzz(5)
+    assert not outcomes.faults
     assert tried == 5
-    assert seen.outcomes["HTTP 200, stop"] > 8
+    assert outcomes.outcomes["HTTP 200, stop"] > 8

@@ -48,8 +48,8 @@ def feed(seam: Seam, text: str, size: int) -> str:
 def test_the_last_words_again_and_then_the_rest_is_the_rest(prefix: str, rest: str, size: int):
     whole = prefix + rest
     seam = Seam(prefix)
-    told = seam.beginning + whole[len(prefix.rstrip()) :]
-    new = feed(seam, told, size)
+    text = seam.beginning + whole[len(prefix.rstrip()) :]
+    new = feed(seam, text, size)
     assert prefix + new == whole or not rest.strip()  # of an end that is blank the blanks may go
 
 
@@ -105,9 +105,9 @@ def test_a_table_that_no_anchor_is_long_enough_for_goes_on_where_only_one_row_fi
     prefix = ROW * 60 + "| 0.00 | 0."
     rest = "00 | 1.00 | 0.00 |\n"
     assert feed(Seam(prefix), f"{MARK} {anchor_of(prefix)}{rest}", 7) == rest
-    for said in (prefix + rest, anchor_of(prefix) + "00 | 0.00 | 0.00 |\n" + ROW, prefix[:-100]):
+    for output in (prefix + rest, anchor_of(prefix) + "00 | 0.00 | 0.00 |\n" + ROW, prefix[:-100]):
         with pytest.raises(NotContinued):
-            feed(Seam(prefix), f"{MARK} {said}", 7)
+            feed(Seam(prefix), f"{MARK} {output}", 7)
 
 
 @given(TEXTS | repetitive_answers().map(lambda cut: cut[0]))
@@ -118,10 +118,10 @@ def test_a_call_has_room_for_what_is_to_be_repeated(prefix: str):
     assert call.sampling.max_output_tokens - 100 >= len(Seam(prefix).beginning.encode())
 
 
-@pytest.mark.parametrize("said", [ROW * 8, ROW * 4 + "Total: 0"])
-def test_rows_that_come_without_the_mark_may_be_the_next_of_equal_ones_and_are_not_taken_out(said: str):
+@pytest.mark.parametrize("output", [ROW * 8, ROW * 4 + "Total: 0"])
+def test_rows_that_come_without_the_mark_may_be_the_next_of_equal_ones_and_are_not_taken_out(output: str):
     with pytest.raises(NotContinued):
-        feed(Seam(ROW * 4), said, 7)
+        feed(Seam(ROW * 4), output, 7)
 
 
 def test_all_of_an_answer_that_does_not_begin_as_it_goes_on_is_taken_out_without_the_mark():
@@ -136,7 +136,7 @@ def test_a_short_answer_that_broke_off_inside_a_line_is_recognised_when_it_comes
 
 
 @pytest.mark.parametrize(
-    ("prefix", "said"),
+    ("prefix", "output"),
     [
         ("All work and no play makes Jack a dull boy.", "All work and no play makes Jack a dull boy. End."),
         (
@@ -162,10 +162,10 @@ def test_a_short_answer_that_broke_off_inside_a_line_is_recognised_when_it_comes
 )
 @pytest.mark.parametrize("size", [1, 7, 400])
 def test_a_short_answer_that_comes_without_the_mark_and_may_be_the_next_equal_line_is_not_taken_out(
-    prefix: str, said: str, size: int
+    prefix: str, output: str, size: int
 ):
     with pytest.raises(NotContinued):
-        feed(Seam(prefix), said, size)
+        feed(Seam(prefix), output, size)
 
 
 @given(TEXTS)
@@ -177,16 +177,16 @@ def test_an_anchor_is_the_end_of_what_is_there_and_begins_with_a_word(prefix: st
 
 
 @pytest.mark.parametrize(
-    ("blanks", "said", "new"),
+    ("blanks", "output", "new"),
     [(" ", " four", "four"), ("\n", "\n\nfour", "\nfour"), ("\n\n", "\nfour", "four"), (" ", "four", "four")],
 )
-def test_blanks_that_were_not_sent_are_not_shown_twice(blanks: str, said: str, new: str):
-    assert drop_blanks(blanks, said) == new
+def test_blanks_that_were_not_sent_are_not_shown_twice(blanks: str, output: str, new: str):
+    assert drop_blanks(blanks, output) == new
 
 
 async def test_what_clients_see_of_answers_that_break_off_is_the_answer_or_its_beginning():
-    found = await asyncio.gather(*(play(way, 8, seed=3) for way in WAYS.values()))
-    for seams in found:
+    results = await asyncio.gather(*(play(way, 8, seed=3) for way in WAYS.values()))
+    for seams in results:
         assert (seams.is_right, seams.wrong, seams.told["obeyed"]) == (True, [], 0)
         assert (seams.doubled, seams.missing, seams.contradicting) == (0, 0, 0)
         assert seams.continued > 0

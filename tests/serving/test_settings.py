@@ -119,11 +119,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("data", "said"), REFUSED.values(), ids=REFUSED.keys())
-def test_what_cannot_be_served_is_refused_with_its_place(data: Any, said: str):
+@pytest.mark.parametrize(("data", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_served_is_refused_with_its_place(data: Any, message: str):
     with pytest.raises(SettingsError) as caught:
         parse(data)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert caught.value.message.startswith("settings cannot be used: ")
     assert isinstance(caught.value, PodiumError)
 
@@ -363,13 +363,13 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     bad.write_text("workers: [")
     odd.write_text("workers: 7")
     assert load(good).pool == ["v"]
-    for path, said in [
+    for path, message in [
         (bad, "is not YAML"),
         (latin, "is not UTF-8"),
         (odd, f"{odd} cannot be used: line 1: workers: must be a list"),
         (tmp_path / "none.yaml", "cannot be read: No such"),
     ]:
-        with pytest.raises(SettingsError, match=said):
+        with pytest.raises(SettingsError, match=message):
             load(path)
 
 

@@ -110,7 +110,7 @@ def test_a_value_that_another_worker_inherits_is_not_changed_for_both():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("shared: &c old\nworkers: [{name: a, card: *c}]", "alias"),
         ("workers: [{name: a, card: &c old}, {name: b, card: *c}]", "breaking the file"),
@@ -119,6 +119,6 @@ def test_a_value_that_another_worker_inherits_is_not_changed_for_both():
         ("workers: [", "not YAML"),
     ],
 )
-def test_what_cannot_be_set_is_refused(text: str, told: str):
-    with pytest.raises(SettingsError, match=told):
+def test_what_cannot_be_set_is_refused(text: str, message: str):
+    with pytest.raises(SettingsError, match=message):
         edit_workers(text, {"a": {"card": "new"}})

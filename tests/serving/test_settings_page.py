@@ -24,8 +24,8 @@ def test_every_setting_has_a_meaning() -> None:
 
 
 def test_no_class_of_settings_is_missing_on_the_generate() -> None:
-    shown = {model for _, model in SECTIONS}
-    assert not [model for model in set(models(Settings)) - shown if own_fields(model)]
+    section_models = {model for _, model in SECTIONS}
+    assert not [model for model in set(models(Settings)) - section_models if own_fields(model)]
 
 
 def models(annotation: Any) -> Iterator[type[BaseModel]]:

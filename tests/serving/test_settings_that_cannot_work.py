@@ -72,9 +72,9 @@ IN_WORKER: list[tuple[str, str, list[str]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "place", "said"), IN_WORKER, ids=[each[0] for each in IN_WORKER])
+@pytest.mark.parametrize(("fields", "place", "words"), IN_WORKER, ids=[each[0] for each in IN_WORKER])
 def test_a_fault_in_a_worker_names_file_line_worker_field_and_what_may_be_meant(
-    tmp_path: Path, fields: str, place: str, said: list[str]
+    tmp_path: Path, fields: str, place: str, words: list[str]
 ) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(api(fields))
@@ -82,7 +82,7 @@ def test_a_fault_in_a_worker_names_file_line_worker_field_and_what_may_be_meant(
         load(path)
     message = caught.value.message
     assert message.startswith(f"{path} cannot be used: line 6, worker 'gpt': workers[1].{place}: ")
-    assert all(each in message for each in said), message
+    assert all(each in message for each in words), message
     assert not PHRASES.search(message)
     assert "planted" not in message
 
@@ -120,16 +120,16 @@ WHOLE: list[tuple[str, int, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "line", "said"), WHOLE, ids=[each[2] for each in WHOLE])
+@pytest.mark.parametrize(("text", "line", "words"), WHOLE, ids=[each[2] for each in WHOLE])
 def test_a_fault_elsewhere_names_file_line_and_what_may_be_meant(
-    tmp_path: Path, text: str, line: int, said: str
+    tmp_path: Path, text: str, line: int, words: str
 ) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(text)
     with pytest.raises(SettingsError) as caught:
         load(path)
     message = caught.value.message
-    assert said in message
+    assert words in message
     assert message.startswith(str(path))
     assert not line or re.search(rf"\bline {line}\b", message), message
     assert not PHRASES.search(message)
@@ -187,27 +187,29 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "settings.yaml"
 
 
-@pytest.mark.parametrize(("text", "line", "said"), HERE.values(), ids=HERE.keys())
+@pytest.mark.parametrize(("text", "line", "words"), HERE.values(), ids=HERE.keys())
 def test_what_is_not_here_is_said_before_a_server_is_started(
-    place: Path, text: str, line: int, said: list[str]
+    place: Path, text: str, line: int, words: list[str]
 ) -> None:
     place.write_text(text)
     with pytest.raises(SettingsError) as caught:
         serving.app.build_app({"settings": str(place)})
     assert caught.value.message.startswith(f"{place}, line {line}: ")
-    assert all(each in caught.value.message for each in said), caught.value.message
+    assert all(each in caught.value.message for each in words), caught.value.message
 
 
-@pytest.mark.parametrize(("text", "line", "said"), HERE.values(), ids=HERE.keys())
+@pytest.mark.parametrize(("text", "line", "expected_words"), HERE.values(), ids=HERE.keys())
 def test_what_is_not_here_is_found_by_the_doctor(
-    place: Path, capsys: pytest.CaptureFixture[str], text: str, line: int, said: list[str]
+    place: Path, capsys: pytest.CaptureFixture[str], text: str, line: int, expected_words: list[str]
 ) -> None:
     place.write_text(text)
     assert doctor(["--settings", str(place), "--json", *SKIPPED]) == 1
-    found = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
-    (wrong,) = [each for each in found if each["check"] in ("keys", "workers") and each["level"] == "wrong"]
+    findings = [json.loads(each) for each in capsys.readouterr().out.splitlines()]
+    (wrong,) = [
+        each for each in findings if each["check"] in ("keys", "workers") and each["level"] == "wrong"
+    ]
     words = f"{wrong['said']} {wrong['remedy']}"
-    assert all(each in words for each in said), words
+    assert all(each in words for each in expected_words), words
     assert f"line {line}: " in words
 
 
@@ -218,10 +220,10 @@ SKIPPED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "line", "said"), HERE.values(), ids=HERE.keys())
+@pytest.mark.parametrize(("text", "line", "words"), HERE.values(), ids=HERE.keys())
 @pytest.mark.real_time
 async def test_a_reload_of_what_is_not_here_is_refused_in_the_same_words(
-    place: Path, text: str, line: int, said: list[str]
+    place: Path, text: str, line: int, words: list[str]
 ) -> None:
     sound = yaml.safe_load(f"workers: [{A}]")
     place.write_text(text)  # noqa: ASYNC240
@@ -236,12 +238,12 @@ async def test_a_reload_of_what_is_not_here_is_refused_in_the_same_words(
             await follows.reload()
         assert it.service.refused == caught.value.message
         assert caught.value.message.startswith(f"{place}, line {line}: ")
-        assert all(each in caught.value.message for each in said)
+        assert all(each in caught.value.message for each in words)
         await it.ok({"model": "a"})
 
 
 @pytest.mark.parametrize(
-    ("field", "said"),
+    ("field", "words"),
     [
         ("max_model_length: 4096", "Did you mean 'max_model_len'?"),
         ("max-model-len: 4096", "Did you mean 'max_model_len'?"),
@@ -251,7 +253,7 @@ async def test_a_reload_of_what_is_not_here_is_refused_in_the_same_words(
     ],
 )
 async def test_an_engine_argument_that_vllm_does_not_know_is_a_fault(
-    tmp_path: Path, field: str, said: str
+    tmp_path: Path, field: str, words: str
 ) -> None:
     path = tmp_path / "settings.yaml"
     path.write_text(
@@ -260,7 +262,7 @@ async def test_an_engine_argument_that_vllm_does_not_know_is_a_fault(
     [fault] = await find_faults(load(path), {})
     message = in_file(fault, path).message
     assert message.startswith(f"{path}, line 7: worker 'own': engine.")
-    assert message.endswith(f"is not an engine argument of vLLM. {said}")
+    assert message.endswith(f"is not an engine argument of vLLM. {words}")
 
 
 @pytest.mark.parametrize("path", ["cluster/local.yaml", "cluster/gpu.yaml"])

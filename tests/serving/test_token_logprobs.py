@@ -32,11 +32,11 @@ def content_ids(ids: list[int]) -> list[int]:
 def test_a_token_goes_out_with_the_text_that_it_begins_in_and_none_without_text() -> None:
     reader = LogprobReader(2)
     held_back = reader.feed(piece((1, "One")), "")
-    said = reader.feed(piece((2, " two"), (3, "")), "One tw")
+    parts = reader.feed(piece((2, " two"), (3, "")), "One tw")
     rest = reader.feed(piece((4, "é"), (5, " stop"), (6, "<end>")), "oé")
     assert held_back == ()
-    assert [each.token for each in (*said, *rest)] == ["One", " two", "", "é"]
-    assert [(each.token, each.logprob) for each in said[0].top] == [("likelier", -0.5), ("One", -1.0)]
+    assert [each.token for each in (*parts, *rest)] == ["One", " two", "", "é"]
+    assert [(each.token, each.logprob) for each in parts[0].top] == [("likelier", -0.5), ("One", -1.0)]
     assert [each.logprob for each in LogprobReader(3).feed(piece((1, "a")), "a")[0].top] == [
         -0.5,
         -1.0,
@@ -48,9 +48,9 @@ def test_a_token_goes_out_with_the_text_that_it_begins_in_and_none_without_text(
 def test_of_thoughts_nothing_is_told() -> None:
     reader = LogprobReader(0, content_ids)
     assert reader.feed(piece((1, "Hm"), (2, ".")), "") == ()
-    said = reader.feed(piece((3, " So"), (THOUGHTS_END, "</think>"), (4, "Blue")), "Blue")
+    parts = reader.feed(piece((3, " So"), (THOUGHTS_END, "</think>"), (4, "Blue")), "Blue")
     rest = reader.feed(piece((5, ".")), ".")
-    assert [each.token for each in (*said, *rest)] == ["Blue", "."]
+    assert [each.token for each in (*parts, *rest)] == ["Blue", "."]
 
 
 def test_a_parser_that_knows_no_ids_is_told_by_the_first_words() -> None:

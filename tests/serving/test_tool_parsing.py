@@ -57,18 +57,18 @@ def reader(*, given: Any = None, **options: Any) -> ToolReader:
 
 
 def read(reader: ToolReader, text: str, size: int = 3) -> tuple[str, tuple[ChunkCall, ...]]:
-    said = ""
+    words = ""
     for start in range(0, len(text), size):
         piece = text[start : start + size]
-        said += reader.feed(piece, CompletionOutput(0, piece, [start], None, None))
+        words += reader.feed(piece, CompletionOutput(0, piece, [start], None, None))
     rest, calls = reader.end()
-    return said + rest, calls
+    return words + rest, calls
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
 def test_vllms_parser_reads_calls_and_leaves_the_words_before_them(size: int):
-    said, calls = read(reader(), "Let me look. " + CALL_TEXT, size)
-    assert said.strip() == "Let me look."
+    text, calls = read(reader(), "Let me look. " + CALL_TEXT, size)
+    assert text.strip() == "Let me look."
     assert [(call.name, json.loads(call.arguments)) for call in calls] == [("weather", {"city": "Łódź"})]
 
 
@@ -85,8 +85,8 @@ def test_only_the_first_of_several_calls_counts_where_one_may_be_made():
 def test_a_model_that_must_call_is_held_to_the_schemas_of_the_tools():
     forced, sampling = reader(must_call=True, parallel_calls=False), SamplingParams()
     forced.constrain(sampling)
-    held: Any = sampling.structured_outputs
-    assert (held.json["minItems"], held.json["maxItems"]) == (1, 1)
+    constraint: Any = sampling.structured_outputs
+    assert (constraint.json["minItems"], constraint.json["maxItems"]) == (1, 1)
     text = json.dumps([{"name": "weather", "parameters": {"city": "Rome"}}])
     assert read(forced, text) == ("", (ChunkCall("weather", '{"city": "Rome"}'),))
 
@@ -98,16 +98,16 @@ def test_schemas_of_tools_that_an_engine_would_compile_for_minutes_hold_their_ca
     root = {"type": "object", "properties": {"next": {"$ref": "#"}}}
     list_of = {"type": "object", "properties": {"first": {"$ref": "#/$defs/node"}}, "$defs": {"node": node}}
     other = {**list_of, "$defs": {"node": {"type": "integer"}}}
-    given = [{"type": "object", "properties": long}, {"type": "object", "properties": wide}, list_of, other, root, {"type": 5}]  # fmt: skip
-    tools = tuple({"type": "function", "function": {"name": f"t{n}", "parameters": each}} for n, each in enumerate(given))  # fmt: skip
+    schemas = [{"type": "object", "properties": long}, {"type": "object", "properties": wide}, list_of, other, root, {"type": 5}]  # fmt: skip
+    tools = tuple({"type": "function", "function": {"name": f"t{n}", "parameters": each}} for n, each in enumerate(schemas))  # fmt: skip
     forced, sampling = reader(must_call=True, given=tools), SamplingParams()
     forced.constrain(sampling)
-    held: Any = sampling.structured_outputs
-    lengths, *others = [each["properties"]["parameters"] for each in held.json["items"]["anyOf"]]
+    constraint: Any = sampling.structured_outputs
+    lengths, *others = [each["properties"]["parameters"] for each in constraint.json["items"]["anyOf"]]
     assert lengths["properties"]["p1"] == {"type": "string"}
     assert others == [{"type": "object"}, {k: v for k, v in list_of.items() if k != "$defs"}, *[{"type": "object"}] * 3]  # fmt: skip
-    assert held.json["$defs"] == {"node": node}
-    assert [each.function.parameters for each in forced._request.tools or ()] == given
+    assert constraint.json["$defs"] == {"node": node}
+    assert [each.function.parameters for each in forced._request.tools or ()] == schemas
 
 
 def test_the_parsers_marks_are_not_skipped_as_special_tokens():
@@ -125,15 +125,15 @@ async def test_calls_come_back_as_the_clients_and_their_thoughts_go_back_with_th
     assert result.finish is FinishReason.TOOL_CALLS
     weather, sql = result.tool_calls
     assert (weather.name, sql.name, sql.arguments, sql.kind) == ("weather", "sql", "select 1", "custom")
-    sent = engine.calls[0]
-    assert [tool["function"]["name"] for tool in sent.tools] == ["weather", "sql"]
-    assert (sent.reads_calls, sent.must_call, sent.parallel_calls) == (True, True, False)
+    call = engine.calls[0]
+    assert [tool["function"]["name"] for tool in call.tools] == ["weather", "sql"]
+    assert (call.reads_calls, call.must_call, call.parallel_calls) == (True, True, False)
 
     turn = Message("assistant", (Text("Look."), weather, sql), result.native)
     gave = Message("tool", (ToolResult(weather.id, (Text("Sun."),)), ToolResult(sql.id, (Text("1"),))))
     await answer(engine, Call((ASKED, turn, gave), tools=tools))
-    _, said, *results = engine.calls[1].messages
-    assert (said["reasoning"], said["content"], len(said["tool_calls"])) == ("Hm.", "Look.", 2)
+    _, message, *results = engine.calls[1].messages
+    assert (message["reasoning"], message["content"], len(message["tool_calls"])) == ("Hm.", "Look.", 2)
     assert [(line["role"], line["tool_call_id"]) for line in results] == [
         ("tool", weather.id),
         ("tool", sql.id),
@@ -154,8 +154,8 @@ async def test_a_worker_without_a_parser_gets_tools_as_words():
     turn = Message("assistant", (ToolCall("1", "weather", "{}"),), Native("other", "", {}))
     gave = Message("tool", (ToolResult("1", (Text("Sun."),)),))
     await answer(engine, Call((ASKED, turn, gave), tools=Toolset((WEATHER,))), calls_tools=False)
-    sent = engine.calls[0]
-    assert (sent.tools, sent.reads_calls) == ((), False)
-    assert [line["role"] for line in sent.messages] == ["user", "assistant", "user"]
-    assert "weather" in sent.messages[1]["content"]
-    assert "Sun." in sent.messages[2]["content"]
+    call = engine.calls[0]
+    assert (call.tools, call.reads_calls) == ((), False)
+    assert [line["role"] for line in call.messages] == ["user", "assistant", "user"]
+    assert "weather" in call.messages[1]["content"]
+    assert "Sun." in call.messages[2]["content"]

@@ -20,26 +20,28 @@ def scripted(name: str, **more: Any) -> Json:
     return {"name": name, "kind": "scripted"} | more
 
 
-def told(*workers: Json, **more: Any) -> list[str]:
-    return [f"{each.said} {each.remedy}" for each in without_effect(parse({"workers": workers} | more))]
+def messages_for(*workers: Json, **more: Any) -> list[str]:
+    return [f"{each.message} {each.remedy}" for each in without_effect(parse({"workers": workers} | more))]
 
 
 def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
-    (few,) = told(scripted("a"), scripted("b", hedge=True, max_concurrency=1))
+    (few,) = messages_for(scripted("a"), scripted("b", hedge=True, max_concurrency=1))
     assert few.startswith("`hedge: true` of the worker b (workers[1].hedge) does nothing"), few
     assert "Set `max_concurrency` of b to at least 4" in few
     places = {"deployments": [{"name": "eu"}, {"name": "us"}]}
     api: Json = {"name": "a", "kind": "openai", "model": "x", "hedge": True}
-    assert "(workers[0].hedge)" in told(api | places | {"max_concurrency": 3})[0], (
+    assert "(workers[0].hedge)" in messages_for(api | places | {"max_concurrency": 3})[0], (
         "whose slots all deployments share"
     )
-    (one,) = told(api | {"deployments": places["deployments"][:1]})
+    (one,) = messages_for(api | {"deployments": places["deployments"][:1]})
     assert "another of its `deployments`, and there is only one" in one
-    assert told(api, scripted("b", hedge=True, max_concurrency=4)) == [], (
+    assert messages_for(api, scripted("b", hedge=True, max_concurrency=4)) == [], (
         "many servers may be behind one address"
     )
     assert (
-        told(api | places, scripted("b", max_concurrency=1), scripted("c", max_concurrency=1, hedge=False))
+        messages_for(
+            api | places, scripted("b", max_concurrency=1), scripted("c", max_concurrency=1, hedge=False)
+        )
         == []
     )
 
@@ -53,7 +55,7 @@ async def test_so_few_slots_are_never_idle_enough(n_slots: int):
 
 def test_an_answering_step_that_is_to_be_skipped_is_told_with_its_place():
     skipped, kept = {"worker": "a", "on_failure": "skip"}, {"worker": "a", "access": "all"}
-    (line,) = told(scripted("a"), workflows={"fine": [skipped, kept], "duo": [kept, skipped]})
+    (line,) = messages_for(scripted("a"), workflows={"fine": [skipped, kept], "duo": [kept, skipped]})
     assert "workflows.duo[1].on_failure" in line, line
     assert "Give its worker a `fallbacks`, or remove the step's `on_failure`." in line, line
 

@@ -27,8 +27,8 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from training.run_dir import RunDir
 
     path = tmp_path_factory.mktemp("warm")
-    made = config(path, grpo={"steps": 0})
-    TrainingRun(made, RunDir.begin(path / "run", made, resume=False)).run()
+    run_config = config(path, grpo={"steps": 0})
+    TrainingRun(run_config, RunDir.begin(path / "run", run_config, resume=False)).run()
     return path / "run" / "warm"
 
 

@@ -10,7 +10,7 @@ CALLS_LEFT: int | None = None
 class Failing(Skill):
     """A skill with a switch."""
 
-    def answer(self, shown: Assignment) -> str:
+    def answer(self, assignment: Assignment) -> str:
         if CALLS_LEFT == 0:
             raise WorkerUnavailable(f"{self.name} is down.", worker=self.name)
-        return super().answer(shown)
+        return super().answer(assignment)

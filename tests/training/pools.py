@@ -38,10 +38,10 @@ def runner(*workers: Any, cache: CallCache | None = None, **conductor: Any) -> C
 def reward(
     make: Callable[[], PlanRunner] | None = None, workers: tuple[str, ...] = ("a", "b"), **options: Any
 ) -> PlanReward:
-    return PlanReward(make or runner(), asked(workers), [EOS], **options)
+    return PlanReward(make or runner(), two_questions(workers), [EOS], **options)
 
 
-def asked(workers: tuple[str, ...]) -> list[TeamQuestion]:
+def two_questions(workers: tuple[str, ...]) -> list[TeamQuestion]:
     """Two questions of these workers: rows 0 and 1."""
     return [TeamQuestion(question(id), workers) for id in ("q", "r")]
 
@@ -50,6 +50,6 @@ async def rewards(
     scorer: PlanReward, *texts: str, ids: list[int] | None = None, **columns: Any
 ) -> list[float | None]:
     count = len(texts)
-    given = {"row": [0] * count} | columns
-    said = [[{"role": "assistant", "content": text}] for text in texts]
-    return await scorer(completions=said, completion_ids=[ids or [1, EOS]] * count, **given)
+    all_columns = {"row": [0] * count} | columns
+    completions = [[{"role": "assistant", "content": text}] for text in texts]
+    return await scorer(completions=completions, completion_ids=[ids or [1, EOS]] * count, **all_columns)

@@ -27,7 +27,7 @@ FINE = {
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"r": 17}, "rank is 17"),
         ({"bias": "all"}, "trains biases"),
@@ -38,16 +38,16 @@ FINE = {
         ({"rank_pattern": {"q_proj": 8}}, "differs between modules"),
     ],
 )
-def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: dict[str, Any], told: str):
+def test_an_adapter_that_vllm_cannot_serve_is_refused_with_the_reason(change: dict[str, Any], message: str):
     assert unservable(FINE) == []
-    assert any(told in why for why in unservable(FINE | change))
+    assert any(message in why for why in unservable(FINE | change))
 
 
 def run_at(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = None, **adapter: Any) -> Path:
     """A run's folder as training leaves it, with made-up weights."""
     lora = {"scratch": None, "path": "some/model", "lora": {"rank": 16}}
-    made = config(path, pool, model=lora, **changes or {})
-    folder = RunDir.begin(path / "run", made, resume=False)
+    run_config = config(path, pool, model=lora, **changes or {})
+    folder = RunDir.begin(path / "run", run_config, resume=False)
     folder.final.mkdir()
     (folder.final / "adapter_config.json").write_text(json.dumps(FINE | adapter), "utf-8")
     save_file({"q.lora_A.weight": torch.full((16, 4), 0.1)}, folder.final / "adapter_model.safetensors")
@@ -66,12 +66,12 @@ def run_at(path: Path, pool: str = POOL, *, changes: dict[str, Any] | None = Non
 
 
 def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(tmp_path: Path):
-    made = publish(run_at(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
-    assert [each.name for each in (tmp_path / "adapters").iterdir()] == [made.name]
-    adapters.verify(made, made.name)  # as the server does before it serves one
-    assert made.name.startswith("conductor@")
-    assert len(made.name) == len("conductor@") + 8
-    assert {each.name for each in made.iterdir()} == {
+    adapter = publish(run_at(tmp_path), tmp_path / "adapters", base="HuggingFaceTB/SmolLM2-135M-Instruct")
+    assert [each.name for each in (tmp_path / "adapters").iterdir()] == [adapter.name]
+    adapters.verify(adapter, adapter.name)  # as the server does before it serves one
+    assert adapter.name.startswith("conductor@")
+    assert len(adapter.name) == len("conductor@") + 8
+    assert {each.name for each in adapter.iterdir()} == {
         "adapter_config.json",
         "adapter_model.safetensors",
         "README.md",
@@ -81,10 +81,10 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
         "pool.yaml",
         "inputs.json",
     }
-    assert {tensor.dtype for tensor in load_file(made / "adapter_model.safetensors").values()} == {
+    assert {tensor.dtype for tensor in load_file(adapter / "adapter_model.safetensors").values()} == {
         torch.bfloat16
     }
-    card = (made / "README.md").read_text("utf-8")
+    card = (adapter / "README.md").read_text("utf-8")
     assert "SYNTHETIC" in card
     assert "| right | 0.200 | 0.900 |" in card
     assert "two skills" not in card
@@ -135,9 +135,9 @@ store: {path: /srv/PRIVATE/podium.db}
 def test_what_is_private_in_the_pool_is_not_published_and_what_the_conductor_was_shown_is(tmp_path: Path):
     run = run_at(tmp_path, PRIVATE)
     assert "PRIVATE" in (run / "pool.yaml").read_text("utf-8")
-    made = publish(run, tmp_path / "adapters")
-    assert not [file.name for file in made.iterdir() if b"PRIVATE" in file.read_bytes()]
-    before, after = load(run / "pool.yaml"), load(made / "pool.yaml")
+    adapter = publish(run, tmp_path / "adapters")
+    assert not [file.name for file in adapter.iterdir() if b"PRIVATE" in file.read_bytes()]
+    before, after = load(run / "pool.yaml"), load(adapter / "pool.yaml")
     assert after.prompts == before.prompts
     assert after.conductor == before.conductor
     assert after.models == before.models
@@ -180,7 +180,7 @@ def a_list(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "into", "told"),
+    ("spoil", "into", "message"),
     [
         (
             half("report.json"),
@@ -214,23 +214,23 @@ def test_what_cannot_be_published_is_told_in_one_line_with_its_place(
     tmp_path: Path,
     spoil: Callable[[Path], None] | None,
     into: str,
-    told: str,
+    message: str,
     capsys: pytest.CaptureFixture[str],
 ):
     run = run_at(tmp_path)
     if spoil:
         spoil(run)
     assert main([str(run), "--into", str(tmp_path / into)]) == 1
-    said = capsys.readouterr()
-    assert said.out == ""
-    (line,) = said.err.splitlines()
-    assert re.search(told, line), line
+    output = capsys.readouterr()
+    assert output.out == ""
+    (line,) = output.err.splitlines()
+    assert re.search(message, line), line
 
 
 def test_what_was_published_is_all_that_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert main([str(run_at(tmp_path)), "--into", str(tmp_path / "adapters")]) == 0
-    (made,) = (tmp_path / "adapters").iterdir()
-    assert capsys.readouterr().out == f"{made}\n"
+    (adapter,) = (tmp_path / "adapters").iterdir()
+    assert capsys.readouterr().out == f"{adapter}\n"
 
 
 def base_at(folder: Path) -> dict[str, Any]:
@@ -255,8 +255,8 @@ def test_an_adapter_that_training_made_can_be_published_and_moves_the_base(tmp_p
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    made = config(tmp_path, model=base_at(tmp_path), warm_start={"examples": 160}, grpo={"steps": 1})
-    TrainingRun(made, RunDir.begin(tmp_path / "run", made, resume=False)).run()
+    run_config = config(tmp_path, model=base_at(tmp_path), warm_start={"examples": 160}, grpo={"steps": 1})
+    TrainingRun(run_config, RunDir.begin(tmp_path / "run", run_config, resume=False)).run()
     published = publish(tmp_path / "run", tmp_path / "adapters")
     ids = torch.tensor([[5, 6, 7]])
     base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
@@ -271,16 +271,16 @@ def test_a_run_that_keeps_some_of_its_start_leaves_the_mean_of_both_once_also_wh
     model, stages = base_at(tmp_path), {"warm_start": {"examples": 160}, "grpo": {"steps": 0}}
 
     def run(name: str, *, resume: bool, **lora: Any) -> dict[str, torch.Tensor]:
-        made = config(tmp_path, model=model | {"lora": model["lora"] | lora}, **stages)
-        TrainingRun(made, RunDir.begin(tmp_path / name, made, resume=resume)).run()
+        run_config = config(tmp_path, model=model | {"lora": model["lora"] | lora}, **stages)
+        TrainingRun(run_config, RunDir.begin(tmp_path / name, run_config, resume=resume)).run()
         return load_file(tmp_path / name / "final" / WEIGHTS)
 
     started = run("first", resume=False)
     goes_on = {"start": str(tmp_path / "first" / "final")}
     learned = run("all", resume=False, **goes_on)
-    kept = run("some", resume=False, **goes_on, kept=0.25)
+    averaged = run("some", resume=False, **goes_on, kept=0.25)
     again = run("some", resume=True, **goes_on, kept=0.25)
     assert any(not torch.allclose(learned[name], weight, atol=1e-3) for name, weight in started.items())
-    for name, weight in kept.items():
+    for name, weight in averaged.items():
         assert torch.allclose(weight, 0.75 * learned[name] + 0.25 * started[name], atol=1e-5), name
         assert torch.equal(weight, again[name]), name

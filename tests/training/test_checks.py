@@ -28,27 +28,27 @@ def write_recording(folder: Path) -> str:
     return f"recorded:{folder}/recorded.jsonl"
 
 
-def check(folder: Path, made: Config) -> None:
+def check(folder: Path, run_config: Config) -> None:
     """The checks of a run and the run itself, which makes them first."""
-    with pytest.raises(SettingsError) as told:
-        TrainingRun(made, RunDir(folder)).check()
+    with pytest.raises(SettingsError) as first:
+        TrainingRun(run_config, RunDir(folder)).check()
     with pytest.raises(SettingsError) as again:
-        TrainingRun(made, RunDir(folder)).run()
-    assert told.value.message == again.value.message
+        TrainingRun(run_config, RunDir(folder)).run()
+    assert first.value.message == again.value.message
     assert not (folder / "examples.json").exists(), "nothing was drawn"
-    raise told.value
+    raise first.value
 
 
-def with_pool(made: Config, **pool: Any) -> Config:
-    data = made.model_dump(mode="json")
+def with_pool(run_config: Config, **pool: Any) -> Config:
+    data = run_config.model_dump(mode="json")
     return parse(data | {"pool": data["pool"] | pool})
 
 
 def test_an_adapter_to_go_on_from_that_is_not_there_is_told(tmp_path: Path):
     lora = {"rank": 16, "start": str(tmp_path / "first" / "final")}
-    made = config(tmp_path, model={"scratch": None, "path": "some/model", "lora": lora})
+    run_config = config(tmp_path, model={"scratch": None, "path": "some/model", "lora": lora})
     with pytest.raises(SettingsError, match=r"model\.lora\.start: .*first/final/.* cannot be read"):
-        check(tmp_path, made)
+        check(tmp_path, run_config)
 
 
 def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_out_too(tmp_path: Path):
@@ -57,14 +57,14 @@ def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_
         "held_out": write_recording(tmp_path),
         "share": 0.5,
     }
-    made = config(tmp_path, questions={"also": [also]})
-    assert made.held_out == 0
+    run_config = config(tmp_path, questions={"also": [also]})
+    assert run_config.held_out == 0
     with pytest.raises(SettingsError, match=r"is in both train and held_out"):
-        check(tmp_path, made)
+        check(tmp_path, run_config)
 
 
 @pytest.mark.parametrize(
-    ("pool", "told"),
+    ("pool", "message"),
     [
         (
             {"teams": {"skill": ["adder"]}},
@@ -77,17 +77,17 @@ def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_
         ),
     ],
 )
-def test_a_team_or_cards_for_nobody_are_told(tmp_path: Path, pool: dict[str, Any], told: str):
+def test_a_team_or_cards_for_nobody_are_told(tmp_path: Path, pool: dict[str, Any], message: str):
     name = write_recording(tmp_path)
     also = {"train": f"{name}?part=train", "held_out": f"{name}?part=test", "share": 0.5}
-    made = config(tmp_path, questions={"also": [also]})
-    TrainingRun(with_pool(made, teams={"skills": ["adder"]}), RunDir(tmp_path)).check()
+    run_config = config(tmp_path, questions={"also": [also]})
+    TrainingRun(with_pool(run_config, teams={"skills": ["adder"]}), RunDir(tmp_path)).check()
     named = json.loads(json.dumps(pool).replace("SET", name))
-    with pytest.raises(SettingsError, match=told):
-        check(tmp_path, with_pool(made, **named))
+    with pytest.raises(SettingsError, match=message):
+        check(tmp_path, with_pool(run_config, **named))
 
 
 def test_requests_bring_teams_of_their_own(tmp_path: Path):
-    made = config(tmp_path, questions={"source": "requests", "families": None})
+    run_config = config(tmp_path, questions={"source": "requests", "families": None})
     with pytest.raises(SettingsError, match=r"pool\.teams\.requests: .* Sources: none"):
-        check(tmp_path, with_pool(made, teams={"requests": ["adder"]}))
+        check(tmp_path, with_pool(run_config, teams={"requests": ["adder"]}))

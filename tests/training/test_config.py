@@ -33,13 +33,13 @@ OTHER_SCHEDULES = {
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_read_again(path: Path):
-    made = load(path)
-    assert parse(yaml.safe_load(yaml.safe_dump(made.model_dump(mode="json")))) == made
-    check(made, 2 if path.stem == "paper" else 1)
+    run_config = load(path)
+    assert parse(yaml.safe_load(yaml.safe_dump(run_config.model_dump(mode="json")))) == run_config
+    check(run_config, 2 if path.stem == "paper" else 1)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"seed": -1}, "seed: Input should be greater than or equal to 0"),
         ({"seed": 2**32}, "seed: Input should be less than or equal to 4294967295"),
@@ -109,14 +109,14 @@ def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_re
     ],
 )
 def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
-    tmp_path: Path, changes: dict[str, Any], told: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ):
-    with pytest.raises(SettingsError, match=re.escape(told)):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         config(tmp_path, **changes)
 
 
 @pytest.mark.parametrize(
-    ("pool", "told"),
+    ("pool", "message"),
     [
         ({"settings": ""}, "pool.settings: String should have at least 1 character"),
         ({"teams": {"skills": []}}, "pool.teams.skills: Tuple should have at least 1 item"),
@@ -127,11 +127,11 @@ def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
     ],
 )
 def test_a_pool_of_nothing_and_a_team_of_nobody_or_of_one_worker_twice_are_refused(
-    tmp_path: Path, pool: dict[str, Any], told: str
+    tmp_path: Path, pool: dict[str, Any], message: str
 ):
     data = config(tmp_path).model_dump(mode="json")
     data["pool"] |= pool
-    with pytest.raises(SettingsError, match=re.escape(told)):
+    with pytest.raises(SettingsError, match=re.escape(message)):
         parse(data)
 
 
@@ -160,7 +160,7 @@ def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
 
 
 @pytest.mark.parametrize(
-    ("grpo", "processes", "told"),
+    ("grpo", "processes", "message"),
     [
         (
             {"micro_batch": 3},
@@ -178,19 +178,19 @@ def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
     ],
 )
 def test_a_step_that_cannot_be_divided_among_the_processes_is_refused(
-    tmp_path: Path, grpo: dict[str, Any], processes: int, told: str
+    tmp_path: Path, grpo: dict[str, Any], processes: int, message: str
 ):
-    made = config(tmp_path, grpo=grpo)
-    with pytest.raises(SettingsError, match=told):
-        check(made, processes)
-    with pytest.raises(SettingsError, match=told):
-        arguments(made, tmp_path, processes)
+    run_config = config(tmp_path, grpo=grpo)
+    with pytest.raises(SettingsError, match=message):
+        check(run_config, processes)
+    with pytest.raises(SettingsError, match=message):
+        arguments(run_config, tmp_path, processes)
 
 
 def test_a_micro_batch_that_is_larger_than_a_process_s_part_is_cut_to_it(tmp_path: Path):
-    made = config(tmp_path, grpo={"micro_batch": 6})
-    check(made, 2)
-    assert arguments(made, tmp_path, 2).per_device_train_batch_size == 4
+    run_config = config(tmp_path, grpo={"micro_batch": 6})
+    check(run_config, 2)
+    assert arguments(run_config, tmp_path, 2).per_device_train_batch_size == 4
 
 
 def test_shares_that_do_not_go_with_the_pool_are_refused():
@@ -208,8 +208,9 @@ def test_shares_that_do_not_go_with_the_pool_are_refused():
 
 def test_a_team_without_the_workers_who_have_all_shares_is_drawn_from_alike():
     team = [PoolMember(name, Skill(name, None), "") for name in ("b", "c")]
-    made = WarmStartConfig(step_shares=(1.0,), names=True)
+    run_config = WarmStartConfig(step_shares=(1.0,), names=True)
     texts = {
-        random_plan(random.Random(seed), made, team, 1, "steps", shares={"a": 1.0}) for seed in range(20)
+        random_plan(random.Random(seed), run_config, team, 1, "steps", shares={"a": 1.0})
+        for seed in range(20)
     }
     assert len(texts) == 2

@@ -85,10 +85,12 @@ def test_topics_are_many_are_for_training_alone_and_each_knows_its_neighbours():
 
 def test_no_topic_is_about_a_domain_that_is_held_out():
     held_out = load("held_out").domains
-    told = {name: _words(held_out[name].what) for name in HELD_OUT_DOMAINS}
+    words_by_domain = {name: _words(held_out[name].what) for name in HELD_OUT_DOMAINS}
     for topic in load("train").topics:
         for what in (topic.what, *topic.names):
-            assert not [name for name, words in told.items() if len(words & _words(what)) > 1], topic.domain
+            assert not [name for name, words in words_by_domain.items() if len(words & _words(what)) > 1], (
+                topic.domain
+            )
 
 
 def _words(text: str) -> set[str]:
@@ -235,10 +237,10 @@ def test_every_plan_that_is_taught_can_be_written_under_the_grammar():
     foreign = [(question, plan) for question, plan in taught if not plan.isascii()]
     assert foreign
     for question, plan in [*foreign[:6], *taught[:6]]:
-        held = xgrammar.Grammar.from_ebnf(
+        plan_grammar = xgrammar.Grammar.from_ebnf(
             grammar("steps", len(question.workers), MAX_STEPS, subtask_chars=180).ebnf
         )
-        assert accepts(held, plan), plan
+        assert accepts(plan_grammar, plan), plan
 
 
 def test_a_wrong_worker_a_missing_access_or_a_vague_subtask_is_a_wrong_answer(tmp_path: Path):
@@ -292,11 +294,11 @@ def test_a_subtask_that_is_the_whole_request_names_no_part_of_it():
 
 def test_small_talk_is_for_whoever_costs_least():
     talks = [each for each in drawn(1500) if each.request.kind == "small_talk"]
-    shown = [each for each in talks if each.team.shows_facts]
-    assert len(shown) > 20
+    priced = [each for each in talks if each.team.shows_facts]
+    assert len(priced) > 20
     for question in talks:
         assert question.request.parts[0].domain == SMALL_TALK
-    for question in shown:
+    for question in priced:
         (step,), _ = lesson(question)
         mate = question.team.mates[int(str(step["worker"]))]
         chats = [each for each in question.team.mates if each.quality(SMALL_TALK)]

@@ -21,7 +21,7 @@ POOL = ["adder", "speller", "a", "b"]
 
 
 @pytest.fixture
-def recorded(tmp_path: Path) -> Path:
+def recording(tmp_path: Path) -> Path:
     """A recorded pool of forty questions, half of them long."""
     rows = [
         {
@@ -37,32 +37,34 @@ def recorded(tmp_path: Path) -> Path:
     return path
 
 
-def mixed(path: Path, recorded: Path, **also: Any) -> Config:
+def mix(path: Path, recording: Path, **also: Any) -> Config:
     """Two thirds synthetic, a third recorded, each with its team."""
     names = {
-        "train": f"recorded:{recorded}?part=train",
-        "held_out": f"recorded:{recorded}?part=test",
+        "train": f"recorded:{recording}?part=train",
+        "held_out": f"recorded:{recording}?part=test",
         "share": 1 / 3,
     }
-    made = config(path, questions={"also": [names | also]}, held_out=30)
+    run_config = config(path, questions={"also": [names | also]}, held_out=30)
     teams = {"skills": ("adder", "speller"), "recorded": ("a", "b")}
-    return made.model_copy(update={"pool": made.pool.model_copy(update={"teams": teams})})
+    return run_config.model_copy(update={"pool": run_config.pool.model_copy(update={"teams": teams})})
 
 
-def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_path: Path, recorded: Path):
-    made = mixed(tmp_path, recorded)
-    found = training_questions(made.questions, 90)
-    assert Counter(question.source for question in found) == {"skills": 60, "recorded": 30}
-    assert len({question.source for question in found[:15]}) == 2
-    assert [question.id for question in found] == [q.id for q in training_questions(made.questions, 90)]
+def test_further_questions_are_mixed_in_by_their_share_the_same_every_time(tmp_path: Path, recording: Path):
+    run_config = mix(tmp_path, recording)
+    questions = training_questions(run_config.questions, 90)
+    assert Counter(question.source for question in questions) == {"skills": 60, "recorded": 30}
+    assert len({question.source for question in questions[:15]}) == 2
+    assert [question.id for question in questions] == [
+        q.id for q in training_questions(run_config.questions, 90)
+    ]
 
 
 def test_workers_are_judged_by_the_long_questions_too_each_asked_of_its_whole_team(
-    tmp_path: Path, recorded: Path
+    tmp_path: Path, recording: Path
 ):
-    made = mixed(tmp_path, recorded, max_chars=200)
-    drawn = assign_teams(made, POOL, training_questions(made.questions, 90), "warm start")
-    judged = worth_questions(made, POOL, drawn)
+    run_config = mix(tmp_path, recording, max_chars=200)
+    drawn = assign_teams(run_config, POOL, training_questions(run_config.questions, 90), "warm start")
+    judged = worth_questions(run_config, POOL, drawn)
     assert {each.question.id for each in judged["skills"]} == {
         each.question.id for each in drawn if each.question.source == "skills"
     }
@@ -72,67 +74,69 @@ def test_workers_are_judged_by_the_long_questions_too_each_asked_of_its_whole_te
     assert len({each.question.id for each in judged["recorded"]}) == len(lengths)
 
 
-def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recorded: Path):
-    made = mixed(tmp_path, recorded)
-    asked = assign_teams(made, POOL, training_questions(made.questions, 30), "x") + eval_questions(made, POOL)
-    teams = {(each.question.source, tuple(sorted(each.workers))) for each in asked}
+def test_a_question_is_asked_of_its_own_team(tmp_path: Path, recording: Path):
+    run_config = mix(tmp_path, recording)
+    questions = assign_teams(
+        run_config, POOL, training_questions(run_config.questions, 30), "x"
+    ) + eval_questions(run_config, POOL)
+    teams = {(each.question.source, tuple(sorted(each.workers))) for each in questions}
     assert teams == {("skills", ("adder", "speller")), ("recorded", ("a", "b"))}
 
 
 def test_questions_that_follow_each_other_share_a_team_and_its_cards_which_are_measured(
-    tmp_path: Path, recorded: Path
+    tmp_path: Path, recording: Path
 ):
-    made = mixed(tmp_path, recorded)
-    settings = Path(made.pool.settings).read_text("utf-8")
+    run_config = mix(tmp_path, recording)
+    settings = Path(run_config.pool.settings).read_text("utf-8")
     pool = tmp_path / "pool.yaml"
     pool.write_text(settings.replace("workers:\n", "workers:\n  - {name: a, kind: scripted, replies: [x]}\n"))
-    cards = {"recorded": f"recorded:{recorded}?part=train"}
-    made = made.model_copy(
+    cards = {"recorded": f"recorded:{recording}?part=train"}
+    run_config = run_config.model_copy(
         update={
-            "pool": made.pool.model_copy(update={"cards": cards, "settings": str(pool)}),
-            "questions": made.questions.model_copy(update={"requests_per_team": 4}),
+            "pool": run_config.pool.model_copy(update={"cards": cards, "settings": str(pool)}),
+            "questions": run_config.questions.model_copy(update={"requests_per_team": 4}),
         }
     )
-    asked = assign_teams(made, POOL, training_questions(made.questions, 48), "x")
+    questions = assign_teams(run_config, POOL, training_questions(run_config.questions, 48), "x")
     for start in range(0, 48, 4):
-        first, *others = asked[start : start + 4]
+        first, *others = questions[start : start + 4]
         assert all((each.workers, each.cards) == (first.workers, first.cards) for each in others)
-        assert len({each.question.source for each in asked[start : start + 4]}) == 1
-    drawn = [each.cards["a"] for each in asked[::4] if each.question.source == "recorded"]
+        assert len({each.question.source for each in questions[start : start + 4]}) == 1
+    drawn = [each.cards["a"] for each in questions[::4] if each.question.source == "recorded"]
     assert len(set(drawn)) > 1
     assert all(card.startswith("a: ") for card in drawn)
     (measured,) = {
-        each.cards["a"] for each in eval_questions(made, POOL) if each.question.source == "recorded"
+        each.cards["a"] for each in eval_questions(run_config, POOL) if each.question.source == "recorded"
     }
     assert "100 % of" in measured
-    wrong = made.model_copy(
-        update={"pool": made.pool.model_copy(update={"cards": {"recorded": f"recorded:{recorded}"}})}
+    wrong = run_config.model_copy(
+        update={"pool": run_config.pool.model_copy(update={"cards": {"recorded": f"recorded:{recording}"}})}
     )
     with pytest.raises(SettingsError, match=r"pool\.cards\.recorded: .* add part=train"):
         assign_teams(wrong, POOL, [], "x")
 
 
-def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path, recorded: Path):
-    made = mixed(tmp_path, recorded, max_chars=200)
-    taught = {question.text for question in training_questions(made.questions, 120)}
-    held = [each.question for each in eval_questions(made, POOL)]
-    assert not taught & {question.text for question in held}
-    assert Counter(question.source for question in held) == {"skills": 20, "recorded": 10}
+def test_what_is_held_out_was_not_taught_and_nothing_is_too_long(tmp_path: Path, recording: Path):
+    run_config = mix(tmp_path, recording, max_chars=200)
+    taught = {question.text for question in training_questions(run_config.questions, 120)}
+    questions = [each.question for each in eval_questions(run_config, POOL)]
+    assert not taught & {question.text for question in questions}
+    assert Counter(question.source for question in questions) == {"skills": 20, "recorded": 10}
     assert all("Think" not in text for text in taught)
 
 
-def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recorded: Path):
-    same = mixed(tmp_path, recorded, held_out=f"recorded:{recorded}?part=all")
+def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recording: Path):
+    same = mix(tmp_path, recording, held_out=f"recorded:{recording}?part=all")
     with pytest.raises(SettingsError, match=r"is in both train and held_out"):
         eval_questions(same, POOL)
     with pytest.raises(SettingsError, match=r"no question of at most 3 characters"):
-        training_questions(mixed(tmp_path, recorded, max_chars=3).questions, 30)
+        training_questions(mix(tmp_path, recording, max_chars=3).questions, 30)
     with pytest.raises(SettingsError, match=r"cannot be read"):
-        training_questions(mixed(tmp_path, tmp_path / "nowhere").questions, 30)
+        training_questions(mix(tmp_path, tmp_path / "nowhere").questions, 30)
     with pytest.raises(
         SettingsError, match=r"pool\.teams\.recorded: unknown worker 'b'\. The pool has: adder, speller, a"
     ):
-        eval_questions(mixed(tmp_path, recorded), POOL[:3])
+        eval_questions(mix(tmp_path, recording), POOL[:3])
     with pytest.raises(SettingsError, match=r"must sum to less than 1"):
         config(tmp_path, questions={"also": [{"train": "a", "held_out": "b", "share": 0.6}] * 2})
 
@@ -194,20 +198,20 @@ def of_file(path: Path, *lines: str) -> list[Question]:
 
 def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: Path):
     two = {"parts": ["Add it."], "level": 3}
-    found = of_file(
+    questions = of_file(
         tmp_path / "q.jsonl",
         line(),
         line(id="2", text="So\u2028what?", facts=two),
         line(id="3", grader="code", facts=CODE),
     )
-    asked = {question.id: question for question in found}
-    assert asked["1"] == Question("1", "2 + 2?", "4", "numeric", "mine", "sums")
-    assert (asked["2"].text, asked["2"].facts) == ("So\u2028what?", two)
-    assert asyncio.run(grade(asked["3"], "    return 1")).correct
+    by_id = {question.id: question for question in questions}
+    assert by_id["1"] == Question("1", "2 + 2?", "4", "numeric", "mine", "sums")
+    assert (by_id["2"].text, by_id["2"].facts) == ("So\u2028what?", two)
+    assert asyncio.run(grade(by_id["3"], "    return 1")).correct
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"text": None}, "text: is missing; the fields are id, text, expected"),
         ({"text": " "}, "text: is empty"),
@@ -235,10 +239,10 @@ def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: P
     ],
 )
 def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
-    tmp_path: Path, changes: dict[str, Any], told: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ):
     path = tmp_path / "q.jsonl"
-    with pytest.raises(SettingsError, match=re.escape(f"{path}, line 3: {told}")):
+    with pytest.raises(SettingsError, match=re.escape(f"{path}, line 3: {message}")):
         of_file(path, line(), "", line(**({"id": "2"} | changes)))
 
 
@@ -256,12 +260,12 @@ def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
 
 def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
     path = tmp_path / "q.jsonl"
-    asked = QuestionsConfig(source="jsonl", path=str(path))
+    source = QuestionsConfig(source="jsonl", path=str(path))
     with pytest.raises(SettingsError, match=r"cannot be read: No such file"):
-        training_questions(asked, 1)
+        training_questions(source, 1)
     path.write_bytes(line(text="Wie groß?").encode("latin-1"))
     with pytest.raises(SettingsError, match=r"q.jsonl is not UTF-8: .* Save it as UTF-8"):
-        training_questions(asked, 1)
+        training_questions(source, 1)
 
 
 def test_two_lines_with_one_id_are_refused_for_answers_are_graded_by_id(tmp_path: Path):

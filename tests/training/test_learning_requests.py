@@ -13,7 +13,7 @@ from training.run_dir import RunDir
 
 @pytest.mark.slow
 def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
-    made = config(
+    run_config = config(
         tmp_path,
         POOL,
         questions={"source": "requests", "families": None, "requests_per_team": 4},
@@ -29,14 +29,14 @@ def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
         grpo={"steps": 1},
         held_out=4,
     )
-    run_dir = RunDir.begin(tmp_path / "run", made, resume=False)
-    report = TrainingRun(made, run_dir).run()
+    run_dir = RunDir.begin(tmp_path / "run", run_config, resume=False)
+    report = TrainingRun(run_config, run_dir).run()
     assert report["steps"] == 1
     for when in ("warm_started", "before", "after"):
         assert report[when]["requests"]["questions"] == 4
     warm, expected = (
-        TrainingRun(made, run_dir).examples("warm"),
-        TrainingRun(made, run_dir).examples("expected"),
+        TrainingRun(run_config, run_dir).examples("warm"),
+        TrainingRun(run_config, run_dir).examples("expected"),
     )
     assert (len(warm), len(expected)) == (32, 16)
     assert not {each.prompt[-1]["content"] for each in warm} & {
@@ -45,7 +45,7 @@ def test_a_run_over_requests_goes_through_all_its_stages(tmp_path: Path):
     assert all(each.rewards for each in expected)
     assert (tmp_path / "run" / "expected" / "weights.pt").exists()
     assert (tmp_path / "run" / "look_up" / "weights.pt").exists()
-    first = TrainingRun(made, run_dir).examples("look_up")
+    first = TrainingRun(run_config, run_dir).examples("look_up")
     assert [len(each.prompt) for each in first] == 3 * (8 * [1] + 6 * [2]), (
         "of each team the look-ups, then the namings"
     )

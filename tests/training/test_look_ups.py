@@ -34,10 +34,10 @@ def test_somebody_is_the_best_for_every_look_up_and_in_a_made_up_team_has_the_ve
 
 
 def test_look_ups_to_one_team_stand_together_and_made_up_teams_become_rare():
-    found = becoming_rare()
-    teams = [found[start].team for start in range(0, COUNT, 20)]
-    assert all(each.team is teams[number // 20] for number, each in enumerate(found))
-    made_up = [is_made_up(each) for each in found[::20]]
+    drawn_look_ups = becoming_rare()
+    teams = [drawn_look_ups[start].team for start in range(0, COUNT, 20)]
+    assert all(each.team is teams[number // 20] for number, each in enumerate(drawn_look_ups))
+    made_up = [is_made_up(each) for each in drawn_look_ups[::20]]
     assert sum(made_up[:30]) > 15 > 10 > sum(made_up[-30:]) > 0
     one, again, other = ([each.request for each in look_ups(seed, 400, 20, 0.8)] for seed in (1, 1, 2))
     assert one == again

@@ -43,22 +43,22 @@ class Told:
 
     def __init__(self) -> None:
         self.__name__ = "told"
-        self.asked: list[int] = []
+        self.rows: list[int] = []
 
     async def __call__(self, completions: Any, row: list[int], **_: Any) -> list[float | None]:
-        self.asked = row
+        self.rows = row
         return [WORTH[f"q{index // 4}"][index % 4] for index in range(len(completions))]
 
 
 def trainer(tmp_path: Path, loss: str, reward: Any) -> tuple[Any, Any]:
-    made = config(tmp_path, grpo={"loss": loss, "micro_batch": 4})
-    run = TrainingRun(made, RunDir(tmp_path))
-    asked: list[TeamQuestion] = run.prompts()
-    texts = [each.question.text for each in asked]
-    tokenizer = tokenizer_for(made.model, texts)
-    model = model_for(made.model, tokenizer, seed=0)
+    run_config = config(tmp_path, grpo={"loss": loss, "micro_batch": 4})
+    run = TrainingRun(run_config, RunDir(tmp_path))
+    questions: list[TeamQuestion] = run.prompts()
+    texts = [each.question.text for each in questions]
+    tokenizer = tokenizer_for(run_config.model, texts)
+    model = model_for(run_config.model, tokenizer, seed=0)
     return grpo.trainer(
-        made, model, tokenizer, reward, run.runner(), grpo.rows(run.runner(), asked), tmp_path
+        run_config, model, tokenizer, reward, run.runner(), grpo.rows(run.runner(), questions), tmp_path
     ), model
 
 
@@ -101,10 +101,10 @@ def test_trls_advantages_loss_and_gradients_are_those_worked_by_hand(tmp_path: P
     )  # the whole of a step is generated here; these are its first four completions
     trl._step += 1
     second = trl._prepare_inputs(inputs)
-    assert len(set(reward.asked[:4])) == len(set(reward.asked[4:])) == 1  # groups of G = 4, one a question
+    assert len(set(reward.rows[:4])) == len(set(reward.rows[4:])) == 1  # groups of G = 4, one a question
     halves = [dict(first), dict(second)]
-    shown = sorted(torch.cat([half["advantages"] for half in halves]).tolist())
-    assert shown == pytest.approx(
+    advantages = sorted(torch.cat([half["advantages"] for half in halves]).tolist())
+    assert advantages == pytest.approx(
         sorted(by_hand(WORTH["q0"]) + by_hand(WORTH["q1"])), abs=1e-5
     )  # TRL shuffles a step's rows
     tokens = int(sum(half["completion_mask"].sum() for half in halves))

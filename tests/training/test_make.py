@@ -15,8 +15,8 @@ def copy_data(folder: Path, data: str) -> None:
         name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL")
     }
     command = ["make", "-n", "--no-print-directory", "train-conductor", f"DATA={data}"]
-    made = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
-    (line,) = (line for line in made.stdout.splitlines() if line.startswith("mkdir"))
+    process = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    (line,) = (line for line in process.stdout.splitlines() if line.startswith("mkdir"))
     subprocess.run(line, shell=True, cwd=folder, check=True)
 
 

@@ -109,19 +109,19 @@ def learner(tmp_path_factory: pytest.TempPathFactory) -> Learner:
 def test_requests_to_one_team_learn_in_one_row_what_they_learn_in_rows_of_their_own(
     learner: Learner, seed: int, with_rewards: bool
 ):
-    found = [
+    examples = [
         Example(
             learner.runner.prompt(each), format_plan(steps, "steps", ("subtask", "worker", "access")), worths
         )
         for each in request_questions(seed, 4, "train", per_team=4)
         for steps, worths in [lesson(each)]
     ]
-    assert len(rows(found, 4)) == 1
-    assert len(rows(found, 3)) == 2
+    assert len(rows(examples, 4)) == 1
+    assert len(rows(examples, 3)) == 2
     tokenizer, model = learner.tokenizer, learner.model
     collate = Collator(tokenizer, with_rewards=with_rewards)
-    given = [asdict(each) for each in found]
-    together, apart = collate([{"examples": given}]), collate([{"examples": [each]} for each in given])
+    dicts = [asdict(each) for each in examples]
+    together, apart = collate([{"examples": dicts}]), collate([{"examples": [each]} for each in dicts])
     assert together["input_ids"].numel() < apart["input_ids"].numel()
     losses, gradients = [], []
     for batch in (together, apart):

@@ -21,10 +21,10 @@ def test_the_first_plan_gets_a_part_of_what_the_second_one_is_worth():
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_start")
 def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
-    made = config(
+    run_config = config(
         tmp_path, grpo={"recursion": {"discount": 0.25}, "steps": 2, "micro_batch": 16}, checkpoint_every=1
     )
-    TrainingRun(made, RunDir.begin(tmp_path / "run", made, resume=False)).run()
+    TrainingRun(run_config, RunDir.begin(tmp_path / "run", run_config, resume=False)).run()
     lines = [json.loads(line) for line in (tmp_path / "run" / "curves.jsonl").read_text("utf-8").splitlines()]
     assert all(
         "plan/parsed" in line and "second/plan/parsed" in line and "second/accepted" in line for line in lines
@@ -32,6 +32,6 @@ def test_a_run_of_two_rounds_trains_on_both_and_resumes(tmp_path: Path):
     assert lines[0]["plan/parsed"] > 0.5  # the warm start taught first plans
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "checkpoint-2")
     (tmp_path / "run" / "report.json").unlink()
-    TrainingRun(made, RunDir.begin(tmp_path / "run", made, resume=True)).run()
+    TrainingRun(run_config, RunDir.begin(tmp_path / "run", run_config, resume=True)).run()
     again = [json.loads(line) for line in (tmp_path / "run" / "curves.jsonl").read_text("utf-8").splitlines()]
     assert [line["reward"] for line in again] == [line["reward"] for line in lines]

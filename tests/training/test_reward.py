@@ -139,11 +139,11 @@ async def test_no_more_runs_at_once_than_allowed():
 
 
 async def test_the_curves_get_their_figures():
-    told: dict[str, float] = {}
-    await rewards(reward(), NO_PLAN, WRONG, RIGHT, RIGHT, row=[0, 0, 1, 1], log_metric=told.__setitem__)
-    assert told.pop("plan/tokens") > 0
-    assert told.pop("plan/cost_usd") > 0
-    assert told == {
+    metrics: dict[str, float] = {}
+    await rewards(reward(), NO_PLAN, WRONG, RIGHT, RIGHT, row=[0, 0, 1, 1], log_metric=metrics.__setitem__)
+    assert metrics.pop("plan/tokens") > 0
+    assert metrics.pop("plan/cost_usd") > 0
+    assert metrics == {
         "plan/parsed": 0.75,
         "plan/right": 0.5,
         "plan/outages": 0.0,

@@ -31,10 +31,12 @@ CURVE = ("loss", "reward", "grad_norm", "plan/parsed", "plan/right", "completion
 pytestmark = pytest.mark.usefixtures("warm_start")
 
 
-def run(path: Path, made: Config, *callbacks: TrainerCallback, resume: bool = False) -> list[dict[str, Any]]:
+def run(
+    path: Path, run_config: Config, *callbacks: TrainerCallback, resume: bool = False
+) -> list[dict[str, Any]]:
     """The curve, without times."""
-    folder = RunDir.begin(path, made, resume=resume)
-    TrainingRun(made, folder).run(callbacks)
+    folder = RunDir.begin(path, run_config, resume=resume)
+    TrainingRun(run_config, folder).run(callbacks)
     return curve(path)
 
 
@@ -70,8 +72,8 @@ class Weights(TrainerCallback):
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self.weights.append([p.detach().clone() for p in kwargs["model"].parameters()])
-        kept = kwargs["optimizer"].state_dict()["state"]
-        self.moments.append([s["exp_avg"].clone() for s in kept.values()])
+        state_by_parameter = kwargs["optimizer"].state_dict()["state"]
+        self.moments.append([s["exp_avg"].clone() for s in state_by_parameter.values()])
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,8 @@ class Whole:
 def whole(warm: Path, tmp_path_factory: pytest.TempPathFactory) -> Whole:
     path = tmp_path_factory.mktemp("whole")
     shutil.copytree(warm, path / "run" / "warm")
-    made = config(path, held_out=6)
-    return Whole(made, path / "run", run(path / "run", made))
+    run_config = config(path, held_out=6)
+    return Whole(run_config, path / "run", run(path / "run", run_config))
 
 
 @pytest.mark.parametrize("politely", [False, True])
@@ -121,19 +123,19 @@ def test_an_outage_changes_no_weights_and_no_momentum(tmp_path: Path):
     pool = POOL.replace("evaluation.synthetic.skills:Skill", "tests.training.outage:Failing").replace(
         "card:", "retry: {attempts: 1}, card:"
     )
-    made = config(tmp_path, pool, grpo={"steps": 4, "weight_decay": 0.1, "memory": 0})
-    seen = Weights()
+    run_config = config(tmp_path, pool, grpo={"steps": 4, "weight_decay": 0.1, "memory": 0})
+    recorder = Weights()
 
     class Outage(TrainerCallback):
         def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             outage.CALLS_LEFT = None if state.global_step in (0, 1, 3) else 0
 
-    run(tmp_path / "run", made, seen, Outage())
-    first, second, third, fourth = seen.weights
+    run(tmp_path / "run", run_config, recorder, Outage())
+    first, second, third, fourth = recorder.weights
     assert not same(first, second)
     assert same(second, third)
-    assert same(seen.moments[1], seen.moments[2])
-    assert any(float(moment.abs().max()) > 0 for moment in seen.moments[1])
+    assert same(recorder.moments[1], recorder.moments[2])
+    assert any(float(moment.abs().max()) > 0 for moment in recorder.moments[1])
     assert not same(third, fourth)
 
 
@@ -142,7 +144,7 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 
 def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
-    kept = {path.name for path in whole.path.iterdir()}
+    names = {path.name for path in whole.path.iterdir()}
     assert {
         "config.yaml",
         "pool.yaml",
@@ -153,7 +155,7 @@ def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
         "tensorboard",
         "checkpoints",
         "final",
-    } <= kept
+    } <= names
     report = json.loads((whole.path / "report.json").read_text("utf-8"))
     assert report["after"]["skills"]["questions"] == 6
     assert set(report["alone"]["skills"]["workers"]) == {"adder", "speller"}
@@ -163,27 +165,27 @@ def test_a_run_keeps_its_config_versions_and_report(whole: Whole):
 
 
 def test_a_folder_with_a_run_is_not_overwritten_and_not_resumed_with_another_config(tmp_path: Path):
-    made = config(tmp_path)
-    RunDir.begin(tmp_path / "run", made, resume=False)
+    run_config = config(tmp_path)
+    RunDir.begin(tmp_path / "run", run_config, resume=False)
     with pytest.raises(SettingsError, match="--resume"):
-        RunDir.begin(tmp_path / "run", made, resume=False)
+        RunDir.begin(tmp_path / "run", run_config, resume=False)
     with pytest.raises(SettingsError, match="another config"):
-        RunDir.begin(tmp_path / "run", made.model_copy(update={"seed": 5}), resume=True)
+        RunDir.begin(tmp_path / "run", run_config.model_copy(update={"seed": 5}), resume=True)
 
 
 def test_a_run_whose_pool_has_changed_is_not_resumed(tmp_path: Path):
-    made = config(tmp_path)
-    RunDir.begin(tmp_path / "run", made, resume=False)
+    run_config = config(tmp_path)
+    RunDir.begin(tmp_path / "run", run_config, resume=False)
     config(tmp_path, POOL.replace("card: strings", "card: words"))
     with pytest.raises(SettingsError, match=r"pool\.yaml has changed since"):
-        RunDir.begin(tmp_path / "run", made, resume=True)
+        RunDir.begin(tmp_path / "run", run_config, resume=True)
     assert "card: strings" in (tmp_path / "run" / "pool.yaml").read_text("utf-8")
 
 
 SMALL = {"warm_start": {"examples": 64}, "grpo": {"steps": 2}}
 
 
-def written(folder: Path, **changes: Any) -> Path:
+def write_config(folder: Path, **changes: Any) -> Path:
     file = folder / "config.yaml"
     file.write_text(yaml.safe_dump(config(folder, **changes).model_dump(mode="json")), "utf-8")
     return file
@@ -191,7 +193,7 @@ def written(folder: Path, **changes: Any) -> Path:
 
 @pytest.mark.slow
 def test_two_processes_make_one_run_between_them(tmp_path: Path):
-    file, out = written(tmp_path, **SMALL, held_out=4), tmp_path / "two"
+    file, out = write_config(tmp_path, **SMALL, held_out=4), tmp_path / "two"
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     command = [*launch, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     ended = subprocess.run(
@@ -215,7 +217,7 @@ sys.exit(main(sys.argv[1:]))
 @pytest.mark.slow
 def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp_path: Path):
     large = {"scratch": {"hidden": 128, "layers": 1, "heads": 1, "vocabulary": 400}}
-    file = written(tmp_path, **SMALL, model=large)
+    file = write_config(tmp_path, **SMALL, model=large)
     command = [sys.executable, "-c", FULL, "--config", str(file), "--out", str(tmp_path / "full")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1, ended.stderr[-4000:]
@@ -225,17 +227,17 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
 
 @pytest.mark.slow
 def test_ctrl_c_before_the_training_ends_the_run_with_130(tmp_path: Path):
-    file, out = written(tmp_path), tmp_path / "stopped"
+    file, out = write_config(tmp_path), tmp_path / "stopped"
     command = [sys.executable, "-m", "training.cli", "--config", str(file), "--out", str(out)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     while not (out / "config.yaml").exists():
         assert process.poll() is None
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, told = process.communicate(timeout=300)
-    assert process.returncode == 130, told[-4000:]
-    assert "--resume" in " ".join(told.split())
-    assert "Traceback" not in told
+    _, stderr = process.communicate(timeout=300)
+    assert process.returncode == 130, stderr[-4000:]
+    assert "--resume" in " ".join(stderr.split())
+    assert "Traceback" not in stderr
 
 
 def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
@@ -246,9 +248,9 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
         "{name: x, model: {path: m, scratch: {}}, pool: {settings: p, modle: q}}", encoding="utf-8"
     )
     assert main(["--config", str(broken)]) == 1
-    told = " ".join(capsys.readouterr().err.split())
-    assert "set exactly one of path and scratch" in told
-    assert "pool.modle" in told
+    stderr = " ".join(capsys.readouterr().err.split())
+    assert "set exactly one of path and scratch" in stderr
+    assert "pool.modle" in stderr
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1
 
 

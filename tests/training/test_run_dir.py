@@ -21,51 +21,51 @@ def lesson(folder: Path) -> Config:
     (start / "adapter_model.safetensors").write_bytes(b"weights")
     (folder / "recorded.jsonl").write_text("{}", "utf-8")
     lora = {"rank": 16, "start": str(start)}
-    made = config(folder, model={"scratch": None, "path": "some/model", "lora": lora})
+    run_config = config(folder, model={"scratch": None, "path": "some/model", "lora": lora})
     cards = {"recorded": f"recorded:{folder}/recorded.jsonl?part=train"}
-    return made.model_copy(update={"pool": made.pool.model_copy(update={"cards": cards})})
+    return run_config.model_copy(update={"pool": run_config.pool.model_copy(update={"cards": cards})})
 
 
 @pytest.mark.parametrize(
     "name", ["recorded.jsonl", "first/final/adapter_config.json", "first/final/adapter_model.safetensors"]
 )
 def test_a_run_whose_start_or_whose_cards_have_changed_is_not_resumed(tmp_path: Path, name: str):
-    made = lesson(tmp_path)
-    RunDir.begin(tmp_path / "run", made, resume=False)
-    RunDir.begin(tmp_path / "run", made, resume=True)
+    run_config = lesson(tmp_path)
+    RunDir.begin(tmp_path / "run", run_config, resume=False)
+    RunDir.begin(tmp_path / "run", run_config, resume=True)
     (tmp_path / name).write_text("something else", "utf-8")
     with pytest.raises(SettingsError, match=rf"{name} has changed since"):
-        RunDir.begin(tmp_path / "run", made, resume=True)
+        RunDir.begin(tmp_path / "run", run_config, resume=True)
 
 
 def test_a_run_that_was_begun_when_less_was_noted_is_resumed_by_what_was(tmp_path: Path):
-    made = lesson(tmp_path)
-    begun = RunDir.begin(tmp_path / "run", made, resume=False)
-    begun.save("inputs", {made.pool.settings: digests(made)[made.pool.settings]})
+    run_config = lesson(tmp_path)
+    run_dir = RunDir.begin(tmp_path / "run", run_config, resume=False)
+    run_dir.save("inputs", {run_config.pool.settings: digests(run_config)[run_config.pool.settings]})
     (tmp_path / "recorded.jsonl").write_text("something else", "utf-8")
-    RunDir.begin(tmp_path / "run", made, resume=True)
-    Path(made.pool.settings).write_text("something else", "utf-8")
+    RunDir.begin(tmp_path / "run", run_config, resume=True)
+    Path(run_config.pool.settings).write_text("something else", "utf-8")
     with pytest.raises(SettingsError, match=r"pool\.yaml has changed since"):
-        RunDir.begin(tmp_path / "run", made, resume=True)
+        RunDir.begin(tmp_path / "run", run_config, resume=True)
 
 
 def test_what_a_run_is_made_from_and_is_not_there_is_told_with_its_field(tmp_path: Path):
-    made = lesson(tmp_path)
+    run_config = lesson(tmp_path)
     (tmp_path / "first" / "final" / "adapter_model.safetensors").unlink()
     with pytest.raises(SettingsError, match=r"model\.lora\.start: .*first/final/.* cannot be read: No such"):
-        RunDir.begin(tmp_path / "run", made, resume=False)
+        RunDir.begin(tmp_path / "run", run_config, resume=False)
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644, 0o400])
 def test_the_copy_of_the_pool_may_be_read_by_those_who_may_read_the_pool(tmp_path: Path, mode: int):
-    made = config(tmp_path)
-    Path(made.pool.settings).chmod(mode)
+    run_config = config(tmp_path)
+    Path(run_config.pool.settings).chmod(mode)
     before = os.umask(0o022)
     try:
-        run = RunDir.begin(tmp_path / "run", made, resume=False)
+        run = RunDir.begin(tmp_path / "run", run_config, resume=False)
     finally:
         os.umask(before)
     assert stat.S_IMODE((run.path / "pool.yaml").stat().st_mode) == mode
-    assert (run.path / "pool.yaml").read_bytes() == Path(made.pool.settings).read_bytes()
-    assert json.loads((run.path / "inputs.json").read_text("utf-8")).keys() == {made.pool.settings}
+    assert (run.path / "pool.yaml").read_bytes() == Path(run_config.pool.settings).read_bytes()
+    assert json.loads((run.path / "inputs.json").read_text("utf-8")).keys() == {run_config.pool.settings}

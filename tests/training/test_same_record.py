@@ -43,7 +43,7 @@ def timeless(value: Any) -> Any:
     return [timeless(each) for each in value] if isinstance(value, list) else value
 
 
-def asked() -> TeamQuestion:
+def team_question() -> TeamQuestion:
     return TeamQuestion(Question("q", QUESTION, "", "exact", "test", "none"), tuple(ORDER))
 
 
@@ -58,7 +58,7 @@ async def through_http(data: Json, model: str) -> Json:
 
 async def through_reward(data: Json, model: str, texts: list[str], cache: CallCache | None) -> Json:
     runner = PlanRunner(training_pool(parse(data), {}), model, cache)
-    return workflow(await runner.run(asked(), texts))
+    return workflow(await runner.run(team_question(), texts))
 
 
 @pytest.mark.parametrize("cache", [None, CallCache()])
@@ -96,4 +96,4 @@ async def test_the_prompt_that_is_trained_on_is_the_one_that_the_server_shows():
     text = plan(ADD, ROMAN)
     record = await through_http(settings(text), "podium-skills")
     runner = PlanRunner(training_pool(parse(settings(text)), {}), "podium-skills")
-    assert record["plans"][0]["prompt"] == runner.prompt(asked())
+    assert record["plans"][0]["prompt"] == runner.prompt(team_question())

@@ -78,7 +78,7 @@ def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
         {"train": f"{name}?part=train", "held_out": f"{name}?part=test", "share": 0.25}
     ]
     questions = {"source": "requests", "families": None, "requests_per_team": 4}
-    made = config(
+    run_config = config(
         tmp_path,
         POOL,
         questions=questions | {"also": also if with_recorded else []},
@@ -88,8 +88,8 @@ def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
         grpo={"steps": 20},
         held_out=8,
     )
-    check(made)
-    comparison = Comparison(made, tmp_path / "run", minutes=0.005, every_s=0.15)
+    check(run_config)
+    comparison = Comparison(run_config, tmp_path / "run", minutes=0.005, every_s=0.15)
     curves = comparison.run()
     assert curves.keys() == ARMS.keys()
     kinds = {kind.replace("_", " ") for kind in SHARES}
@@ -105,8 +105,8 @@ def test_the_stages_are_compared_on_requests_and_drawn_in_one_picture(
     plot({"0": curves, "1": curves}, comparison.workers, tmp_path / "stages.png")
     assert (tmp_path / "stages.png").read_bytes().startswith(b"\x89PNG")
     json.dumps(curves, allow_nan=False)
-    told = io.StringIO()
-    show(Console(file=told, width=400), 0, curves)
-    assert [line.split(",")[1].split(":")[0].strip() for line in told.getvalue().splitlines()] == [
+    output = io.StringIO()
+    show(Console(file=output, width=400), 0, curves)
+    assert [line.split(",")[1].split(":")[0].strip() for line in output.getvalue().splitlines()] == [
         *ARMS.values()
     ]

@@ -22,8 +22,8 @@ def test_a_tiny_conductor_learns_whom_to_ask_and_who_has_to_read_whom(tmp_path: 
     command = [sys.executable, "-m", "training.tiny", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=1350)
     assert ended.returncode == 0, ended.stdout[-2000:]
-    told = json.loads((tmp_path / "train-tiny.json").read_text("utf-8"))
-    assert told["before"] < told["best_fixed_worker"] + 0.1
-    assert told["after"] > told["best_fixed_worker"] + 0.4
-    assert told["composite_after"] > told["composite_before"] + 0.4
+    results = json.loads((tmp_path / "train-tiny.json").read_text("utf-8"))
+    assert results["before"] < results["best_fixed_worker"] + 0.1
+    assert results["after"] > results["best_fixed_worker"] + 0.4
+    assert results["composite_after"] > results["composite_before"] + 0.4
     assert (tmp_path / "train-tiny.png").stat().st_size > 1000

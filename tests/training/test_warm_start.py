@@ -65,13 +65,13 @@ def test_of_the_right_plans_the_first_or_the_cheapest_is_shown_or_that_of_the_wo
     )
     wrong = DrawnPlan("wrong", ("two",), False, 0.01)
     assert best([wrong, lucky, dear, cheap], {}, "first") is lucky
-    known = success_rates([wrong, lucky, dear, cheap])
-    assert known == {("two",): 0.5, ("any",): 1, ("one",): 1}
-    assert best([wrong, lucky, dear, cheap], known, "cheapest") is cheap
+    rates = success_rates([wrong, lucky, dear, cheap])
+    assert rates == {("two",): 0.5, ("any",): 1, ("one",): 1}
+    assert best([wrong, lucky, dear, cheap], rates, "cheapest") is cheap
     assert best([wrong, lucky, dear, cheap], {("any",): 0.3, ("one",): 0.9, ("two",): 0.5}, "surest") is dear
-    assert best([wrong, wrong], known, "cheapest") is wrong
+    assert best([wrong, wrong], rates, "cheapest") is wrong
     unpriced = [DrawnPlan("a", ("two",), True), DrawnPlan("b", ("one",), True)]
-    assert best(unpriced, known, "cheapest").plan == "b"
+    assert best(unpriced, rates, "cheapest").plan == "b"
 
 
 def test_the_cheapest_of_all_draws_asks_the_specialist_also_where_another_guesses_rightly(tmp_path: Path):
@@ -86,13 +86,13 @@ models:"""
         "card: arith", "price: &p {input_usd_per_mtok: 1, output_usd_per_mtok: 1}, card: arith"
     )
     pool = priced.replace("card: strings", "price: *p, card: strings").replace("\nmodels:", dear)
-    found = {
+    examples = {
         choose: drawn_examples(tmp_path, rewarded_share=1.0, pool=pool, choose=choose)
         for choose in ("first", "cheapest")
     }
-    assert any("both" in each.plan for each in found["first"])
-    assert not any("both" in each.plan for each in found["cheapest"])
-    assert share_right(found["cheapest"]) == 1.0
+    assert any("both" in each.plan for each in examples["first"])
+    assert not any("both" in each.plan for each in examples["cheapest"])
+    assert share_right(examples["cheapest"]) == 1.0
 
 
 def test_the_same_config_gives_the_same_examples(tmp_path: Path):
@@ -100,17 +100,19 @@ def test_the_same_config_gives_the_same_examples(tmp_path: Path):
 
 
 def drawn_examples(path: Path, pool: str = POOL, **warm: Any) -> list[Example]:
-    made = config(path, pool, warm_start={"examples": 60, "best_of": 30} | warm)
-    run = TrainingRun(made, RunDir.begin(Path(mkdtemp(dir=path)) / "run", made, resume=False))
+    run_config = config(path, pool, warm_start={"examples": 60, "best_of": 30} | warm)
+    run = TrainingRun(run_config, RunDir.begin(Path(mkdtemp(dir=path)) / "run", run_config, resume=False))
     return run.examples()
 
 
-def share_right(found: list[Example]) -> float:
+def share_right(examples: list[Example]) -> float:
     """The share of plans (each names its one worker's card) that ask the specialist whom the question is for."""
     about_strings = [
-        any(word in each.prompt[-1]["content"] for word in ("spell", "Spell", "letters")) for each in found
+        any(word in each.prompt[-1]["content"] for word in ("spell", "Spell", "letters")) for each in examples
     ]
-    return mean(about == ("strings" in each.plan) for about, each in zip(about_strings, found, strict=True))
+    return mean(
+        about == ("strings" in each.plan) for about, each in zip(about_strings, examples, strict=True)
+    )
 
 
 def test_a_plan_may_restate_the_parts_of_the_question_and_have_as_many_steps():

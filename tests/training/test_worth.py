@@ -62,8 +62,8 @@ def test_one_lucky_answer_does_not_outweigh_a_family_and_a_dollar_tips_the_scale
     assert free.judge(question(0), "sums") == pytest.approx({"dear": 1.0, "cheap": 0.1})
     assert priced.judge(question(0), "sums") == pytest.approx({"dear": 0.0, "cheap": 0.1})
     again = Worths([*every, *5 * every[:1]], WorthConfig(usd_weight=0))
-    told = "a question that is drawn again is no new evidence"
-    assert again.judge(question(0), "sums") == free.judge(question(0), "sums"), told
+    reason = "a question that is drawn again is no new evidence"
+    assert again.judge(question(0), "sums") == free.judge(question(0), "sums"), reason
 
 
 def test_who_is_right_about_short_questions_alone_is_worth_less_for_long_ones():
@@ -94,11 +94,11 @@ CHEAPER = POOL.replace("card: strings", "card: strings, price: *p").replace(
 def workers_in_examples(folder: Path, usd_weight: float) -> Counter[str]:
     """Whom the examples ask."""
     folder.mkdir()
-    made = config(
+    run_config = config(
         folder, CHEAPER, warm_start={"examples": 60, "names": True}, worth={"usd_weight": usd_weight},
         expected_reward={"examples": 20},
     )  # fmt: skip
-    run = TrainingRun(made, RunDir.begin(folder / "run", made, resume=False))
+    run = TrainingRun(run_config, RunDir.begin(folder / "run", run_config, resume=False))
     for each in run.examples("expected"):
         assert len(each.rewards) == 1
         assert len(each.rewards[0]) == 3
@@ -137,8 +137,8 @@ def save_adapter(folder: Path, rank: int) -> tuple[ModelConfig, Path]:
 
 def test_a_run_goes_on_from_an_adapter_and_trains_its_weights(tmp_path: Path):
     base, adapter = save_adapter(tmp_path, 16)
-    found = base.model_copy(update={"lora": LoraConfig(rank=16, alpha=32, start=str(adapter))})
-    model = model_for(found, tokenizer_for(found, []), 1)
+    model_config = base.model_copy(update={"lora": LoraConfig(rank=16, alpha=32, start=str(adapter))})
+    model = model_for(model_config, tokenizer_for(model_config, []), 1)
     trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
     assert trained
     assert all("lora_" in name for name in trained)
@@ -146,10 +146,12 @@ def test_a_run_goes_on_from_an_adapter_and_trains_its_weights(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("start", "told"), [("adapter", "rank 8 and alpha 32"), ("nowhere", "has no adapter")]
+    ("start", "message"), [("adapter", "rank 8 and alpha 32"), ("nowhere", "has no adapter")]
 )
-def test_an_adapter_that_does_not_fit_is_told_by_its_field(tmp_path: Path, start: str, told: str):
+def test_an_adapter_that_does_not_fit_is_told_by_its_field(tmp_path: Path, start: str, message: str):
     base, _ = save_adapter(tmp_path, 8)
-    found = base.model_copy(update={"lora": LoraConfig(rank=16, alpha=32, start=str(tmp_path / start))})
-    with pytest.raises(SettingsError, match=told):
-        model_for(found, tokenizer_for(found, []), 1)
+    model_config = base.model_copy(
+        update={"lora": LoraConfig(rank=16, alpha=32, start=str(tmp_path / start))}
+    )
+    with pytest.raises(SettingsError, match=message):
+        model_for(model_config, tokenizer_for(model_config, []), 1)

@@ -3,77 +3,82 @@
 Exit codes: 0: done; 1: a model or the settings cannot be loaded; 130: stopped.
 """
 
-import argparse
 import json
-import sys
-from collections.abc import Sequence
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from rich.console import Console
 from rich.table import Table
+from typer import Option
 
 from conductor.plan.grammars import SUBTASK_CHARS
 from conductor.plan.prompts import Prompts
-from program.options import count as count_of
+from podium.command_line.options import parse_count
+from podium.command_line.program import CommandError, Program
+from podium.command_line.terminal import console, table
 from serving.settings.settings import SettingsError
 from serving.settings.settings import load as load_settings
 from training.curriculum.questions import RequestQuestion, lesson, request_questions
 
-ABOUT = "Show the requests that a conductor is trained on, and measure a conductor on held-out ones."
 COLUMNS = ("requests", "parsed", "one_step", "workers", "right", "about", "empty")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Show or measure, and return the exit code."""
-    options, console = parser().parse_args(argv), Console()
-    try:
-        questions = request_questions(options.seed, options.count, options.side)
-        if options.verb == "show":
-            for question in questions:
-                show(console, question)
-            return 0
-        measure(options, console, questions)
-    except SettingsError as exc:
-        print(exc.message, file=sys.stderr)  # noqa: T201
-        return 1
-    except KeyboardInterrupt:
-        return 130
+EXAMPLE = "Example: podium curriculum show --count 3"
+Side = Literal["train", "held_out"]
+Count = Annotated[int, Option(parser=parse_count, help="number of requests")]
+Seed = Annotated[str, Option(help="seed of the random requests")]
+main = Program(
+    "podium curriculum",
+    help="Show the requests that a conductor is trained on, and measure a conductor on held-out ones.",
+    epilog=EXAMPLE,
+)
+
+
+@main.command("show", epilog=EXAMPLE)
+def show_requests(
+    count: Count = 5,
+    seed: Seed = "measured",
+    side: Annotated[Side, Option(help="which requests to use")] = "train",
+) -> int:
+    """Print requests, each with its team and its best plan."""
+    with _errors():
+        for question in request_questions(seed, count, side):
+            show(Console(), question)
     return 0
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the command line's parser."""
-    parser = argparse.ArgumentParser(
-        prog="podium curriculum", description=ABOUT, epilog="example: podium curriculum show --count 3"
-    )
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    show_verb = verbs.add_parser("show", help="print requests, each with its team and its best plan")
-    measure_verb = verbs.add_parser("measure", help="judge a conductor's plans for held-out requests")
-    for verb, count, side in ((show_verb, 5, "train"), (measure_verb, 400, "held_out")):
-        verb.add_argument(
-            "--count", type=count_of, default=count, help="number of requests (default: %(default)s)"
-        )
-        verb.add_argument(
-            "--seed", default="measured", help="seed of the random requests (default: %(default)s)"
-        )
-        verb.add_argument(
-            "--side",
-            choices=("train", "held_out"),
-            default=side,
-            help="which requests to use (default: %(default)s)",
-        )
-    add = measure_verb.add_argument
-    add(
-        "--model",
-        action="append",
-        metavar="NAME=FOLDER",
-        default=[],
-        help="a conductor to measure; may be repeated",
-    )
-    add("--settings", default="cluster/local.yaml", help="settings with the prompts (default: %(default)s)")
-    add("--out", type=Path, help="write the figures and all plans to this JSON file")
-    return parser
+@main.command("measure", epilog="Example: podium curriculum measure --model mine=build/training/mine/final")
+def measure_conductors(
+    count: Count = 400,
+    seed: Seed = "measured",
+    side: Annotated[Side, Option(help="which requests to use")] = "held_out",
+    model: Annotated[
+        list[str] | None, Option(metavar="NAME=FOLDER", help="a conductor to measure; may be repeated")
+    ] = None,
+    settings: Annotated[str, Option(help="settings with the prompts")] = "cluster/local.yaml",
+    out: Annotated[Path | None, Option(help="write the figures and all plans to this JSON file")] = None,
+) -> int:
+    """Judge a conductor's plans for held-out requests."""
+    with _errors():
+        measure(console(), request_questions(seed, count, side), model or [], settings, out)
+    return 0
+
+
+@contextmanager
+def _errors() -> Generator[None]:
+    """Turn an error into one that ends the command.
+
+    Raises:
+        CommandError: a model or the settings cannot be loaded, or the command was stopped.
+    """
+    try:
+        yield
+    except SettingsError as exc:
+        raise CommandError(exc.message) from exc
+    except KeyboardInterrupt:
+        raise CommandError("Stopped.", 130) from None
 
 
 def show(console: Console, question: RequestQuestion) -> None:
@@ -88,7 +93,9 @@ def show(console: Console, question: RequestQuestion) -> None:
         console.print(json.dumps(step, ensure_ascii=False), highlight=False, markup=False, style="green")
 
 
-def measure(options: argparse.Namespace, console: Console, questions: list[RequestQuestion]) -> None:
+def measure(
+    console: Console, questions: list[RequestQuestion], models: list[str], settings: str, out: Path | None
+) -> None:
     """Print each conductor's figures, next to those of random plans.
 
     Raises:
@@ -99,12 +106,12 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
     from training.curriculum.measure import figures, random_plans, write_plans
     from training.models import model_for, tokenizer_for
 
-    settings = load_settings(options.settings)
-    prompts = Prompts(**settings.prompts.model_dump(exclude_none=True))
-    subtask_chars = settings.conductor.subtask_chars if settings.conductor else SUBTASK_CHARS
+    loaded = load_settings(settings)
+    prompts = Prompts(**loaded.prompts.model_dump(exclude_none=True))
+    subtask_chars = loaded.conductor.subtask_chars if loaded.conductor else SUBTASK_CHARS
     plans = {"random": random_plans(questions)}
-    for option in options.model:
-        name, _, folder = option.rpartition("=")
+    for each in models:
+        name, _, folder = each.rpartition("=")
         # The type that an engine on this CPU uses.
         config = ModelConfig(path=folder, dtype="bfloat16" if computes_bfloat16() else "float32")
         tokenizer: Any = tokenizer_for(config, ())
@@ -113,7 +120,7 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
     results = {name: figures(questions, texts) for name, texts in plans.items()}
     for group in next(iter(results.values())):
         console.print(_table(group, results))
-    if options.out:
+    if out:
         rows = [
             {
                 "kind": each.request.kind,
@@ -123,18 +130,16 @@ def measure(options: argparse.Namespace, console: Console, questions: list[Reque
             | {"plans": {name: texts[number] for name, texts in plans.items()}}
             for number, each in enumerate(questions)
         ]
-        options.out.write_text(json.dumps({"figures": results, "plans": rows}, indent=1, ensure_ascii=False))
+        out.write_text(json.dumps({"figures": results, "plans": rows}, indent=1, ensure_ascii=False))
 
 
 def _table(group: str, results: dict[str, Any]) -> Table:
-    table = Table(
-        "model", "kind", *(name.replace("_", " ") for name in COLUMNS), title=f"SYNTHETIC requests: {group}"
-    )
+    columns = [name.replace("_", " ") for name in COLUMNS]
+    rows = table("model", "kind", right=columns, title=f"SYNTHETIC requests: {group}")
     for name, figures in results.items():
         for kind, row in figures.get(group, {}).items():
             shares = [
                 f"{row[column]:.3f}" if column != "requests" else f"{row[column]:.0f}" for column in COLUMNS
             ]
-            table.add_row(name, kind.replace("_", " "), *shares)
-        table.add_section()
-    return table
+            rows.add_row(name, kind.replace("_", " "), *shares)
+    return rows

@@ -57,8 +57,8 @@ def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[Re
     while len(questions) < count:
         share = made_up * max(LEAST_MADE_UP, 1 - 1.5 * len(questions) / count)
         if rng.random() < share:
-            team = _made_up_team(rng)
-            queries = _made_up_queries(rng, team)
+            team = _draw_made_up_team(rng)
+            queries = _draw_made_up_queries(rng, team)
         else:
             team = draw_team(rng, materials)
             queries = _queries(rng, materials, team)
@@ -69,7 +69,7 @@ def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[Re
     return questions[:count]
 
 
-def _made_up_team(rng: random.Random) -> DrawnTeam:
+def _draw_made_up_team(rng: random.Random) -> DrawnTeam:
     """Draw a team with random specialities. What each worker can do is the first word of its card."""
     size = rng.choice(SIZES)
     words = rng.sample(_vocabulary(), 3 * size)
@@ -80,7 +80,7 @@ def _made_up_team(rng: random.Random) -> DrawnTeam:
     return DrawnTeam(tuple(mates), shows_facts=False)
 
 
-def _made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
+def _draw_made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
     while True:
         word = rng.choice(team.topics)
         yield word, RequestPart(word)

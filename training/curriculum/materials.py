@@ -305,12 +305,12 @@ def _role_of(role: Role, side: Side) -> Role | None:
     """Return the role for one side, or None. In training it has only the domains that are trained on. A role
     is held out completely if at least half of its domains are, or if fewer than two remain.
     """
-    known = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
-    is_trained = 2 * len(known) > len(role.domains) and len(known) > 1
+    domains = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
+    is_trained = 2 * len(domains) > len(role.domains) and len(domains) > 1
     if side == "held_out":
         return role.model_copy(update={"cards": _keep(role.cards, side)}) if is_trained else role
     return (
-        role.model_copy(update={"domains": known, "cards": _keep(role.cards, side)}) if is_trained else None
+        role.model_copy(update={"domains": domains, "cards": _keep(role.cards, side)}) if is_trained else None
     )
 
 

@@ -53,17 +53,17 @@ class PartWorker:
 
     def answer(self, assignment: Assignment) -> str:
         """Return a line with a code for each part of the task, and the last code again as the answer."""
-        seen = {
+        input_codes = {
             int(number): code for output in assignment.outputs for number, code in _RESULT.findall(output)
         }
-        parts, known = self._parts_of_task(assignment), dict(seen)
+        parts, codes = self._parts_of_task(assignment), dict(input_codes)
         for number in parts:
             checks = self._request.parts[number].checks
-            known[number] = self._check(number, seen) if checks else self._do(number, known)
+            codes[number] = self._check(number, input_codes) if checks else self._do(number, codes)
         if not parts:
             return NOTHING
-        lines = [f"{number}: {code}" for number, code in sorted(known.items())]
-        return "\n".join([*lines, f"<answer>{known[parts[-1]]}</answer>"])
+        lines = [f"{number}: {code}" for number, code in sorted(codes.items())]
+        return "\n".join([*lines, f"<answer>{codes[parts[-1]]}</answer>"])
 
     def _parts_of_task(self, assignment: Assignment) -> Sequence[int]:
         """Return the parts that the task is about, or all of them if there is no task."""
@@ -74,17 +74,17 @@ class PartWorker:
         checks = [number for number in about if parts[number].checks]
         return checks if checks and assignment.outputs else [each for each in about if each not in checks]
 
-    def _do(self, number: int, known: Mapping[int, str]) -> str:
+    def _do(self, number: int, codes: Mapping[int, str]) -> str:
         part = self._request.parts[number]
-        inputs_hold = all(known.get(read) == result(self._id, read) for read in part.reads)
+        inputs_hold = all(codes.get(read) == result(self._id, read) for read in part.reads)
         return self._code(number, is_right=inputs_hold and self._can(part, number))
 
-    def _check(self, number: int, seen: Mapping[int, str]) -> str:
+    def _check(self, number: int, input_codes: Mapping[int, str]) -> str:
         part = self._request.parts[number]
         (read,) = part.reads
         can = self._mate.kind == "critic" or self._can(part, number)
-        was_right = seen.get(read) == result(self._id, read)
-        repaired = read in seen and self._luck(number, "repair") < REPAIRS
+        was_right = input_codes.get(read) == result(self._id, read)
+        repaired = read in input_codes and self._luck(number, "repair") < REPAIRS
         return self._code(number, is_right=can and (was_right or repaired))
 
     def _code(self, number: int, *, is_right: bool) -> str:

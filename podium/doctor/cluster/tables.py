@@ -2,10 +2,9 @@
 
 from decimal import Decimal
 
-from rich.box import SIMPLE_HEAD
-from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
+from podium.command_line import terminal
 from podium.doctor.cluster import cost, memory
 from podium.doctor.cluster.files import ClusterFiles
 
@@ -18,7 +17,9 @@ def show_tables(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | Non
         mix: shares of the kinds of requests.
         rps: requests per second that share the machines, or None if unknown.
     """
-    Console().print(engines_table(files), machines_table(files), *price_lines(files, mix, rps), sep="\n")
+    terminal.console().print(
+        engines_table(files), machines_table(files), *price_lines(files, mix, rps), sep="\n"
+    )
 
 
 def engines_table(files: ClusterFiles) -> Table:
@@ -83,7 +84,7 @@ def price_lines(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | Non
 
 
 def _table(title: str, first: str, *others: str) -> Table:
-    return Table(Column(first, no_wrap=True), *others, title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    return terminal.table(first, *others, title=title)
 
 
 def dollars(usd: Decimal | None) -> str:

@@ -45,15 +45,15 @@ class ExtraFields(BaseModel):
     @property
     def extras(self) -> tuple[str, ...]:
         """One line per ignored field. It never has the value, which may be personal data."""
-        sent = [name for name, value in (self.model_extra or {}).items() if value not in NEUTRAL]
-        rest = len(sent) - MOST_NOTED
+        names = [name for name, value in (self.model_extra or {}).items() if value not in NEUTRAL]
+        rest = len(names) - MOST_NOTED
         return (
-            *(f"{quote(name)} has no effect here." for name in sent[:MOST_NOTED]),
+            *(f"{quote(name)} has no effect here." for name in names[:MOST_NOTED]),
             *([f"{rest} more fields have no effect here."] if rest > 0 else ()),
         )
 
 
-def give_no_remedy(param: str, given: object) -> str:
+def give_no_remedy(param: str, value: object) -> str:
     """Return "": the `Remedy` if none is known."""
     return ""
 
@@ -142,10 +142,10 @@ def place(fault: ErrorDetails, body: object) -> str:
     """Return the place of an error as the client wrote it, such as `messages[0].content`. Pydantic's location
     also has the names of the types that it tried, which `body` does not have.
     """
-    written, here, last = "", body, len(fault["loc"]) - 1
+    path, here, last = "", body, len(fault["loc"]) - 1
     for index, part in enumerate(fault["loc"]):
         if isinstance(part, int):
-            written += f"[{part}]"
+            path += f"[{part}]"
             here = cast(list[Any], here)[part] if isinstance(here, list) else None
         elif isinstance(here, dict):
             fields = cast(dict[str, Any], here)
@@ -153,9 +153,9 @@ def place(fault: ErrorDetails, body: object) -> str:
                 continue
             if part in fields or (index == last and fault["type"] == "missing"):
                 name = part if part.isprintable() else repr(part)[1:-1]
-                written += f".{name}" if written else name
+                path += f".{name}" if path else name
                 here = fields.get(part)
-    return written
+    return path
 
 
 def _is_sort(parts: tuple[int | str, ...], fields: dict[str, Any]) -> bool:

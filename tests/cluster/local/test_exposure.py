@@ -1,13 +1,13 @@
 """Beyond this machine nobody is served before a key has been made."""
 
-import argparse
 from pathlib import Path
 
 import pytest
+import typer
 
 from cluster.local.exposure import require_key
 from podium.accounts_cli import keys
-from program.options import address
+from podium.command_line.options import parse_address
 from serving.settings.settings import SettingsError
 
 SCRIPTED = "cluster/scripted.yaml"
@@ -37,5 +37,5 @@ def test_loopback_takes_none(host: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["localhost", "example.com", "10.1.2", "0"])
 def test_names_are_no_addresses(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="not an IP address"):
-        address(text)
+    with pytest.raises(typer.BadParameter, match="not an IP address"):
+        parse_address(text)

@@ -297,7 +297,7 @@ def lock_entry(requirement: str, wheel: Path) -> str:
 def checkout(tmp_path: Path) -> Path:
     """This tree with a handful of packages and models without weights."""
     root = tmp_path / "podium"
-    for folder in ("podium", "conductor", "serving", "cluster", "program", "adapters"):
+    for folder in ("podium", "conductor", "serving", "cluster", "adapters"):
         shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "LICENSE", root)
     project = re.sub(

@@ -13,7 +13,7 @@ from evaluation.strategies import make
 from evaluation.strategies.conductor import unreachable_as_error
 from serving.settings.settings import parse
 from tests.evaluation.pools import sums, worker
-from tests.serving.api.served import plan as written
+from tests.serving.api.served import plan as plan_reply
 from tests.serving.api.served import scripted, served, step
 
 QUESTION = sums(3)[2]
@@ -30,7 +30,7 @@ POOL: dict[str, Any] = {
 
 
 async def test_a_conductor_at_another_server_plans_for_the_pool_here():
-    there = {"workers": [scripted("planner", written(step("good", "Add them.")))]}
+    there = {"workers": [scripted("planner", plan_reply(step("good", "Add them.")))]}
     async with served(there) as running:
         here = InProcessBackend(with_conductor_at(parse(POOL), f"{running.url}/v1", "planner"), {})
         outcome = await here.run(QUESTION, Caps())
@@ -40,7 +40,7 @@ async def test_a_conductor_at_another_server_plans_for_the_pool_here():
 
 
 async def test_a_step_without_a_subtask_is_shown_in_words_and_answers_the_question():
-    there = {"workers": [scripted("planner", written(step("good", "")))]}
+    there = {"workers": [scripted("planner", plan_reply(step("good", "")))]}
     async with served(there) as running:
         here = InProcessBackend(with_conductor_at(parse(POOL), f"{running.url}/v1", "planner"), {})
         outcome = await here.run(QUESTION, Caps())
@@ -60,7 +60,7 @@ async def test_without_its_engine_a_pool_is_asked_worker_by_worker():
 async def test_a_models_workers_are_the_pool_in_their_order():
     settings, there = (
         parse(POOL),
-        scripted("planner", written(step("good", "Add.")), written(step("spare", "Add."))),
+        scripted("planner", plan_reply(step("good", "Add.")), plan_reply(step("spare", "Add."))),
     )
     async with served({"workers": [there]}) as running:
         here = InProcessBackend(with_conductor_at(settings, f"{running.url}/v1", "planner"), {}, model="two")
@@ -81,16 +81,16 @@ def test_strategies_over_one_pool_have_names_of_ones_own():
         return InProcessBackend(with_conductor_at(settings, at, model), {})
 
     names = ["conductor?at=http://127.0.0.1:1/v1", "trained?at=http://127.0.0.1:1/v1&model=new&as=taught"]
-    made = make([*names, "best_of_n?match=taught"], InProcessBackend(settings, {}), open_backend)
-    assert [each.label for each in made] == [names[0], "taught", "best_of_n?match=taught"]
+    strategies = make([*names, "best_of_n?match=taught"], InProcessBackend(settings, {}), open_backend)
+    assert [each.label for each in strategies] == [names[0], "taught", "best_of_n?match=taught"]
     bare = {"workers": [worker("good")]}
     with pytest.raises(EvaluationError, match="no `conductor`"):
         with_conductor_at(parse(bare), "http://127.0.0.1:1/v1")
 
 
 def test_a_fallback_for_a_conductor_that_is_out_of_reach_is_asked_again_and_one_for_a_bad_plan_counts():
-    gone = RunOutcome(answer="7", fallback="the conductor failed: WorkerUnavailable: connection refused")
-    assert unreachable_as_error(gone).error in TRANSIENT
+    outcome = RunOutcome(answer="7", fallback="the conductor failed: WorkerUnavailable: connection refused")
+    assert unreachable_as_error(outcome).error in TRANSIENT
     refused = RunOutcome(answer="7", fallback="the plan was rejected twice, last as no_plan: ...")
     assert unreachable_as_error(refused) == refused
 

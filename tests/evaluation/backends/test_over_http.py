@@ -13,7 +13,7 @@ from evaluation import EvaluationError
 from evaluation.backends import Caps, over_http
 from evaluation.backends.in_process import InProcessBackend
 from evaluation.backends.over_http import HttpBackend
-from evaluation.cli import parser
+from evaluation.cli import EvalOptions
 from evaluation.evaluate import evaluate
 from evaluation.outcome import RunOutcome
 from evaluation.results import ResultLog
@@ -25,11 +25,11 @@ from serving.store.memory_store import MemoryStore
 from tests.evaluation.pools import sums, worker
 from tests.evaluation.test_run import Silent
 from tests.serving.api.served import Json, scripted, served, step, team
-from tests.serving.api.served import plan as written
+from tests.serving.api.served import plan as plan_reply
 
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 TEAM: Json = team(
-    written(step("a", "Guess."), step("c", "Check.", [0])),
+    plan_reply(step("a", "Guess."), step("c", "Check.", [0])),
     workers=[
         scripted("a", "<answer>0</answer>", price=PRICE),
         scripted("b", {"error": "refused"}),
@@ -84,10 +84,14 @@ async def test_strategies_run_against_a_server(tmp_path: Path):
         server = await HttpBackend.connect(running.url)
         strategies = make(["single:c", "conductor?model=mini", "vote:a+c+c"], server, lambda *_: server)
         with ResultLog(tmp_path / "results.jsonl") as log:
-            done = await Evaluation(EvalConfig([QUESTION]), server, log, Silent()).run(strategies)
+            outcome = await Evaluation(EvalConfig([QUESTION]), server, log, Silent()).run(strategies)
         await server.aclose()
     assert server.workers == ("a", "b", "c")
-    assert [next(iter(held.values())).correct for held in done.results.values()] == [True, True, True]
+    assert [next(iter(results.values())).correct for results in outcome.results.values()] == [
+        True,
+        True,
+        True,
+    ]
 
 
 async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
@@ -111,9 +115,9 @@ class Elsewhere(MemoryStore):
         return await super().get(id) if self.reads > self.misses else None
 
 
-WORDS = written(step("a", "Guess."), step("c", "Check.", [0]))
-OTHERS = written(step("a", "Guess anew."), step("c", "Check again.", [0]))
-REFUSED = written(step("a", "Guess."), step("nobody"))
+WORDS = plan_reply(step("a", "Guess."), step("c", "Check.", [0]))
+OTHERS = plan_reply(step("a", "Guess anew."), step("c", "Check again.", [0]))
+REFUSED = plan_reply(step("a", "Guess."), step("nobody"))
 WROTE = {
     "one plan": (1, WORDS),
     "a repaired plan": (1, REFUSED, WORDS),
@@ -127,17 +131,17 @@ WROTE = {
 async def test_an_answer_whose_record_is_gone_has_the_figures_of_the_record(wrote: tuple[int, str]):
     rounds, *texts = wrote
     settings = team(*texts, workers=TEAM["workers"][1:])
-    found: list[RunOutcome] = []
+    outcomes: list[RunOutcome] = []
     for store in (Elsewhere(0), Elsewhere(99)):
         async with served(settings, open_store=lambda _, store=store: store) as running:
             server = await HttpBackend.connect(running.url)
-            found.append(await server.run(QUESTION, Caps(rounds=rounds)))
+            outcomes.append(await server.run(QUESTION, Caps(rounds=rounds)))
             await server.aclose()
-    kept, gone = found
+    with_record, without_record = outcomes
     for name in FIGURES:
-        assert getattr(gone, name) == getattr(kept, name), name
-    assert gone.error is None
-    assert gone.wall_s >= gone.critical_path_s > 0
+        assert getattr(without_record, name) == getattr(with_record, name), name
+    assert without_record.error is None
+    assert without_record.wall_s >= without_record.critical_path_s > 0
 
 
 @pytest.mark.parametrize("plan", PLANS[1:], ids=["one worker", "two steps"])
@@ -156,9 +160,9 @@ async def test_a_record_that_another_replica_has_is_read_there():
     store = Elsewhere(2)
     async with served(TEAM, open_store=lambda _: store) as running:
         server = await HttpBackend.connect(running.url)
-        found = await server.run(QUESTION, Caps())
+        outcome = await server.run(QUESTION, Caps())
         await server.aclose()
-    assert (found.error, found.calls, store.reads) == (None, 3, 3)
+    assert (outcome.error, outcome.calls, store.reads) == (None, 3, 3)
 
 
 async def test_what_a_failed_run_took_is_unknown_where_its_record_is_gone():
@@ -174,18 +178,18 @@ async def without_records(url: str) -> AsyncGenerator[str]:
     """The server at `url`, but connections that ask for a record are cut."""
     host, port = urlsplit(url).hostname, urlsplit(url).port
 
-    async def carried(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while piece := await source.read(65536):
             if piece.startswith(b"GET /v1/workflows/"):
                 break
             sink.write(piece)
         sink.close()
 
-    async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         answers, asks = await asyncio.open_connection(host, port)
-        await asyncio.gather(carried(reader, asks), carried(answers, writer))
+        await asyncio.gather(carry(reader, asks), carry(answers, writer))
 
-    front = await asyncio.start_server(connected, "127.0.0.1", 0)
+    front = await asyncio.start_server(connect, "127.0.0.1", 0)
     async with front:
         yield f"http://127.0.0.1:{front.sockets[0].getsockname()[1]}"
 
@@ -193,10 +197,10 @@ async def without_records(url: str) -> AsyncGenerator[str]:
 async def test_a_connection_that_is_lost_after_the_answer_loses_no_answer():
     async with served(TEAM) as running, without_records(running.url) as url:
         server = await HttpBackend.connect(url)
-        found = await server.run(QUESTION, Caps())
+        outcome = await server.run(QUESTION, Caps())
         await server.aclose()
-    assert (found.error, found.answer, found.calls) == (None, "<answer>2</answer>", 3)
-    assert found.cost_usd
+    assert (outcome.error, outcome.answer, outcome.calls) == (None, "<answer>2</answer>", 3)
+    assert outcome.cost_usd
 
 
 POOL: Json = {
@@ -224,11 +228,12 @@ async def test_a_server_and_an_engine_tell_the_same_workers_that_are_no_models()
 
 
 async def test_a_report_over_a_url_says_what_is_synthetic(tmp_path: Path):
-    asked = ["--questions", "skills", "--count", "2", "--strategies", "single", "--out", str(tmp_path)]
     async with served(POOL) as running:
-        options = parser().parse_args(["--url", running.url, *asked])
+        options = EvalOptions(
+            url=running.url, questions=["skills"], count=2, strategies=["single"], out=tmp_path
+        )
         await asyncio.to_thread(evaluate, options, "podium eval")
-    told = json.loads((tmp_path / "report.json").read_text())
-    assert any(warning.startswith("Synthetic: adder") for warning in told["warnings"])
-    assert [row["strategy"] for row in told["rows"]] == ["single:model", "single:adder"]
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert any(warning.startswith("Synthetic: adder") for warning in report["warnings"])
+    assert [row["strategy"] for row in report["rows"]] == ["single:model", "single:adder"]
     assert "Synthetic: adder" in (tmp_path / "report.html").read_text()

@@ -103,7 +103,7 @@ def a_scaled_run(*words: int | None, replicas: tuple[int, ...] = (0, 1, 2, 3, 0)
 
 def everything() -> list[Figure]:
     pairs = [dag.Pair({"wall_s": 0.63, "critical_path_s": 0.6}, 0.64, 1.28)]
-    left = [disconnects.Disconnect(stage, 10.0, 0) for stage in disconnects.STAGES]
+    calls = [disconnects.Disconnect(stage, 10.0, 0) for stage in disconnects.STAGES]
     return [
         *dag.figures(pairs),
         *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]),
@@ -129,7 +129,7 @@ def everything() -> list[Figure]:
         *two_engines.figures([True], 30.0, {1: 6.0, 2: 4.0}),
         *adapters.figures(A_SWITCHED_RUN, [A_TO_B]),
         *passthrough.figures([(150.0, 200.0)]),
-        *disconnects.figures(left, 0),
+        *disconnects.figures(calls, 0),
         *streams.figures([streams.TEXT], 1, 0, 2**20),
         *slow_readers.figures(A_QUIET_SERVER, A_FULL_SERVER, 500, 0),
         *vs_litellm.figures([A_ROUND]),
@@ -139,22 +139,22 @@ def everything() -> list[Figure]:
 
 
 def test_all_parts_together_give_every_name_of_the_catalogue_once_and_to_json() -> None:
-    written = json.loads(json.dumps(to_json(everything())))
-    assert written.keys() == CATALOGUE.keys()
-    assert all(isinstance(value, int | float) for value in written.values())
+    figures = json.loads(json.dumps(to_json(everything())))
+    assert figures.keys() == CATALOGUE.keys()
+    assert all(isinstance(value, int | float) for value in figures.values())
     assert {name for name in PROMISED if CATALOGUE[name].target is not None} == PROMISED
 
 
 def test_a_tools_round_trip_is_told_in_milliseconds_and_in_requests() -> None:
-    found = values(everything())
-    assert (found["tool_turn_p50_ms_sqlite"], found["tool_turn_over_request_sqlite"]) == (5.0, 2.5)
+    figures = values(everything())
+    assert (figures["tool_turn_p50_ms_sqlite"], figures["tool_turn_over_request_sqlite"]) == (5.0, 2.5)
 
 
 def test_metering_is_what_is_added_to_the_same_router_without_it() -> None:
-    found = values(everything())
-    measured = [found[f"metering_{name}_sqlite"] for name in ("added_p50_ms", "rps_over_plain")]
+    figures = values(everything())
+    measured = [figures[f"metering_{name}_sqlite"] for name in ("added_p50_ms", "rps_over_plain")]
     assert measured == [2.0, 0.8]
-    assert found["metering_added_p99_ms_sqlite"] > 7
+    assert figures["metering_added_p99_ms_sqlite"] > 7
 
 
 def test_a_name_that_nobody_knows_or_that_came_twice_is_not_written() -> None:
@@ -218,8 +218,8 @@ def test_both_sides_of_the_engine_are_compared_round_by_round() -> None:
 
 
 def test_no_question_is_asked_twice() -> None:
-    asked = [question for _ in range(2) for line in engine.questions(8, 3) for question in line]
-    assert len(set(asked)) == len(asked) == 48
+    questions = [question for _ in range(2) for line in engine.questions(8, 3) for question in line]
+    assert len(set(questions)) == len(questions) == 48
 
 
 def test_the_streams_meant_to_be_under_way_follow_the_load() -> None:
@@ -283,8 +283,8 @@ def test_what_a_slow_reader_takes_is_what_was_added_over_the_runs_under_way() ->
 
 
 def test_a_call_that_stays_open_counts_as_left_and_as_slow() -> None:
-    left = [disconnects.Disconnect(stage, 5.0, 0) for stage in disconnects.STAGES]
-    got = values(disconnects.figures([*left, disconnects.Disconnect("inner", 5000.0, 2)], runs_left=1))
+    calls = [disconnects.Disconnect(stage, 5.0, 0) for stage in disconnects.STAGES]
+    got = values(disconnects.figures([*calls, disconnects.Disconnect("inner", 5000.0, 2)], runs_left=1))
     assert got["disconnect_to_closed_p95_ms"] == 5000
     assert got["disconnect_planning_p95_ms"] == 5
     assert (got["disconnects"], got["disconnect_calls_left"]) == (4, 3)

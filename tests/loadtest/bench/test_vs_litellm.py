@@ -112,13 +112,13 @@ def an_environment(folder: Path, lock: str) -> PeerEnvironment:
 @pytest.mark.slow
 def test_the_environment_is_built_again_only_when_its_lock_changes(tmp_path: Path) -> None:
     peer = an_environment(tmp_path, "")
-    said: list[str] = []
+    lines: list[str] = []
     assert not peer.is_built
-    peer.build(said.append)
+    peer.build(lines.append)
     assert peer.is_built
-    assert len(said) == 1
-    peer.build(said.append)
-    assert len(said) == 1
+    assert len(lines) == 1
+    peer.build(lines.append)
+    assert len(lines) == 1
     peer.lock.write_text("# another one\n")
     assert not peer.is_built
 

@@ -29,7 +29,7 @@ def write_inputs(tmp_path: Path, **changes: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"conductor": "gpt-9"}, "`conductor` names the unknown 'gpt-9'"),
         ({"router__machine": "abacus"}, "`router.machine` names the unknown 'abacus'"),
@@ -44,9 +44,9 @@ def write_inputs(tmp_path: Path, **changes: Any) -> Path:
     ],
 )
 def test_inputs_that_cannot_be_are_refused_by_name(
-    tmp_path: Path, changes: dict[str, Any], told: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputsError, match=re.escape(told)):
+    with pytest.raises(InputsError, match=re.escape(message)):
         load(write_inputs(tmp_path, **changes))
 
 
@@ -69,39 +69,39 @@ def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_every_section_with_numbers_says_its_source_and_date() -> None:
-    given = load()
-    sections = [given.plans, given.router, given.autoscaling, given.sizing, given.checked]
+    inputs = load()
+    sections = [inputs.plans, inputs.router, inputs.autoscaling, inputs.sizing, inputs.checked]
     sections += [
-        *given.engines.values(),
-        *given.apis.values(),
-        *given.machines.values(),
-        *given.ceilings.values(),
+        *inputs.engines.values(),
+        *inputs.apis.values(),
+        *inputs.machines.values(),
+        *inputs.ceilings.values(),
     ]
     assert all(section is not None and section.source and section.date for section in sections)
     assert set(Inputs.model_fields) == set(yaml.safe_load(INPUTS.read_text()))
 
 
 def test_batches_targets_and_prices_are_those_of_the_cluster_files() -> None:
-    given = load()
-    prices = yaml.safe_load((ROOT / given.deployed.prices).read_text())["instances"]
-    for name, machine in given.machines.items():
+    inputs = load()
+    prices = yaml.safe_load((ROOT / inputs.deployed.prices).read_text())["instances"]
+    for name, machine in inputs.machines.items():
         assert machine.usd_per_hour == prices[name][f"{machine.bought}_usd_per_h"]
-    workers = yaml.safe_load((ROOT / given.deployed.settings).read_text())["workers"]
+    workers = yaml.safe_load((ROOT / inputs.deployed.settings).read_text())["workers"]
     batches = {each["name"]: each["engine"]["max_num_seqs"] for each in workers if "engine" in each}
-    for engine in given.engines.values():
+    for engine in inputs.engines.values():
         assert {batches[name] for name in engine.workers} == {engine.max_num_seqs}
-    written = yaml.safe_load(INPUTS.read_text())
-    assert not any("max_num_seqs" in each or "max_replicas" in each for each in written["engines"].values())
-    assert not any("usd_per_hour" in each for each in written["machines"].values())
+    document = yaml.safe_load(INPUTS.read_text())
+    assert not any("max_num_seqs" in each or "max_replicas" in each for each in document["engines"].values())
+    assert not any("usd_per_hour" in each for each in document["machines"].values())
 
 
 def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> None:
-    given = load(write_inputs(tmp_path, router__replicas=5, engines__32b__max_num_seqs=12))
-    assert (given.router.replicas, given.engines["32b"].max_num_seqs) == (5, 12)
+    inputs = load(write_inputs(tmp_path, router__replicas=5, engines__32b__max_num_seqs=12))
+    assert (inputs.router.replicas, inputs.engines["32b"].max_num_seqs) == (5, 12)
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"engines__32b__workers": ["qwen9"]}, "'vllm-qwen9' is not among the deployments of `serve`"),
         (
@@ -113,9 +113,9 @@ def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> N
     ],
 )
 def test_what_the_cluster_files_do_not_have_is_told(
-    tmp_path: Path, changes: dict[str, Any], told: str
+    tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(InputsError, match=re.escape(told)):
+    with pytest.raises(InputsError, match=re.escape(message)):
         load(write_inputs(tmp_path, **changes))
 
 

@@ -9,6 +9,7 @@ import pytest
 import simpy
 import yaml
 
+from loadtest import percentile
 from loadtest.capacity import inputs
 from loadtest.capacity.arrivals import poisson
 from loadtest.capacity.autoscaling import ReplicaPool
@@ -19,7 +20,6 @@ from loadtest.capacity.sizing import engine_s, loads, router_s, size, slice_of
 from loadtest.capacity.stations import ApiStation, Cores, EngineReplica, Process
 from loadtest.capacity.validation import compare_cpu, compare_rate
 from loadtest.capacity.whatif import requirements_by_change
-from program.percentile import percentile
 
 GIVEN = inputs.load()
 SIZES = size(GIVEN, 4, samples(GIVEN, 3000, 0)).sizes
@@ -172,10 +172,10 @@ def test_engines_and_routers_are_as_busy_as_the_utilisation_law_says() -> None:
     times = poisson(4, 900, np.random.default_rng(0))
     plans = samples(GIVEN, len(times), 1)
     busy = simulate(GIVEN, SIZES, times, plans, since_s=300).busy
-    asked = loads(GIVEN, plans)
+    work = loads(GIVEN, plans)
     for name, engine in GIVEN.engines.items():
         assert busy[name] == pytest.approx(
-            4 * engine_s(engine, asked[name]) / SIZES.engines[name], rel=0.12
+            4 * engine_s(engine, work[name]) / SIZES.engines[name], rel=0.12
         ), name
     assert busy["router"] == pytest.approx(4 * router_s(GIVEN, plans) / SIZES.routers, rel=0.12)
 
@@ -267,7 +267,9 @@ def test_a_second_look_costs_the_conductor_a_call_and_keeps_the_answer_back_unti
         return GIVEN.model_copy(update={"plans": GIVEN.plans.model_copy(update={"second_look": look})})
 
     never, always = looking(0.0), looking(1.0)
-    plans = {each: samples(given, 300, 0) for each, given in (("never", never), ("always", always))}
+    plans = {
+        each: samples(case_inputs, 300, 0) for each, case_inputs in (("never", never), ("always", always))
+    }
     calls = [
         loads(never, plans["never"])["qwen2.5-7b"].calls,
         loads(always, plans["always"])["qwen2.5-7b"].calls,
@@ -289,7 +291,10 @@ def test_a_batch_is_no_larger_than_the_engines_memory_or_its_setting() -> None:
 
 
 def test_serves_own_proxy_needs_more_routers_and_a_second_round_more_conductors() -> None:
-    found = requirements_by_change(GIVEN, 1000, plans=2000)
-    now = found["as above"].sizes
-    assert found["Serve's own proxy in place of HAProxy"].sizes.routers > 2 * now.routers
-    assert found["every request has a second round"].sizes.engines["qwen2.5-7b"] > now.engines["qwen2.5-7b"]
+    requirements = requirements_by_change(GIVEN, 1000, plans=2000)
+    now = requirements["as above"].sizes
+    assert requirements["Serve's own proxy in place of HAProxy"].sizes.routers > 2 * now.routers
+    assert (
+        requirements["every request has a second round"].sizes.engines["qwen2.5-7b"]
+        > now.engines["qwen2.5-7b"]
+    )

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import pytest
 from sqlalchemy import text
 
-from loadtest.prove.audit import audit, lost_records, wait_until_settled
+from loadtest.prove.audit import audit, count_lost_records, wait_until_settled
 from serving.accounts.rates import team_subject
 from serving.database.address import Address
 from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
@@ -28,8 +28,8 @@ async def change(ledgers: Ledgers, sql: str, **values: object) -> None:
         await connection.execute(text(sql), values)
 
 
-async def found(ledgers: Ledgers, *told: str) -> dict[str, float]:
-    return asdict(await audit(ledgers.database, team_subject(ledgers.team_id), CAP, told))
+async def audit_fields(ledgers: Ledgers, *answered: str) -> dict[str, float]:
+    return asdict(await audit(ledgers.database, team_subject(ledgers.team_id), CAP, answered))
 
 
 async def spend(ledgers: Ledgers) -> None:
@@ -44,10 +44,10 @@ async def test_where_all_is_right_nothing_is_found(store_address: Address) -> No
     async with open_ledgers(store_address) as ledgers:
         await spend(ledgers)
         assert await wait_until_settled(ledgers.database, 5) < 5
-        right = await found(ledgers, "wf_1")
+        right = await audit_fields(ledgers, "wf_1")
         assert (right.pop("records_usd"), right.pop("ledger_usd")) == (0.04, 0.04)
         assert not any(right.values())
-        assert await lost_records(ledgers.database, ["wf_1"]) == 0
+        assert await count_lost_records(ledgers.database, ["wf_1"]) == 0
 
 
 @pytest.mark.parametrize("what", WRONG)
@@ -55,14 +55,14 @@ async def test_whatever_is_wrong_is_found(store_address: Address, what: str) -> 
     async with open_ledgers(store_address) as ledgers:
         await spend(ledgers)
         await change(ledgers, WRONG[what])
-        assert (await found(ledgers, "wf_1"))[what] > 0
+        assert (await audit_fields(ledgers, "wf_1"))[what] > 0
 
 
 async def test_what_a_client_was_told_of_and_is_not_there_is_lost(store_address: Address) -> None:
     async with open_ledgers(store_address) as ledgers:
         await spend(ledgers)
-        assert (await found(ledgers, "wf_1", "wf_2"))["lost"] == 1
-        assert await lost_records(ledgers.database, ["wf_1", "wf_2"]) == 1
+        assert (await audit_fields(ledgers, "wf_1", "wf_2"))["not_entered"] == 1
+        assert await count_lost_records(ledgers.database, ["wf_1", "wf_2"]) == 1
 
 
 async def test_what_stays_held_is_not_waited_for_without_end(store_address: Address) -> None:

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from loadtest.prove.chaos import ENGINE, STAND_IN, Json, real_engine, replicas_of, settings_with
+from loadtest.prove.chaos import ENGINE, STAND_IN, Json, engine_settings, replicas_of, settings_with
 from loadtest.prove.chaos_load import LOST, ChaosResult
 from loadtest.prove.chaos_victims import kinds_of
 from serving.settings.settings import Settings
 from tests.conftest import ROOT
 
 
-@pytest.mark.parametrize("worker", [STAND_IN, real_engine()], ids=["stand-in", "real"])
+@pytest.mark.parametrize("worker", [STAND_IN, engine_settings()], ids=["stand-in", "real"])
 def test_what_is_served_among_the_kills_are_valid_settings_with_an_engine(worker: Json) -> None:
     settings = Settings.model_validate(settings_with(worker))
     assert f"vllm-{settings.worker('engine').name}" == ENGINE
@@ -29,11 +29,11 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
 @pytest.mark.parametrize(
     ("result", "is_right"),
     [
-        (ChaosResult(kept={"finished": 3}, broken=2, not_let_in=1), True),
+        (ChaosResult(outliving_runs={"finished": 3}, broken=2, not_let_in=1), True),
         (ChaosResult(looked_whole=1), False),
         (ChaosResult(given_up=1), False),
         (ChaosResult(still_running=1), False),
-        (ChaosResult(kept={"finished": 3, "lost": 1}), False),
+        (ChaosResult(outliving_runs={"finished": 3, "lost": 1}), False),
         (ChaosResult(accepted=Counter(finished=2)), True),
         (ChaosResult(accepted=Counter({"finished": 2, "no record": 1})), False),
         (ChaosResult(broken=2, records=Counter(lost=1, cancelled=1)), True),
@@ -55,6 +55,6 @@ def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> 
 @pytest.mark.timeout(600)
 def test_a_router_that_is_killed_among_200_workflows_loses_no_record() -> None:
     command = [sys.executable, "-m", "loadtest.prove.chaos", "--rounds", "1", "--kinds", "router"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.startswith("router | 200 | "), done.stdout
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert process.stdout.startswith("router | 200 | "), process.stdout

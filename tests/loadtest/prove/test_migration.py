@@ -11,6 +11,6 @@ from serving.database.address import Address
 async def test_a_migration_that_is_killed_anywhere_leaves_no_half_schema_and_loses_no_row(
     empty_address: Address,
 ) -> None:
-    killed, half, lost = await kill_migrations(empty_address)
+    killed, half, n_lost = await kill_migrations(empty_address)
     assert killed > 10
-    assert (half, lost) == (0, 0)
+    assert (half, n_lost) == (0, 0)

@@ -22,12 +22,12 @@ STREAMS = {
 
 
 async def _answer(request: web.Request) -> web.Response:
-    asked = (await request.json())["model"]
-    if asked in STREAMS:
-        return web.Response(body=STREAMS[asked], content_type="text/event-stream")
-    if asked == "refused":
+    model = (await request.json())["model"]
+    if model in STREAMS:
+        return web.Response(body=STREAMS[model], content_type="text/event-stream")
+    if model == "refused":
         return web.json_response({"error": {}}, status=429, headers={"retry-after": "2"})
-    if asked == "busy":
+    if model == "busy":
         return web.json_response({"error": {"code": "worker_busy"}}, status=503)
     return web.Response(body=b"<html>", status=502)
 
@@ -59,9 +59,13 @@ async def test_a_stream_that_ends_with_an_error_event_is_that_error_and_no_answe
 
 async def test_a_status_is_named_with_its_code_and_a_429_is_a_refusal(url: str) -> None:
     load = await _what_comes_of(url, "refused", "busy", "a proxy's page")
-    assert (load.refused, load.told_when, load.others) == (1, 1, Counter({"503 worker_busy": 1, "502": 1}))
+    assert (load.refused, load.n_with_retry_after, load.others) == (
+        1,
+        1,
+        Counter({"503 worker_busy": 1, "502": 1}),
+    )
 
 
 async def test_a_request_that_is_refused_after_it_was_let_in_is_no_oddity(url: str) -> None:
     load = await _what_comes_of(url, "whole", "refused", "refused late", "cut")
-    assert (load.n, load.odd, load.told) == (4, Counter(cut=1), "1 line_too_long, 1 cut")
+    assert (load.n, load.odd, load.others_text) == (4, Counter(cut=1), "1 line_too_long, 1 cut")

@@ -10,12 +10,12 @@ from loadtest.prove.soak import growth, soak
 
 @pytest.mark.slow
 async def test_after_mixed_load_a_router_holds_what_it_held_before(tmp_path: Path) -> None:
-    found = await soak(tmp_path, lasts_s=6, rounds=4)
-    assert found.faults(most_growth=math.inf) == [], (
+    result = await soak(tmp_path, lasts_s=6, rounds=4)
+    assert result.faults(most_growth=math.inf) == [], (
         "memory says nothing yet: a fake keeps its newest 1,000 calls"
     )
-    assert found.load.n > 50
-    assert found.upstream_faults > 0
+    assert result.load.n > 50
+    assert result.upstream_faults > 0
 
 
 @pytest.mark.parametrize(

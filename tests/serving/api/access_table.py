@@ -35,10 +35,10 @@ def _routes() -> list[str]:
 
     rows = {_shape(place): access for place, access in access_table(DIALECTS).items()}
     groups: dict[tuple[str, ...], list[str]] = {}
-    for asked in TABLE:
-        access = rows[_shape(f"{asked.method} {asked.path.rstrip('/')}")]
-        key = (access.who.value, access.cost.name, *_statuses(asked))
-        groups.setdefault(key, []).append(_request(asked))
+    for route in TABLE:
+        access = rows[_shape(f"{route.method} {route.path.rstrip('/')}")]
+        key = (access.who.value, access.cost.name, *_statuses(route))
+        groups.setdefault(key, []).append(_request(route))
     return _lines(["scope", "kind", *_callers(), "routes"], _grouped(groups))
 
 
@@ -48,19 +48,19 @@ def _callers() -> list[str]:
     return ["no or unknown key", *map(str, WHO[2:])]
 
 
-def _statuses(asked: "Asked") -> tuple[str, ...]:
-    assert asked.statuses[NO_KEY] == asked.statuses[NO_KEY + 1], "one column shows both"
-    return tuple(map(_shown, asked.statuses[NO_KEY + 1 :]))
+def _statuses(route: "Asked") -> tuple[str, ...]:
+    assert route.statuses[NO_KEY] == route.statuses[NO_KEY + 1], "one column shows both"
+    return tuple(map(_in_words, route.statuses[NO_KEY + 1 :]))
 
 
-def _shown(status: int) -> str:
+def _in_words(status: int) -> str:
     """Return "yes" for a request that passes. In the tests some of these are 400 for other reasons."""
     return "yes" if status <= 400 else str(status)
 
 
-def _request(asked: "Asked") -> str:
-    note = " (in a conversation)" if "conversation" in (asked.body or {}) else ""
-    return f"`{asked.method} {asked.path}`{note}"
+def _request(route: "Asked") -> str:
+    note = " (in a conversation)" if "conversation" in (route.body or {}) else ""
+    return f"`{route.method} {route.path}`{note}"
 
 
 def _shape(place: str) -> str:

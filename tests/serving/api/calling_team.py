@@ -33,8 +33,8 @@ class ToolCaller:
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         results = [result for message in call.messages for result in message.tool_results]
         if not call.tools or results:
-            said = ", ".join(f"{'ERROR ' if each.is_error else ''}{each.text}" for each in results)
-            yield Delta(f"They gave: {said or 'nothing'}.")
+            text = ", ".join(f"{'ERROR ' if each.is_error else ''}{each.text}" for each in results)
+            yield Delta(f"They gave: {text or 'nothing'}.")
             yield Delta(finish=FinishReason.STOP, usage=CALLED)
             return
         yield Delta("I look.")

@@ -64,8 +64,8 @@ async def keyed(
         for name in ("search", "sales"):
             ids[name] = (await directory.create_team(name)).id
         for who, (owner, scopes) in KEYS.items():
-            key, made = await directory.create_key(who, owner, scopes)
-            secrets[who], ids[who] = key.reveal(), made.id
+            key, key_record = await directory.create_key(who, owner, scopes)
+            secrets[who], ids[who] = key.reveal(), key_record.id
         checked = parse(settings or team())
         ledgers = AccountLedgers(store, checked.store.when_away)
         conversations = DatabaseConversations(store)

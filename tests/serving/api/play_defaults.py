@@ -17,7 +17,7 @@ from typing import Any
 import httpx2
 
 from tests.serving.api.fault_servers import WIRE, open_places, play
-from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask, shown
+from tests.serving.api.play_faults import OTHERS, Look, Place, api_of, ask, in_words
 from tests.serving.api.provider_faults import FIRST_WORD, INSTEAD, MIDDLE, OTHER_TEXT, Case
 from tests.serving.api.served import ASK, Json, scripted, step
 from tests.wires.faults import COMMENTS, EVENT_STREAM, Fault
@@ -97,19 +97,19 @@ async def see_faults() -> dict[str, Look]:
     async with open_places() as at, AsyncExitStack() as servers:
         for number, (name, named) in enumerate(FAULTS.items()):
             played = await servers.enter_async_context(play(named.case, at))
-            worker = asked = f"w{number}"
+            worker = model = f"w{number}"
             fallbacks = [] if named.stands_alone else [f"{worker}-fallback"]
             workers.append(_worker(worker, played.url, fallbacks=fallbacks, **named.settings))
             workers += [scripted(each, OTHER_TEXT) for each in fallbacks]
             if named.is_middle:
-                asked = f"three-{worker}"
-                workflows[asked] = [
+                model = f"three-{worker}"
+                workflows[model] = [
                     step("first"), step(worker, "Go on.", [0]), step("last", "End it.", [1])
                 ]  # fmt: skip
-            places.append(Place(name, "backed", True, asked, played))
+            places.append(Place(name, "backed", True, model, played))
         async with api_of({"workers": [*workers, *OTHERS], "workflows": workflows}) as (http, _):
-            seen = await asyncio.gather(*(_ask_when_it_happens(http, place) for place in places))
-    return {place.name: look for place, look in zip(places, seen, strict=True)}
+            outcomes = await asyncio.gather(*(_ask_when_it_happens(http, place) for place in places))
+    return {place.name: look for place, look in zip(places, outcomes, strict=True)}
 
 
 async def _ask_when_it_happens(http: httpx2.AsyncClient, place: Place) -> Look:
@@ -173,7 +173,7 @@ def table(looks: dict[str, Look]) -> str:
     rows = ["| fault | client sees | first word | silence after it |", "| --- | --- | --: | --: |"]
     for name, look in looks.items():
         times = " | ".join(map(_ms, (look.first_word_s, look.silence_s)))
-        rows.append(f"| {name} | {shown(look.outcome)} | {times} |")
+        rows.append(f"| {name} | {in_words(look.outcome)} | {times} |")
     return "\n".join(rows)
 
 
@@ -208,9 +208,9 @@ def main() -> int:
     """See the module."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--append", type=Path, help="a Markdown file to write it to, in place of printing")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
-    return finish(*asyncio.run(play_all()), asked.append)
+    return finish(*asyncio.run(play_all()), options.append)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from typing import Any
 
 import httpx2
 
-from program.process import machine
+from podium.command_line.process import machine
 from serving.api.app import build_api
 from serving.pool import Pool, build_pool
 from serving.sessions.service import Service
@@ -107,13 +107,13 @@ LIMITS = {"first_byte_s": 2 * PATIENCE_S}
 async def see_no_call_left(pool: Pool, within_s: float = 10.0) -> None:
     """Fail where a call of one of its workers, the conductor's included, stays open or in line."""
 
-    def left() -> list[str]:
+    def busy_workers() -> list[str]:
         return [name for name, each in pool.limiters.items() if each.open_calls or each.queued]
 
     try:
-        await until(lambda: not left(), within_s=within_s)
+        await until(lambda: not busy_workers(), within_s=within_s)
     except AssertionError:
-        raise AssertionError(f"calls are left open: {left()}") from None
+        raise AssertionError(f"calls are left open: {busy_workers()}") from None
 
 
 @asynccontextmanager
@@ -171,20 +171,22 @@ async def see_conductors(cases: dict[str, Case], at: Places, *, half: bool, lane
         }
 
     async def lane(names: list[str]) -> list[Seen]:
-        seen = list[Seen]()
+        outcomes = list[Seen]()
         async with api_of({"workers": OTHERS}) as (http, service):
             for name in names:
                 case = cases[name]
-                for stream in [len(seen) % 2 == 0] if half else (False, True):
+                for stream in [len(outcomes) % 2 == 0] if half else (False, True):
                     async with play(case, at, PLAN) as played:
                         pool = build_pool(parse(settings_of(played.url, case)), {}, {})
                         await service.swap(pool)
-                        seen.append(await see(http, Place(name, "conductor", stream, "mini", played), case))
+                        outcomes.append(
+                            await see(http, Place(name, "conductor", stream, "mini", played), case)
+                        )
                         await see_no_call_left(pool)  # while its server is there: nothing else ends a call
-        return seen
+        return outcomes
 
     lists = await asyncio.gather(*(lane(list(cases)[n::lanes]) for n in range(lanes)))
-    return [seen for some in lists for seen in some]
+    return [outcomes for some in lists for outcomes in some]
 
 
 async def see_all(looks: list[Callable[[], Any]], at_once: int) -> list[Any]:
@@ -210,14 +212,14 @@ async def see(http: httpx2.AsyncClient, place: Place, case: Case) -> Seen:
         outcomes = [f"{storm.count(each)} times {each}" for each in sorted(set(storm))]
         place.played.end_storm()
     look = await ask(http, place)
-    seen = ", then ".join([*outcomes, look.outcome])
+    summary = ", then ".join([*outcomes, look.outcome])
     expected = case.outcome(place.position, stream=place.stream)
     or_else = ""
     if place.position == "conductor" and case.is_mended:
         # a worker is free to answer alone: what has failed slowly is not asked again, and the rest after a burst may be over
         answer = INSTEAD if expected.endswith(PLANNED_TEXT) else f"200 {PLANNED_TEXT}"
         or_else = expected.removesuffix(INSTEAD).removesuffix(f"200 {PLANNED_TEXT}") + answer
-    return Seen(place.name, place.position, place.stream, seen, expected, look.first_word_s, or_else)
+    return Seen(place.name, place.position, place.stream, summary, expected, look.first_word_s, or_else)
 
 
 @dataclass(frozen=True)
@@ -315,52 +317,56 @@ SHOWN = {
 """Texts of the scripted answers, and what the page calls them; the longest first."""
 
 
-def shown(outcome: str) -> str:
+def in_words(outcome: str) -> str:
     """Return an outcome in the words of the page."""
     for text, words in SHOWN.items():
         outcome = outcome.replace(text, words)
     return "200 empty answer" if outcome == "200 " else outcome
 
 
-def table(seen: list[Seen]) -> str:
+def table(results: list[Seen]) -> str:
     """Return a Markdown table: a column for each position, and a row for the faults that look alike in all of them."""
-    found = {(each.case, each.position, each.stream): each for each in seen}
+    row_by_place = {(each.case, each.position, each.stream): each for each in results}
     groups: dict[tuple[str, ...], list[str]] = {}
     for name in CASES:
-        cells = [_cell(found[name, place, False], found[name, place, True]) for place in POSITIONS]
+        cells = [
+            _cell(row_by_place[name, place, False], row_by_place[name, place, True]) for place in POSITIONS
+        ]
         groups.setdefault((*cells, "silent" if CASES[name].is_silent else ""), []).append(name)
     rows = [
         f"| fault | {' | '.join(POSITIONS)} | first word within |",
         "| --- |" + " --- |" * len(POSITIONS) + " --: |",
     ]
     for (*cells, _), names in groups.items():
-        times_s = [each.first_word_s for each in seen if each.case in names and each.first_word_s is not None]
+        times_s = [
+            each.first_word_s for each in results if each.case in names and each.first_word_s is not None
+        ]
         slowest = f"{max(times_s):.2f} s" if times_s else "–"
         rows.append(f"| {'; '.join(names)} | {' | '.join(cells)} | {slowest} |")
     return "\n".join(rows)
 
 
 def _cell(whole: Seen, stream: Seen) -> str:
-    return " / ".join(dict.fromkeys(shown(each.outcome) for each in (whole, stream)))
+    return " / ".join(dict.fromkeys(in_words(each.outcome) for each in (whole, stream)))
 
 
-def finish(seen: list[Seen], out: Path | None, at_once: int) -> int:
+def finish(rows: list[Seen], out: Path | None, at_once: int) -> int:
     """Print the table, or write the page where all is as expected; and print what is not. What only a busy machine
     shows is expected of a test, and not of the page.
 
     Returns:
         The exit status.
     """
-    wrong = [each for each in seen if each.outcome != each.expected and (out or not each.is_expected)]
+    wrong = [each for each in rows if each.outcome != each.expected and (out or not each.is_expected)]
     if not out:
-        print(table(seen))
+        print(table(rows))
     elif not wrong:
         page = PAGE.format(
             date=datetime.now(UTC).date(), machine=machine(), at_once=at_once, stall_s=STALL_S,
-            table=table(seen), cases=len(CASES), requests=len(seen),
+            table=table(rows), cases=len(CASES), requests=len(rows),
         )  # fmt: skip
         out.write_text(page, "utf-8")
-    print(f"\n{len(CASES)} faults, {len(seen)} cells; not as expected: {len(wrong)}")
+    print(f"\n{len(CASES)} faults, {len(rows)} cells; not as expected: {len(wrong)}")
     for each in wrong:
         print(f"* {each}")
     return 1 if wrong else 0
@@ -371,9 +377,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, help="a Markdown file to write, in place of printing")
     parser.add_argument("--at-once", type=int, default=4, help="clients, default 4")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     os.environ.setdefault("OTEL_SDK_DISABLED", "true")
-    return finish(asyncio.run(see_everything(at_once=asked.at_once)), asked.out, asked.at_once)
+    return finish(asyncio.run(see_everything(at_once=options.at_once)), options.out, options.at_once)
 
 
 if __name__ == "__main__":

@@ -57,16 +57,16 @@ def encode(dialect: Dialect, request: ApiRequest, *events: Event) -> bytes:
     """The whole stream of a run in which `events` happened."""
     log = EventLog(record_of())
     encoder = dialect.encoder(Run(log), request, call_id)
-    written = encoder.begin()
+    stream = encoder.begin()
     for event in events:
         log.record = after(log.record, event)
-        written += encoder.encode(event)
-    return written
+        stream += encoder.encode(event)
+    return stream
 
 
 def suspension(*calls: ToolCall) -> list[Event]:
     """A run whose one step calls these tools."""
-    return [*_planned(1), *_begun(0), *_waits(0, "", Usage(10, 2), calls)]
+    return [*_planned(1), *_start(0), *_waits(0, "", Usage(10, 2), calls)]
 
 
 def _planned(n_steps: int) -> list[Event]:
@@ -77,18 +77,18 @@ def _planned(n_steps: int) -> list[Event]:
     return [PlanStarted(0.0, 0, 0, "conductor", "conductor", QUESTION), *steps, PlanEnded(0.2, 0)]
 
 
-def _begun(step: int) -> list[Event]:
+def _start(step: int) -> list[Event]:
     return [StepStarted(0.3, 0, step, QUESTION), StepFirstToken(0.4, 0, step, "a")]
 
 
-def _done(step: int, said: str, usage: Usage, finish: FinishReason) -> Event:
-    return StepFinished(0.8, 0, step, CallResult(said, "a", "a-1", usage, None, finish))
+def _finish(step: int, text: str, usage: Usage, finish: FinishReason) -> Event:
+    return StepFinished(0.8, 0, step, CallResult(text, "a", "a-1", usage, None, finish))
 
 
-def _waits(step: int, said: str, usage: Usage, calls: Sequence[ToolCall]) -> list[Event]:
+def _waits(step: int, text: str, usage: Usage, calls: Sequence[ToolCall]) -> list[Event]:
     pending = tuple(PendingCall(number, call) for number, call in enumerate(calls))
-    result = CallResult(said, "a", "a-1", usage, None, FinishReason.TOOL_CALLS, tool_calls=tuple(calls))
-    return [StepWaits(0.8, 0, step, result, pending), RunSuspended(0.9, pending, said)]
+    result = CallResult(text, "a", "a-1", usage, None, FinishReason.TOOL_CALLS, tool_calls=tuple(calls))
+    return [StepWaits(0.8, 0, step, result, pending), RunSuspended(0.9, pending, text)]
 
 
 words = st.text(min_size=1, max_size=12)
@@ -99,8 +99,8 @@ tool_calls = st.builds(
     ToolCall, st.just(""), st.from_regex(r"[a-zA-Z_-]{1,20}", fullmatch=True), arguments | st.just("")
 )
 usages = st.builds(
-    lambda fresh, cached, written, out, thought: Usage(
-        fresh + cached + written, out + thought, cached, thought, written
+    lambda fresh, cached, cache_write, out, thought: Usage(
+        fresh + cached + cache_write, out + thought, cached, thought, cache_write
     ),
     *[st.integers(0, 10_000)] * 5,
 )
@@ -123,21 +123,21 @@ def runs(draw: st.DrawFn) -> list[Event]:
     n_steps = draw(st.integers(1, 3))
     events = _planned(n_steps)
     for step in range(n_steps - 1):
-        events += [*_begun(step), _done(step, "Said.", draw(usages), FinishReason.STOP)]
+        events += [*_start(step), _finish(step, "Said.", draw(usages), FinishReason.STOP)]
     if draw(st.booleans()):
         events.append(CallQueued(0.3, 0, n_steps - 1, "a", "a cold start"))
     deltas = draw(st.lists(pieces, max_size=6))
-    events += [*_begun(n_steps - 1), *deltas]
-    said = "".join(delta.text for delta in deltas)
+    events += [*_start(n_steps - 1), *deltas]
+    text = "".join(delta.text for delta in deltas)
     match draw(st.sampled_from(["finished", "suspended", "failed", "cancelled"])):
         case "finished":
             finish = draw(
                 st.sampled_from([FinishReason.STOP, FinishReason.LENGTH, FinishReason.CONTENT_FILTER])
             )
-            events += [_done(n_steps - 1, said, draw(usages), finish), RunFinished(1.0, said, finish)]
+            events += [_finish(n_steps - 1, text, draw(usages), finish), RunFinished(1.0, text, finish)]
         case "suspended":
             calls = draw(st.lists(tool_calls, min_size=1, max_size=5))
-            events += _waits(n_steps - 1, said, draw(usages), calls)
+            events += _waits(n_steps - 1, text, draw(usages), calls)
         case "failed":
             events.append(RunFailed(1.0, draw(failures)))
         case _:

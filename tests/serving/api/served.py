@@ -113,9 +113,9 @@ class Served:
 
     def worker(self, name: str) -> ScriptedWorker:
         """The script itself, under all its layers."""
-        found = next(wire for wire in self.service.pool.clients if wire.name == name)
-        assert isinstance(found, ScriptedWorker)
-        return found
+        client = next(wire for wire in self.service.pool.clients if wire.name == name)
+        assert isinstance(client, ScriptedWorker)
+        return client
 
     @property
     def sdk(self) -> openai.AsyncOpenAI:
@@ -137,8 +137,8 @@ class Served:
         self, body: Any = None, path: str = "/v1/chat/completions", **podium: Any
     ) -> httpx2.Response:
         """`ASK` with what `body` changes, and with these `podium` fields."""
-        asked = ASK | (body or {}) | ({"podium": podium} if podium else {})
-        return await self.http.post(path, json=asked)
+        request_body = ASK | (body or {}) | ({"podium": podium} if podium else {})
+        return await self.http.post(path, json=request_body)
 
     async def ok(self, body: Any = None, path: str = "/v1/chat/completions", **podium: Any) -> Json:
         answer = await self.post(body, path, **podium)
@@ -147,8 +147,8 @@ class Served:
 
     async def events(self, body: Any = None, **podium: Any) -> list[Any]:
         """A stream, whole: each event's JSON, `[DONE]` and comments as they stand."""
-        asked = ASK | {"stream": True} | (body or {}) | ({"podium": podium} if podium else {})
-        answer = await self.http.post("/v1/chat/completions", json=asked)
+        request_body = ASK | {"stream": True} | (body or {}) | ({"podium": podium} if podium else {})
+        answer = await self.http.post("/v1/chat/completions", json=request_body)
         assert answer.status_code == 200, answer.text
         assert answer.headers["content-type"].startswith("text/event-stream")
         return parsed(answer.text)
@@ -175,8 +175,8 @@ class Served:
         )
         await until(lambda: not SPANS.open, f"no open span: {SPANS.open}")
         assert len(SPANS.started) == len(SPANS.ended)
-        held = [ledger.holds for ledger in self.ledgers if ledger.holds]
-        assert held == [], held
+        open_holds = [ledger.holds for ledger in self.ledgers if ledger.holds]
+        assert open_holds == [], open_holds
 
 
 SERVER_WIDE = {
@@ -216,8 +216,8 @@ _make_ledger = BudgetLedger.__init__
 
 def _make_and_note(self: BudgetLedger, *args: Any, **named: Any) -> None:
     _make_ledger(self, *args, **named)
-    for made in _LEDGERS:
-        made.append(self)
+    for ledger in _LEDGERS:
+        ledger.append(self)
 
 
 BudgetLedger.__init__ = _make_and_note
@@ -226,12 +226,12 @@ BudgetLedger.__init__ = _make_and_note
 @contextmanager
 def noting_ledgers() -> Generator[list[BudgetLedger]]:
     """Every ledger that is made inside the block."""
-    made = list[BudgetLedger]()
-    _LEDGERS.append(made)
+    ledgers = list[BudgetLedger]()
+    _LEDGERS.append(ledgers)
     try:
-        yield made
+        yield ledgers
     finally:
-        _LEDGERS[:] = [each for each in _LEDGERS if each is not made]
+        _LEDGERS[:] = [each for each in _LEDGERS if each is not ledgers]
 
 
 def parsed(stream: str) -> list[Any]:
@@ -292,8 +292,8 @@ async def served(
         listening(app, connections) as url,
         httpx2.AsyncClient(base_url=url, timeout=TIMEOUT_S, verify=tls_context()) as http,
     ):
-        with noting_ledgers() as made:
-            running = Served(service, url, http, work, app.state.feeds, connections, made, earlier)
+        with noting_ledgers() as new_ledgers:
+            running = Served(service, url, http, work, app.state.feeds, connections, new_ledgers, earlier)
             try:
                 yield running
             finally:

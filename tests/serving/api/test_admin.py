@@ -34,16 +34,16 @@ async def test_a_key_is_made_used_rotated_and_revoked_and_each_step_holds_at_onc
     async with keyed(store_address) as it:
         answer = await it.ask("admin", "POST", KEYS, {"name": "app", "team": "search", "scopes": ["run"]})
         assert answer.headers["cache-control"] == "no-store"
-        made = answer.json()
-        assert await models(it, made["secret"]) == 200
-        rotated = (await it.ask("admin", "POST", f"{KEYS}/{made['id']}/rotate", {})).json()
-        assert (rotated["id"], rotated["team"]) == (made["id"], made["team"])
-        assert [await models(it, each["secret"]) for each in (made, rotated)] == [401, 200]
-        revoked = (await it.ask("admin", "DELETE", f"{KEYS}/{made['id']}")).json()
+        key = answer.json()
+        assert await models(it, key["secret"]) == 200
+        rotated = (await it.ask("admin", "POST", f"{KEYS}/{key['id']}/rotate", {})).json()
+        assert (rotated["id"], rotated["team"]) == (key["id"], key["team"])
+        assert [await models(it, each["secret"]) for each in (key, rotated)] == [401, 200]
+        revoked = (await it.ask("admin", "DELETE", f"{KEYS}/{key['id']}")).json()
         assert revoked["state"] == "revoked"
         assert await models(it, rotated["secret"]) == 401
-        assert (await it.ask("admin", "GET", f"{KEYS}/{made['id']}")).json() == revoked
-        assert (await it.ask("admin", "POST", f"{KEYS}/{made['id']}/rotate", {})).status_code == 400
+        assert (await it.ask("admin", "GET", f"{KEYS}/{key['id']}")).json() == revoked
+        assert (await it.ask("admin", "POST", f"{KEYS}/{key['id']}/rotate", {})).status_code == 400
 
 
 async def test_what_one_replica_revokes_every_other_refuses_within_ten_seconds(
@@ -152,8 +152,8 @@ async def test_every_change_is_a_line_in_the_log_that_says_who_by_ids(
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
     async with keyed(tmp_path) as it:
-        made = (await it.ask("admin", "POST", KEYS, {"name": "app"})).json()
-        await it.ask("admin", "DELETE", f"{KEYS}/{made['id']}")
+        key = (await it.ask("admin", "POST", KEYS, {"name": "app"})).json()
+        await it.ask("admin", "DELETE", f"{KEYS}/{key['id']}")
         lines = [
             (record.message, record.__dict__["fields"])
             for record in caplog.records
@@ -162,9 +162,9 @@ async def test_every_change_is_a_line_in_the_log_that_says_who_by_ids(
         assert lines == [
             (
                 "key created",
-                {"by_key_id": it.ids["admin"], "made_key_id": made["id"], "scopes": ["read", "run"]},
+                {"by_key_id": it.ids["admin"], "made_key_id": key["id"], "scopes": ["read", "run"]},
             ),
-            ("key revoked", {"by_key_id": it.ids["admin"], "revoked_key_id": made["id"]}),
+            ("key revoked", {"by_key_id": it.ids["admin"], "revoked_key_id": key["id"]}),
         ]
 
 
@@ -187,8 +187,8 @@ async def test_the_description_has_every_route_of_it_with_its_errors_and_its_ans
             for method, operation in methods.items():
                 assert operation["description"], (method, path)
                 assert {"401", "403", "503"} <= operation["responses"].keys()
-        made = (await it.ask("admin", "POST", KEYS, {"name": "app", "team": "search"})).json()
-        for name, value in (("KeyWithSecret", made), ("Keys", (await it.ask("admin", "GET", KEYS)).json())):
+        key = (await it.ask("admin", "POST", KEYS, {"name": "app", "team": "search"})).json()
+        for name, value in (("KeyWithSecret", key), ("Keys", (await it.ask("admin", "GET", KEYS)).json())):
             schema = {"$ref": f"#/components/schemas/{name}", "components": document["components"]}
             jsonschema.validate(value, json.loads(json.dumps(schema)))
 

@@ -101,8 +101,8 @@ async def test_a_router_refuses_before_serve_has_given_it_all_it_may_and_probes_
         for _ in range(14):
             answer = await stack.enter_async_context(api.http.stream("GET", events))
             assert answer.status_code == 200
-        asked = (("GET", events), ("GET", "/v1/models"), ("POST", path), ("GET", "/v1/nothing"))
-        for method, place in asked:
+        requests = (("GET", events), ("GET", "/v1/models"), ("POST", path), ("GET", "/v1/nothing"))
+        for method, place in requests:
             refused = await api.http.request(method, place, json=ask if method == "POST" else None)
             assert refusal(refused) == (429, "overloaded", "router.max_ongoing_requests")
         for path in ("/healthz", "/readyz"):
@@ -134,11 +134,11 @@ async def test_constant_documents_are_made_once_and_not_sent_to_who_has_them(
 ) -> None:
     from serving.api import admin, openapi
 
-    made = list[str]()
+    builds = list[str]()
 
     def counting(get_openapi: Any) -> Any:
         def get(**named: Any) -> Any:
-            made.append(named["title"])
+            builds.append(named["title"])
             return get_openapi(**named)
 
         return get
@@ -152,31 +152,31 @@ async def test_constant_documents_are_made_once_and_not_sent_to_who_has_them(
             tag = answers[0].headers["etag"]
             again = await it.ask("admin", "GET", path, headers={"if-none-match": tag})
             assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
-    assert made == ["Podium", "Podium administration"]
+    assert builds == ["Podium", "Podium administration"]
 
 
 async def test_reads_of_one_key_take_turns_with_those_of_another(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
-        store, gate, begun = cast(Any, it.api.service.store), asyncio.Semaphore(0), list[str]()
+        store, gate, order = cast(Any, it.api.service.store), asyncio.Semaphore(0), list[str]()
         newest = store.newest
 
         async def slowly(limit: int, caller: Any, *args: Any) -> Any:
-            begun.append(caller.account.key_id)
+            order.append(caller.account.key_id)
             async with gate:
                 return await newest(limit, caller, *args)
 
         store.newest = slowly
         assert (await it.ask("other team", "GET", "/v1/models")).status_code == 200  # its key is known
         mine = [asyncio.create_task(it.ask("mine", "GET", "/v1/workflows")) for _ in range(12)]
-        await until(lambda: len(begun) >= 3, "some are worked on")
-        assert len(begun) <= 4
+        await until(lambda: len(order) >= 3, "some are worked on")
+        assert len(order) <= 4
         other = asyncio.create_task(it.ask("other team", "GET", "/v1/workflows"))
         await until(lambda: len(it.api.connections) >= 13, "the other key's request is there")
         await asyncio.sleep(0.1)
-        if it.ids["other team"] not in begun:  # the place that is kept for others was lent
+        if it.ids["other team"] not in order:  # the place that is kept for others was lent
             gate.release()
-            await until(lambda: it.ids["other team"] in begun, "it is next")
-        assert begun.count(it.ids["mine"]) <= 5, "the others of the first key wait"
+            await until(lambda: it.ids["other team"] in order, "it is next")
+        assert order.count(it.ids["mine"]) <= 5, "the others of the first key wait"
         for _ in range(20):
             gate.release()
         assert {(await each).status_code for each in [*mine, other]} == {200}
@@ -195,10 +195,10 @@ async def test_a_long_list_leaves_turns_to_everything_else() -> None:
             await asyncio.sleep(0)
 
     counting = asyncio.create_task(count())
-    seen = [work() * 0 + item async for item in in_slices(range(200))]
+    squares = [work() * 0 + item async for item in in_slices(range(200))]
     done = True
     await counting
-    assert seen == list(range(200))
+    assert squares == list(range(200))
     assert turns > 10
 
 
@@ -257,10 +257,10 @@ async def read_events(reader: asyncio.StreamReader) -> str:
     """The events of a chunked answer whose head was read in part."""
     while await reader.readuntil(b"\r\n") != b"\r\n":
         pass
-    told = b""
+    stream = b""
     while n_bytes := int(await reader.readuntil(b"\r\n"), 16):
-        told += (await reader.readexactly(n_bytes + 2))[:-2]
-    return told.decode()
+        stream += (await reader.readexactly(n_bytes + 2))[:-2]
+    return stream.decode()
 
 
 @pytest.mark.real_time
@@ -271,8 +271,10 @@ async def test_a_watcher_that_reads_nothing_holds_a_window_and_gets_everything_o
         path = f"/v1/workflows/{next(iter(api.service.sessions.running))}/events"
         async with slow_request(api, get(path)) as (reader, writer):
             quick = await api.http.get(path)  # to its end
-            held = [cast(Feed, feed)._n_bytes for feed in api.service.sessions.watchers(path.split("/")[3])]
-            assert max(held) < 2 * WINDOW_BYTES, "of some MB"
+            queued_bytes = [
+                cast(Feed, feed)._n_bytes for feed in api.service.sessions.watchers(path.split("/")[3])
+            ]
+            assert max(queued_bytes) < 2 * WINDOW_BYTES, "of some MB"
             assert len(quick.content) > 3 * WINDOW_BYTES
             writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, MB)
             assert await read_events(reader) == quick.text, "the slow one misses nothing"
@@ -295,8 +297,8 @@ async def test_watchers_of_runs_with_large_events_share_the_bytes_of_all_answers
         room, key = it.api.feeds.room, f"authorization: {it.headers('mine')['authorization']}\r\n\r\n"
         async with AsyncExitStack() as stack:
             for id in ids:
-                asked = get(f"/v1/workflows/{id}/events")[:-2] + key.encode()
-                await stack.enter_async_context(slow_request(it.api, asked))
+                raw_request = get(f"/v1/workflows/{id}/events")[:-2] + key.encode()
+                await stack.enter_async_context(slow_request(it.api, raw_request))
             await until(lambda: room.taken > 2 * MB, "much waits")
             assert room.taken <= 3 * MB, "the quarter of the key"
         await until(lambda: not room.taken, "nothing is held")
@@ -336,10 +338,10 @@ async def test_a_key_that_may_only_run_sees_no_batch_of_a_teammate_by_cancelling
     async with keyed(tmp_path) as it:
         for who, id in (("mine", "batch_1"), ("only run", "batch_2")):
             account = Account(it.ids[who], it.ids["search"])
-            made = Batch(
+            batch = Batch(
                 id, account, "", "completed", "file-1", "/v1/chat/completions", {"a": "b"}, 1, 1, 10**18
             )
-            await it.api.batches.store.add(made)
+            await it.api.batches.store.add(batch)
         teammates = await it.ask("only run", "POST", "/v1/batches/batch_1/cancel", {})
         assert teammates.json() == {"id": "batch_1", "object": "batch", "status": "completed"}
         own = await it.ask("only run", "POST", "/v1/batches/batch_2/cancel", {})
@@ -354,12 +356,12 @@ async def test_tokens_are_counted_for_models_that_the_key_may_ask_and_for_no_oth
     async with keyed(tmp_path) as it:
         policy = await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['mine']}/policy", {"workers": ["a"]})
         assert policy.status_code == 200, policy.text
-        said = [{"role": "user", "content": "Hi."}]
+        messages = [{"role": "user", "content": "Hi."}]
         paths: dict[str, Json] = {
             "/v1/responses/input_tokens": {"input": "Hi."},
             "/v1/responses/compact": {"input": "Hi."},
-            "/v1/messages/count_tokens": {"messages": said},
-            "/v1/plans": {"messages": said},
+            "/v1/messages/count_tokens": {"messages": messages},
+            "/v1/plans": {"messages": messages},
             "/v1/embeddings": {"input": "Hi."},
         }
         for path, body in paths.items():
@@ -448,12 +450,12 @@ async def test_no_long_text_of_a_request_is_looked_through_at_once(
 async def test_tools_and_the_form_of_an_answer_are_counted_with_the_bytes_of_a_run() -> None:
     large = {"type": "object", "properties": {"a": {"description": "x" * 60_000}}, "x": ["y"] * 20_000}
     tool = {"type": "function", "function": {"name": "f", "parameters": large}}
-    asked = {"model": "a", "messages": ASK["messages"], "stream": True, "tools": [tool]}
+    body = {"model": "a", "messages": ASK["messages"], "stream": True, "tools": [tool]}
     settings = stalling(max_running_bytes=400_000) | {"store": {"asked_again_s": 0}}
     async with (
         served(settings) as api,
-        api.http.stream("POST", "/v1/chat/completions", json=asked) as first,
+        api.http.stream("POST", "/v1/chat/completions", json=body) as first,
     ):
         assert first.status_code == 200
-        second = await api.http.post("/v1/chat/completions", json=asked)
+        second = await api.http.post("/v1/chat/completions", json=body)
         assert refusal(second) == (429, "overloaded", "limits.max_running_bytes")

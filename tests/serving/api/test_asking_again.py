@@ -79,11 +79,11 @@ async def account(fault: Answer, *plans: str, conductor: str = "", **settings: A
         workers = [
             scripted("paid", "A reason."), remote("faulty", upstream.url, **settings), remote("sibling", upstream.url),
         ]  # fmt: skip
-        told = team(*plans, workers=workers, workflows={}, limits={"first_byte_s": 10})
+        server_settings = team(*plans, workers=workers, workflows={}, limits={"first_byte_s": 10})
         if conductor:
-            told["workers"].append(remote("leader", upstream.url, in_pool=False))
-            told["conductor"] = {"worker": conductor, "fallback": "faulty"}
-        async with served(told) as api:
+            server_settings["workers"].append(remote("leader", upstream.url, in_pool=False))
+            server_settings["conductor"] = {"worker": conductor, "fallback": "faulty"}
+        async with served(server_settings) as api:
             yield Account(upstream, api)
 
 

@@ -268,12 +268,12 @@ async def test_sound_is_said_to_be_not_served_yet():
 async def test_a_picture_without_a_detail_and_an_answer_that_is_a_refusal_are_taken():
     image = {"url": "data:image/png;base64,AAAA", "detail": None}
     refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I would rather not."}]}
-    shown = {"role": "user", "content": [{"type": "image_url", "image_url": image}]}
+    message = {"role": "user", "content": [{"type": "image_url", "image_url": image}]}
     async with served(team(workers=[scripted("a", sees_images=True)], workflows={})) as api:
-        await api.ok({"model": "a", "messages": [USER, refusal, shown]})
-        sent = api.worker("a").calls[0].messages
-    assert sent[-2].text == "I would rather not."
-    assert [part.detail for part in sent[-1].parts if isinstance(part, Image)] == ["auto"]
+        await api.ok({"model": "a", "messages": [USER, refusal, message]})
+        messages = api.worker("a").calls[0].messages
+    assert messages[-2].text == "I would rather not."
+    assert [part.detail for part in messages[-1].parts if isinstance(part, Image)] == ["auto"]
 
 
 async def first_line(api: Served, head: bytes, body: list[bytes]) -> tuple[bytes, float]:

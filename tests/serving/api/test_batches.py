@@ -33,8 +33,8 @@ DAY_US = 86_400_000_000
 
 
 def line(custom_id: str, text: str = "Why?", model: str = "a", url: str = CHAT, **body: Any) -> Json:
-    asked = {"model": model, "messages": [{"role": "user", "content": text}]} | body
-    return {"custom_id": custom_id, "method": "POST", "url": url, "body": asked}
+    request_body = {"model": model, "messages": [{"role": "user", "content": text}]} | body
+    return {"custom_id": custom_id, "method": "POST", "url": url, "body": request_body}
 
 
 def jsonl(*lines: Any) -> bytes:
@@ -47,9 +47,9 @@ async def upload(sdk: openai.AsyncOpenAI, *lines: Any) -> str:
 
 async def begin(sdk: openai.AsyncOpenAI, *lines: Any) -> str:
     file = await upload(sdk, *lines)
-    made = await sdk.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h")
-    assert made.status == "validating"
-    return made.id
+    batch = await sdk.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h")
+    assert batch.status == "validating"
+    return batch.id
 
 
 async def end(sdk: openai.AsyncOpenAI, id: str) -> Any:
@@ -74,25 +74,25 @@ async def api() -> AsyncGenerator[Served]:
 
 async def test_a_file_is_kept_listed_read_and_deleted(api: Served) -> None:
     sdk = api.sdk
-    sent = jsonl(line("1"))
-    made = await sdk.files.create(file=("in.jsonl", sent), purpose="batch")
-    assert (made.filename, made.bytes, made.purpose, made.status) == ("in.jsonl", len(sent), "batch", "processed")  # fmt: skip
+    content = jsonl(line("1"))
+    file = await sdk.files.create(file=("in.jsonl", content), purpose="batch")
+    assert (file.filename, file.bytes, file.purpose, file.status) == ("in.jsonl", len(content), "batch", "processed")  # fmt: skip
     other = await upload(sdk, line("2"))
-    assert [each.id async for each in sdk.files.list()] == [other, made.id]
-    assert [each.id async for each in sdk.files.list(limit=1, order="asc")] == [made.id, other]
-    assert (await sdk.files.retrieve(made.id)).id == made.id
-    assert (await sdk.files.content(made.id)).content == sent
-    assert (await sdk.files.delete(made.id)).deleted
+    assert [each.id async for each in sdk.files.list()] == [other, file.id]
+    assert [each.id async for each in sdk.files.list(limit=1, order="asc")] == [file.id, other]
+    assert (await sdk.files.retrieve(file.id)).id == file.id
+    assert (await sdk.files.content(file.id)).content == content
+    assert (await sdk.files.delete(file.id)).deleted
     with pytest.raises(openai.NotFoundError):
-        await sdk.files.retrieve(made.id)
+        await sdk.files.retrieve(file.id)
 
 
 async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: Served) -> None:
     sdk = api.sdk
     lines = [line("one"), line("two", model="duo"), line("nobody", model="absent"), line("bad", temperature="hot"), line("streams", stream=True)]  # fmt: skip
     file = await upload(sdk, *lines)
-    made = await sdk.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h", metadata={"for": "tests"})  # fmt: skip
-    batch = await end(sdk, made.id)
+    new_batch = await sdk.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h", metadata={"for": "tests"})  # fmt: skip
+    batch = await end(sdk, new_batch.id)
     assert (batch.status, batch.metadata, batch.errors) == ("completed", {"for": "tests"}, None)
     assert (batch.request_counts.total, batch.request_counts.completed, batch.request_counts.failed) == (
         5,
@@ -108,7 +108,7 @@ async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: S
     assert bad["nobody"]["response"]["status_code"] == 404
     assert bad["bad"]["response"]["body"]["error"]["param"] == "temperature"
     assert bad["streams"]["error"]["code"] == "invalid_request"
-    assert [each.id async for each in sdk.batches.list()] == [made.id]
+    assert [each.id async for each in sdk.batches.list()] == [new_batch.id]
     with pytest.raises(openai.BadRequestError, match="purpose"):
         await sdk.batches.create(input_file_id=batch.output_file_id, endpoint=CHAT, completion_window="24h")
 
@@ -128,8 +128,10 @@ async def test_the_lines_of_a_batch_are_runs_and_their_answers_are_a_file(api: S
 async def test_a_file_that_is_no_list_of_requests_fails_its_batch_and_runs_nothing(content: bytes, code: str) -> None:  # fmt: skip
     async with served(team(batches={"max_lines": 3})) as api:
         file = await api.sdk.files.create(file=("in.jsonl", content), purpose="batch")
-        made = await api.sdk.batches.create(input_file_id=file.id, endpoint=CHAT, completion_window="24h")
-        batch = await end(api.sdk, made.id)
+        new_batch = await api.sdk.batches.create(
+            input_file_id=file.id, endpoint=CHAT, completion_window="24h"
+        )
+        batch = await end(api.sdk, new_batch.id)
         assert (batch.status, batch.errors.data[0].code) == ("failed", code)
         assert not api.worker("a").calls
 
@@ -168,13 +170,13 @@ async def test_the_files_of_a_team_take_no_more_room_than_the_settings_say_also_
     None
 ):
     async with served(team(batches={"max_bytes_per_team": 1000})) as api:
-        sent = [api.sdk.files.create(file=("in.jsonl", b"x" * 600), purpose="batch") for _ in range(5)]
-        answers = await asyncio.gather(*sent, return_exceptions=True)
+        uploads = [api.sdk.files.create(file=("in.jsonl", b"x" * 600), purpose="batch") for _ in range(5)]
+        answers = await asyncio.gather(*uploads, return_exceptions=True)
         refused = [each for each in answers if isinstance(each, openai.APIStatusError)]
         assert [(each.status_code, each.param) for each in refused] == [(413, "file")] * 4
         assert all("batches.max_bytes_per_team" in each.message for each in refused)
-        (kept,) = [each async for each in api.sdk.files.list()]
-        await api.sdk.files.delete(kept.id)
+        (file,) = [each async for each in api.sdk.files.list()]
+        await api.sdk.files.delete(file.id)
         await api.sdk.files.create(file=("in.jsonl", b"x" * 900), purpose="batch")
 
 
@@ -183,16 +185,16 @@ async def test_a_client_may_have_its_files_forgotten_sooner_and_unknown_fields_a
 ) -> None:
     sdk, hour = api.sdk, {"anchor": "created_at", "seconds": 3_600}
     lines = ("in.jsonl", jsonl(line("1")))
-    sent = await sdk.files.create(file=lines, purpose="batch", expires_after=hour)  # type: ignore[arg-type]
-    asked: Any = {
-        "input_file_id": sent.id,
+    file = await sdk.files.create(file=lines, purpose="batch", expires_after=hour)  # type: ignore[arg-type]
+    fields: Any = {
+        "input_file_id": file.id,
         "endpoint": CHAT,
         "completion_window": "24h",
         "output_expires_after": hour,
     }
-    made = await sdk.batches.create(**asked, extra_body={"some_new_thing": 1})
-    output = await sdk.files.retrieve((await end(sdk, made.id)).output_file_id)
-    assert [each.expires_at - each.created_at for each in (sent, output)] == [3_600, 3_600]
+    batch = await sdk.batches.create(**fields, extra_body={"some_new_thing": 1})
+    output = await sdk.files.retrieve((await end(sdk, batch.id)).output_file_id)
+    assert [each.expires_at - each.created_at for each in (file, output)] == [3_600, 3_600]
     for wrong in ({"anchor": "created_at", "seconds": 1}, {"seconds": 3_600}):
         with pytest.raises(openai.BadRequestError, match="expires_after"):
             await sdk.files.create(file=lines, purpose="batch", expires_after=wrong)  # type: ignore[arg-type]
@@ -266,8 +268,8 @@ async def test_a_batch_beyond_those_worked_on_has_not_begun_until_it_is_its_turn
         first = await begin(api.sdk, *(line(str(n)) for n in range(20)))
         waiting = await begin(api.sdk, line("1"))
         await until(lambda: len(api.worker("a").calls) >= 9, "lines of the first have ended")
-        seen = await api.sdk.batches.retrieve(waiting)
-        assert (seen.status, seen.in_progress_at, seen.request_counts.total) == ("validating", None, 0)
+        batch = await api.sdk.batches.retrieve(waiting)
+        assert (batch.status, batch.in_progress_at, batch.request_counts.total) == ("validating", None, 0)
         assert (await end(api.sdk, waiting)).request_counts.completed == 1
         assert (await end(api.sdk, first)).request_counts.completed == 20
 
@@ -327,8 +329,8 @@ async def test_a_team_may_have_so_many_open_batches_and_is_told_what_to_do(tmp_p
     async with keyed(tmp_path, team(workers=SLOW, batches={"max_open_per_team": 2})) as it:
         mine, other = sdk_of(it, "mine"), sdk_of(it, "other team")
         file = await upload(mine, *(line(str(n)) for n in range(100)))
-        sent = [mine.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h") for _ in range(5)]  # fmt: skip
-        answers = await asyncio.gather(*sent, return_exceptions=True)
+        creations = [mine.batches.create(input_file_id=file, endpoint=CHAT, completion_window="24h") for _ in range(5)]  # fmt: skip
+        answers = await asyncio.gather(*creations, return_exceptions=True)
         refused = [each for each in answers if isinstance(each, openai.RateLimitError)]
         assert len(refused) == 3
         assert all("cancel one" in each.message and each.response.headers["retry-after"] for each in refused)
@@ -346,19 +348,19 @@ def test_the_lines_of_a_file_take_little_more_memory_than_its_bytes() -> None:
     tracemalloc.start()
     try:
         lines, errors = parse_lines(content, CHAT, 5_000)
-        taken = tracemalloc.get_traced_memory()[0]
+        peak_bytes = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
     assert (len(lines), errors, lines[4_999].custom_id) == (5_000, [], "4999")
-    assert taken < len(content) / 10
+    assert peak_bytes < len(content) / 10
 
 
 async def test_secrets_in_a_file_are_not_kept(api: Served) -> None:
     secret = "sk-proj-" + "a1B2c3D4" * 5
     file = await upload(api.sdk, line("1", f"My key is {secret}, what is it?"), line("2"))
-    held = (await api.sdk.files.content(file)).text
-    assert secret not in held
-    assert [json.loads(each)["custom_id"] for each in held.splitlines()] == ["1", "2"]
+    content = (await api.sdk.files.content(file)).text
+    assert secret not in content
+    assert [json.loads(each)["custom_id"] for each in content.splitlines()] == ["1", "2"]
 
 
 def sdk_of(it: Keyed, who: str) -> openai.AsyncOpenAI:
@@ -510,19 +512,19 @@ async def test_a_file_of_many_lines_is_read_without_a_copy_of_it() -> None:
 def test_ids_of_lines_that_are_e_mail_addresses_stay_different_once_they_are_taken_out() -> None:
     ids = ["a@example.com", "b@example.com", "a@example.com", "plain"]
     content = b"".join(b'{"custom_id":"%s"}\n' % each.encode() for each in ids)
-    kept = [
+    lines = [
         json.loads(line)["custom_id"] for line in kept_lines(content, PersonalDataRedactor()).splitlines()
     ]
     removed = "[e-mail address removed]"
-    assert kept == [removed, f"{removed} 2", removed, "plain"], "what was sent twice is still found"
+    assert lines == [removed, f"{removed} 2", removed, "plain"], "what was sent twice is still found"
 
 
 async def test_names_of_files_and_metadata_of_batches_are_looked_through_as_texts_are(api: Served) -> None:
     secret = "gl" + "pat-" + "aB3k_" * 4
-    sent = await api.sdk.files.create(file=(f"{secret}.jsonl", jsonl(line("1"))), purpose="batch")
-    assert secret not in sent.filename
+    file = await api.sdk.files.create(file=(f"{secret}.jsonl", jsonl(line("1"))), purpose="batch")
+    assert secret not in file.filename
     metadata = {secret: "x", "key": secret}
-    made = await api.sdk.batches.create(
-        input_file_id=sent.id, endpoint=CHAT, completion_window="24h", metadata=metadata
+    batch = await api.sdk.batches.create(
+        input_file_id=file.id, endpoint=CHAT, completion_window="24h", metadata=metadata
     )
-    assert made.metadata == {"[secret removed]": "x", "key": "[secret removed]"}
+    assert batch.metadata == {"[secret removed]": "x", "key": "[secret removed]"}

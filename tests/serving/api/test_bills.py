@@ -101,8 +101,8 @@ def usage_left_out(provider: Provider, answer: Answer) -> Answer:
     """`answer` without a word of what it took; Anthropic's begins with a count of one, as it always does."""
     events: list[bytes] = []
     for event in provider.wire.events(answer):
-        head, found, data = event.partition(b"data: {")
-        if found:
+        head, separator, data = event.partition(b"data: {")
+        if separator:
             fields = json.loads(b"{" + data)
             for name in ("usage", "usageMetadata"):
                 fields.pop(name, None)
@@ -128,14 +128,14 @@ def lies(provider: Provider) -> dict[str, Answer]:
 async def test_usage_that_cannot_be_or_is_missing_is_billed_at_its_bound_and_flagged(
     provider: Provider, store_address: Address
 ):
-    told = lies(provider)
+    answers = lies(provider)
     async with (
         serving(provider.wire) as upstream,
         keyed(store_address, only(priced(provider, upstream.url))) as it,
     ):
         await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal(5)})
         costs: list[float] = []
-        for why, lie in told.items():
+        for why, lie in answers.items():
             for stream in (False, True):
                 upstream.answers.append(lie)
                 answer = await ask(it, stream=stream, podium={"max_cost_usd": 1, "trace": True})
@@ -153,8 +153,8 @@ async def test_usage_that_cannot_be_or_is_missing_is_billed_at_its_bound_and_fla
         listed = await it.ask("mine", "GET", "/v1/workflows")
         assert listed.status_code == 200
         assert [run["cost_is_bound"] for run in listed.json()["data"]] == [True] * len(costs)
-        found = await entries(it)
-        assert [(each.usd, each.exact) for each in found] == [(Decimal(str(usd)), 0) for usd in costs]
+        lines = await entries(it)
+        assert [(each.usd, each.exact) for each in lines] == [(Decimal(str(usd)), 0) for usd in costs]
 
 
 def metered(provider: Provider) -> tuple[Answer, Usage]:
@@ -183,10 +183,10 @@ async def test_cache_writes_long_prompts_and_thoughts_are_billed_at_their_own_ra
         assert bills[1] == 3 * Decimal("0.10071")
         assert [each["podium"]["cost_usd"] for each in (short, long)] == [float(usd) for usd in bills]
         assert [each["podium"]["cost_is_bound"] for each in (short, long)] == [False, False]
-        found = await entries(it)
-    assert [(each.usd, each.exact) for each in found] == [(usd, 1) for usd in bills]
-    assert [each.tokens for each in found] == [(1000, 120, 100), (10_001, 7, 0)]
-    assert "30/300 cached=3 write=36 write_1h=60 reasoning=600" in found[1].price
+        lines = await entries(it)
+    assert [(each.usd, each.exact) for each in lines] == [(usd, 1) for usd in bills]
+    assert [each.tokens for each in lines] == [(1000, 120, 100), (10_001, 7, 0)]
+    assert "30/300 cached=3 write=36 write_1h=60 reasoning=600" in lines[1].price
 
 
 async def test_a_hold_is_made_at_the_dearest_tier_that_the_prompt_can_reach(tmp_path: Any):
@@ -196,12 +196,12 @@ async def test_a_hold_is_made_at_the_dearest_tier_that_the_prompt_can_reach(tmp_
         keyed(tmp_path, only(priced(provider, upstream.url))) as it,
     ):
         messages = [{"role": "user", "content": prompt}]
-        asked = {"model": "a", "max_tokens": 64, "messages": messages}
-        refused = await it.ask("mine", "POST", CHAT, asked | {"podium": {"max_cost_usd": 0.6}})
+        body = {"model": "a", "max_tokens": 64, "messages": messages}
+        refused = await it.ask("mine", "POST", CHAT, body | {"podium": {"max_cost_usd": 0.6}})
         assert (refused.status_code, upstream.requests) == (402, []), (
             "written for an hour, in the long tier, the prompt is above $0.6"
         )
-        await ask(it, **asked, podium={"max_cost_usd": 0.7})
+        await ask(it, **body, podium={"max_cost_usd": 0.7})
         (entry,) = await entries(it)
     assert (entry.usd, entry.above_hold) == (PRICE.of(Usage(10_060, 7)), 0)
 
@@ -217,9 +217,9 @@ async def test_an_upstream_that_ignores_the_output_limit_is_cut_when_it_passes_w
         upstream.answers.append(Answer(text="word " * 5000, output_tokens=5000))
         limits = {"max_cost_usd": 0.03}
         answer = await ask(it, stream=stream, max_tokens=2000, podium=limits)
-        held = _limit(upstream.body)
-        assert held < 150, "the answer is shortened to what is left"
-        assert len(answer["text"].split()) <= (held + 1 if stream else 4999), "a packet may hold more"
+        limit = _limit(upstream.body)
+        assert limit < 150, "the answer is shortened to what is left"
+        assert len(answer["text"].split()) <= (limit + 1 if stream else 4999), "a packet may hold more"
         assert answer["finish"] == "length"
         assert answer["podium"]["cost_usd"] <= 0.03
         assert answer["podium"]["cost_is_bound"]
@@ -257,15 +257,15 @@ async def test_every_attempt_has_a_hold_of_its_own(provider: Provider, store_add
         workers = [priced(provider, upstream.url, **again, fallbacks=["b"]), priced(provider, other.url, name="b")]  # fmt: skip
         async with keyed(store_address, only(*workers)) as it:
             answer = await ask(it, podium={"trace": True})
-            found = await entries(it)
+            lines = await entries(it)
     (step,) = answer["podium"]["steps"]
     refused, silent = step["attempts"]
     assert (refused["cost_usd"], silent["cost_is_bound"], step["cost_is_bound"]) == (None, True, False)
     assert answer["podium"]["cost_is_bound"]
     bill = PRICE.of(Usage(50, 7))
-    assert [(each.call_no, each.exact) for each in found] == [(1, 1), (2, 0), (3, 1)]
-    assert [each.usd for each in found] == [0, Decimal(str(silent["cost_usd"])), bill]
-    assert Decimal(str(answer["podium"]["cost_usd"])) == sum(each.usd for each in found)
+    assert [(each.call_no, each.exact) for each in lines] == [(1, 1), (2, 0), (3, 1)]
+    assert [each.usd for each in lines] == [0, Decimal(str(silent["cost_usd"])), bill]
+    assert Decimal(str(answer["podium"]["cost_usd"])) == sum(each.usd for each in lines)
 
 
 async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another(tmp_path: Any):
@@ -290,16 +290,16 @@ async def test_a_call_is_not_made_again_where_its_budget_has_no_room_for_another
 
 
 @pytest.mark.parametrize(
-    "lost",
+    "first_answer",
     [Answer(text="", output_tokens=3), Answer(text="", finish="tired", output_tokens=3)],
     ids=["without a word", "for a reason that nobody knows"],
 )
 @pytest.mark.parametrize("stream", [False, True])
 async def test_an_answer_that_is_asked_for_again_is_paid_once_and_so_is_the_one_before(
-    provider: Provider, store_address: Address, lost: Answer, stream: bool
+    provider: Provider, store_address: Address, first_answer: Answer, stream: bool
 ):
     async with (
-        serving(provider.wire, lost) as upstream,
+        serving(provider.wire, first_answer) as upstream,
         keyed(store_address, only(priced(provider, upstream.url, retry={"first_wait_s": 0.01}))) as it,
     ):
         await it.directory.set_budget(key_subject(it.ids["mine"]), {"day": Decimal(5)})
@@ -360,7 +360,7 @@ async def test_a_silent_call_is_billed_at_its_own_price_whatever_its_fallback_co
         (step,) = answer["podium"]["steps"]
         paid = await entries(it)
     assert answer["text"] == "Here."
-    lost = step["attempts"][0]
-    assert 0 < lost["cost_usd"] < 0.002, "200 tokens at two dollars a million, and its prompt's bytes"
-    assert float(paid[0].usd) == pytest.approx(lost["cost_usd"])
+    lost_attempt = step["attempts"][0]
+    assert 0 < lost_attempt["cost_usd"] < 0.002, "200 tokens at two dollars a million, and its prompt's bytes"
+    assert float(paid[0].usd) == pytest.approx(lost_attempt["cost_usd"])
     assert (answer["podium"]["cost_is_bound"], answer["podium"]["unmetered_calls"]) == (True, 1)

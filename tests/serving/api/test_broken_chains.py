@@ -60,12 +60,14 @@ async def test_a_stream_goes_on_with_the_third(kind: str):
     async with chain(kind, True, True, False) as (api, servers):
         answer = await api.http.post("/v1/chat/completions", json=ASK | {"model": "a", "stream": True})
         assert said(parsed(answer.text)) == TEXT
-        asked = [len(server.requests) for server in servers]
+        n_requests = [len(server.requests) for server in servers]
         # deployments are drawn, so the well one may be the first or the second
-        assert asked == [1, 1, 1] if kind == "fallbacks" else max(asked) == 1
-        (made,) = (await api.newest())["steps"]
-        told = [attempt["outcome"] for attempt in made["attempts"] if attempt["outcome"] != "left_alone"]
-        assert told == ["cut"] * (sum(asked) - 1)
+        assert n_requests == [1, 1, 1] if kind == "fallbacks" else max(n_requests) == 1
+        (step_json,) = (await api.newest())["steps"]
+        outcomes = [
+            attempt["outcome"] for attempt in step_json["attempts"] if attempt["outcome"] != "left_alone"
+        ]
+        assert outcomes == ["cut"] * (sum(n_requests) - 1)
 
 
 @pytest.mark.parametrize("model", ["a", "three"])
@@ -74,14 +76,14 @@ async def test_what_nobody_has_seen_begins_again_until_the_third(kind: str, mode
     async with chain(kind, True, True, False) as (api, servers):
         answer = await api.ok({"model": model})
         record = await api.newest()
-        made = record["steps"][0 if model == "a" else 1]
-        assert (answer["choices"][0]["message"]["content"], made["output"]) == (
+        step_json = record["steps"][0 if model == "a" else 1]
+        assert (answer["choices"][0]["message"]["content"], step_json["output"]) == (
             TEXT if model == "a" else "Whole.",
             TEXT,
         )
         assert max(len(server.requests) for server in servers) == 1
         if kind == "deployments":
-            places = [attempt["deployment"] for attempt in made["attempts"]]
+            places = [attempt["deployment"] for attempt in step_json["attempts"]]
             assert len(set(places)) == len(places) == sum(len(server.requests) for server in servers) - 1
 
 
@@ -100,9 +102,9 @@ async def test_where_all_break_off_each_is_asked_and_the_error_says_what_is_miss
 async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
     async with chain("fallbacks", True, False) as (api, _):
         await api.ok({"model": "a"})
-        (made,) = (await api.newest())["steps"]
-    left = next(attempt for attempt in made["attempts"] if attempt["outcome"] == "left_alone")
-    assert left["message"] == "a was skipped because its answer to this call broke off."
+        (step_json,) = (await api.newest())["steps"]
+    skipped_attempt = next(attempt for attempt in step_json["attempts"] if attempt["outcome"] == "left_alone")
+    assert skipped_attempt["message"] == "a was skipped because its answer to this call broke off."
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -126,5 +128,5 @@ async def test_a_pause_that_is_far_longer_than_usual_ends_the_call_and_the_next_
             if not server.requests:
                 server.respond = answering(breaks=False)
         assert said(parsed((await asking).text)) == TEXT
-        (made,) = (await api.newest())["steps"]
-        assert [attempt["outcome"] for attempt in made["attempts"]].count("cut") == 1
+        (step_json,) = (await api.newest())["steps"]
+        assert [attempt["outcome"] for attempt in step_json["attempts"]].count("cut") == 1

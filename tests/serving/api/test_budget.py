@@ -82,15 +82,15 @@ async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_l
 
 
 @pytest.mark.parametrize(
-    ("podium", "said"),
+    ("podium", "message"),
     [
         ({"max_cost_usd": 5}, "could cost $10 ($6.4 with the shortest answer), more than is left"),
         ({"max_tokens": 60}, "tokens, more than is left"),
     ],
 )
-async def test_a_request_that_is_over_its_own_limit_is_told_so_too(podium: Any, said: str) -> None:
+async def test_a_request_that_is_over_its_own_limit_is_told_so_too(podium: Any, message: str) -> None:
     dear = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 100_000}
     async with served(team(workers=[scripted("a", price=dear)], workflows={})) as api:
         answer = await api.post({"model": "a", "max_tokens": 100}, **podium)
         assert answer.status_code == 402
-        assert said in answer.json()["error"]["message"]
+        assert message in answer.json()["error"]["message"]

@@ -130,7 +130,7 @@ async def test_an_assistants_turn_without_words_is_taken():
 
 
 async def test_what_the_caller_says_of_sampling_reaches_the_workers():
-    asked = {
+    body = {
         "temperature": 0.3,
         "top_p": 0.9,
         "seed": 7,
@@ -139,7 +139,7 @@ async def test_what_the_caller_says_of_sampling_reaches_the_workers():
         "max_tokens": 9,
     }
     async with served(team()) as api:
-        await api.ok({"model": "a"} | asked)
+        await api.ok({"model": "a"} | body)
         call = api.worker("a").calls[0]
     assert (
         call.sampling.temperature,
@@ -159,7 +159,7 @@ async def test_what_the_caller_says_of_sampling_reaches_the_workers():
 async def test_a_model_may_be_a_conductor_a_workflow_or_a_worker():
     async with served(team()) as api:
         conducted, fixed, plain = [await api.ok({"model": name}, trace=True) for name in ("mini", "duo", "a")]
-        asked = [len(api.worker(name).calls) for name in ("conductor", "a", "b")]
+        n_calls = [len(api.worker(name).calls) for name in ("conductor", "a", "b")]
         sources = [
             (await api.record(each["podium"]["workflow_id"]))["plans"][0]["source"]
             for each in (conducted, fixed, plain)
@@ -169,7 +169,7 @@ async def test_a_model_may_be_a_conductor_a_workflow_or_a_worker():
         ANSWER,
         "A reason: scattering.",
     ]
-    assert asked == [1, 3, 2]
+    assert n_calls == [1, 3, 2]
     assert sources == ["conductor", "workflow", "worker"]
     assert [s["subtask"] for s in fixed["podium"]["steps"]] == ["Draft.", "Polish."]
 
@@ -293,15 +293,15 @@ async def test_progress_is_off_unless_asked_for():
 async def test_progress_as_events():
     async with served(team()) as api:
         events = await api.events(progress="events")
-    told = [e["podium"] for e in events[:-1] if not e["choices"]]
-    assert sorted(each["type"] for each in told) == sorted(
+    progress = [e["podium"] for e in events[:-1] if not e["choices"]]
+    assert sorted(each["type"] for each in progress) == sorted(
         ["plan_began", "plan_ended", *["step_planned", "step_began", "step_spoke", "step_ended"] * 2]
     )
     for number in (0, 1):
-        types = [each["type"] for each in told if each.get("step") == number]
+        types = [each["type"] for each in progress if each.get("step") == number]
         assert types == ["step_planned", "step_began", "step_spoke", "step_ended"]
-    assert [each["at_s"] for each in told] == sorted(each["at_s"] for each in told)
-    planned = [each for each in told if each["type"] == "step_planned"]
+    assert [each["at_s"] for each in progress] == sorted(each["at_s"] for each in progress)
+    planned = [each for each in progress if each["type"] == "step_planned"]
     assert [(p["step"], p["worker"], p["subtask"], p["access"]) for p in planned] == [
         (0, "a", "Find a reason.", []), (1, "b", "Conclude.", [0]),
     ]  # fmt: skip
@@ -312,19 +312,19 @@ async def test_what_a_step_needs_is_told_wherever_the_step_is():
     thoughtful = plan({"needs": "optics"} | step("a", ""))
     async with served(team(thoughtful)) as api:
         events = await api.events(progress="events")
-        (told,) = [e["podium"] for e in events[:-1] if e.get("podium", {}).get("type") == "step_planned"]
+        (event,) = [e["podium"] for e in events[:-1] if e.get("podium", {}).get("type") == "step_planned"]
         lines = json.dumps(await api.events(progress="reasoning"))
         planned = (await api.ok(path="/v1/plans"))["steps"][0]
         again = {name: planned[name] for name in ("worker", "subtask", "access", "needs")}
-        given = await api.ok(plan=[again])
-        record = await api.record(given["podium"]["workflow_id"])
+        body = await api.ok(plan=[again])
+        record = await api.record(body["podium"]["workflow_id"])
         without = await api.ok(plan=[step("a", "")])
         plain = await api.record(without["podium"]["workflow_id"])
-    assert told["needs"] == again["needs"] == record["steps"][0]["needs"] == "optics"
+    assert event["needs"] == again["needs"] == record["steps"][0]["needs"] == "optics"
     assert "Step 1, a: answer the question (optics)" in lines
     assert "needs" not in plain["steps"][0]
-    shown = json.dumps([message["content"] for message in record["steps"][0]["prompt"]])
-    assert "optics" not in shown, "no worker is shown it"
+    prompt = json.dumps([message["content"] for message in record["steps"][0]["prompt"]])
+    assert "optics" not in prompt, "no worker is shown it"
 
 
 async def test_progress_as_reasoning_is_read_by_any_client():

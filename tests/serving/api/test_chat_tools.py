@@ -54,7 +54,7 @@ def named(name: str) -> Json:
 
 
 @pytest.mark.parametrize(
-    ("asked", "choice"),
+    ("tool_choice", "choice"),
     [
         (None, AUTO),
         ("auto", AUTO),
@@ -72,8 +72,8 @@ def named(name: str) -> Json:
         ),
     ],
 )  # fmt: skip
-def test_every_choice_is_taken(asked: Any, choice: ToolChoice) -> None:
-    assert parse(tools=[WEATHER, CLOCK, PATCH], tool_choice=asked).tools.choice == choice
+def test_every_choice_is_taken(tool_choice: Any, choice: ToolChoice) -> None:
+    assert parse(tools=[WEATHER, CLOCK, PATCH], tool_choice=tool_choice).tools.choice == choice
 
 
 def test_hosted_tools_are_left_out_and_noted_while_the_model_is_free() -> None:
@@ -177,8 +177,8 @@ def test_the_sdk_reads_every_run(events: list[Event], with_usage: bool, progress
     for chunk in chunks:
         state.handle_chunk(ChatCompletionChunk.model_validate(chunk, strict=True))
     whole = state.current_completion_snapshot
-    said = "".join(event.text for event in events if isinstance(event, AnswerDelta))
-    assert (whole.choices[0].message.content or "") == said
+    text = "".join(event.text for event in events if isinstance(event, AnswerDelta))
+    assert (whole.choices[0].message.content or "") == text
     match last:
         case RunFinished(finish=finish):
             assert whole.choices[0].finish_reason == finish.value

@@ -184,12 +184,12 @@ async def test_options_reach_the_worker_and_the_neutral_ones_are_none() -> None:
             verbosity="low", logprobs=True, top_logprobs=2, user="u1", metadata={"a": "b"}, store=True,
         )  # fmt: skip
         await api.ok({"model": "a", "frequency_penalty": 0, "logit_bias": {"7": 0}, "verbosity": "medium"})
-        asked, neutral = [call.sampling.options for call in api.worker("a").calls]
+        options, neutral = [call.sampling.options for call in api.worker("a").calls]
         record = await api.newest()
-    assert (asked.frequency_penalty, asked.presence_penalty, asked.verbosity) == (0.5, -1, "low")
-    assert [(each.token, each.bias) for each in asked.logit_bias or ()] == [("7", 3)]
-    assert asked.top_logprobs == 2
-    assert neutral.asked == ()
+    assert (options.frequency_penalty, options.presence_penalty, options.verbosity) == (0.5, -1, "low")
+    assert [(each.token, each.bias) for each in options.logit_bias or ()] == [("7", 3)]
+    assert options.top_logprobs == 2
+    assert neutral.set_options == ()
     assert "left_out" not in record
 
 
@@ -203,11 +203,11 @@ async def test_samplers_of_every_dialect_reach_the_worker_and_are_noted_where_it
         await sdk.responses.create(input="Once", **ask)
         await api.http.post("/v1/messages", json=ASK | {"model": "a", "max_tokens": 9, "top_k": 5})
         await api.ok({"model": "a", "top_k": -1, "min_p": None})
-        asked = [call.sampling for call in api.worker("a").calls]
+        samplings = [call.sampling for call in api.worker("a").calls]
         for field, value in (("top_k", -2), ("min_p", 2), ("repetition_penalty", 0)):
             answer = await api.post({"model": "a", field: value})
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
-    assert [(each.top_k, each.min_p, each.repetition_penalty) for each in asked] == [
+    assert [(each.top_k, each.min_p, each.repetition_penalty) for each in samplings] == [
         (5, 0.5, 1.5), (5, 0.5, 1.5), (5, 0.5, 1.5), (5, None, None), (0, None, None),
     ]  # fmt: skip
     async with serving(AnthropicWire()) as server:

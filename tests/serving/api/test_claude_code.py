@@ -49,16 +49,16 @@ async def ask(api: Served, messages: list[Json], *, shows: bool = False) -> tupl
     ended = next(event["delta"]["stop_reason"] for event in events if event["type"] == "message_delta")
     content: list[Json] = []
     for block, deltas in blocks_of(events):
-        said = joined(block, deltas)
+        blocks = joined(block, deltas)
         match block["type"]:
             case "text":
-                content.append({"type": "text", "text": said})
+                content.append({"type": "text", "text": blocks})
             case "thinking":
-                content.append({"type": "thinking", "thinking": said, "signature": deltas[-1]["signature"]})
+                content.append({"type": "thinking", "thinking": blocks, "signature": deltas[-1]["signature"]})
             case _:
-                id, name, given = said
+                id, name, arguments = blocks
                 content.append(
-                    {"type": "tool_use", "id": id, "name": name, "input": given | {"replace_all": False}}
+                    {"type": "tool_use", "id": id, "name": name, "input": arguments | {"replace_all": False}}
                 )
     return ended, [block for block in content if block["type"] == "tool_use"], content
 

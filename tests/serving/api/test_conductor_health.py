@@ -42,16 +42,16 @@ async def test_gpt_5_as_a_conductor_that_refuses_a_parameter_is_seen_after_ten_r
             assert (await readyz(api))["status"] == "ready"
             for _ in range(3):
                 await api.ok()
-            told = await readyz(api)
+            report = await readyz(api)
             assert level(api) == N + 2
             upstream.answers.append(Answer(text=GOOD))
             await api.ok()
             after = await readyz(api)
             assert level(api) == 0
-    assert told["status"] == "degraded"
-    assert told["conductor"].items() >= {"worker": "conductor", "failures_in_a_row": N + 2}.items()
-    assert "WorkerRefused" in told["conductor"]["reason"]
-    assert "temperature" not in told["conductor"]["reason"], "a provider's words are for the log"
+    assert report["status"] == "degraded"
+    assert report["conductor"].items() >= {"worker": "conductor", "failures_in_a_row": N + 2}.items()
+    assert "WorkerRefused" in report["conductor"]["reason"]
+    assert "temperature" not in report["conductor"]["reason"], "a provider's words are for the log"
     assert (after["status"], "conductor" in after) == ("ready", False)
     errors = [
         record.getMessage()
@@ -107,8 +107,8 @@ async def test_a_conductor_that_had_not_said_a_word_at_the_deadline_failed() -> 
     async with served(team({"text": "never", "stall_after_tokens": 0})) as api:
         late = await asyncio.gather(*(api.post(deadline_s=0.3) for _ in range(N)))
         assert {answer.status_code for answer in late} == {400}
-        told = await readyz(api)
-    assert (told["status"], "sent nothing" in told["conductor"]["reason"]) == ("degraded", True)
+        report = await readyz(api)
+    assert (report["status"], "sent nothing" in report["conductor"]["reason"]) == ("degraded", True)
 
 
 async def test_a_client_that_left_a_silent_conductor_says_nothing_of_it() -> None:

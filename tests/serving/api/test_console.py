@@ -14,7 +14,7 @@ from tests.serving.api.served import listening
 
 
 @pytest.fixture
-def built(tmp_path: Path) -> Path:
+def site(tmp_path: Path) -> Path:
     """A built page, and a file beside it that is nobody's business."""
     (folder := tmp_path / "console").mkdir()
     (folder / "index.html").write_text(
@@ -35,8 +35,8 @@ async def console(folder: Path) -> AsyncGenerator[httpx2.AsyncClient]:
         yield http
 
 
-async def test_the_page_and_its_files_come_with_headers_that_let_nothing_else_run(built: Path) -> None:
-    async with console(built) as http:
+async def test_the_page_and_its_files_come_with_headers_that_let_nothing_else_run(site: Path) -> None:
+    async with console(site) as http:
         for path, kind in (("", "text/html"), ("index.html", "text/html"), ("console.js", "text/javascript"), ("console.css", "text/css")):  # fmt: skip
             answer = await http.get(f"/console/{path}")
             assert (answer.status_code, answer.headers["content-type"].partition(";")[0]) == (200, kind)
@@ -46,20 +46,20 @@ async def test_the_page_and_its_files_come_with_headers_that_let_nothing_else_ru
         assert policy.startswith("default-src 'none'; script-src 'self'; ")
 
 
-async def test_a_browser_asks_each_time_and_is_told_that_nothing_has_changed(built: Path) -> None:
-    async with console(built) as http:
+async def test_a_browser_asks_each_time_and_is_told_that_nothing_has_changed(site: Path) -> None:
+    async with console(site) as http:
         first = await http.get("/console/console.js")
         assert first.headers["cache-control"] == "no-cache"
         again = await http.get("/console/console.js", headers={"if-none-match": first.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
         assert {name: again.headers[name] for name in HEADERS} == HEADERS
-        (built / "console.js").write_text("document.title = 'another'")
+        (site / "console.js").write_text("document.title = 'another'")
         newer = await http.get("/console/console.js", headers={"if-none-match": first.headers["etag"]})
         assert (newer.status_code, newer.text) == (200, "document.title = 'another'")
 
 
-async def test_the_address_without_a_slash_leads_to_the_page_on_this_server(built: Path) -> None:
-    async with console(built) as http:
+async def test_the_address_without_a_slash_leads_to_the_page_on_this_server(site: Path) -> None:
+    async with console(site) as http:
         answer = await http.get("/console")
         assert answer.status_code == 307
         assert answer.headers["location"] == f"{http.base_url}/console/".replace("//console", "/console")
@@ -69,16 +69,16 @@ async def test_the_address_without_a_slash_leads_to_the_page_on_this_server(buil
     "path",
     ["../secret.txt", "..%2fsecret.txt", "%2e%2e/secret.txt", "..%5csecret.txt", "/etc/passwd", "%2fetc%2fpasswd", "link.txt", "console.js%00.txt"],
 )  # fmt: skip
-async def test_no_path_leads_out_of_the_page_s_folder(built: Path, path: str) -> None:
-    async with console(built) as http:
+async def test_no_path_leads_out_of_the_page_s_folder(site: Path, path: str) -> None:
+    async with console(site) as http:
         answer = await http.get(f"/console/{path}")
         assert answer.status_code in (404, 405)
         assert "pk_secret" not in answer.text
         assert "root:" not in answer.text
 
 
-async def test_the_page_is_read_and_not_written(built: Path) -> None:
-    async with console(built) as http:
+async def test_the_page_is_read_and_not_written(site: Path) -> None:
+    async with console(site) as http:
         for method in ("POST", "PUT", "DELETE", "PATCH"):
             assert (await http.request(method, "/console/console.js")).status_code == 405
         assert (await http.head("/console/")).status_code == 200

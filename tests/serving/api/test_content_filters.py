@@ -39,8 +39,8 @@ WIRES = {"openai": CHAT, "anthropic": CLAUDE, "gemini": GEMINI}
 
 
 def worker(refusing: Refusing, url: str, **settings: Any) -> Json:
-    known = {"name": "a", "model": "m", "base_url": url + refusing.path, "price": PRICE}
-    return known | refusing.settings | settings
+    worker_settings = {"name": "a", "model": "m", "base_url": url + refusing.path, "price": PRICE}
+    return worker_settings | refusing.settings | settings
 
 
 @pytest.fixture(params=WIRES.values(), ids=WIRES.keys())
@@ -57,18 +57,18 @@ async def ask(
         workers = [worker(refusing, upstream.url, **({"on_content_filter": "fall_back"} | settings)), INSTEAD]
         async with served(team(workers=workers, workflows={})) as api:
             if stream:
-                seen: Any = said(await api.events({"model": "a"}))
+                text: Any = said(await api.events({"model": "a"}))
             else:
                 response = await api.post({"model": "a"})
-                seen = response.json()
+                text = response.json()
             record = await api.newest()
     assert len(upstream.requests) == 1
-    return seen, record
+    return text, record
 
 
 async def test_it_is_told_where_nobody_answers_instead_and_paid_as_its_server_says(refusing: Refusing):
-    seen, record = await ask(refusing, refusing.answer())
-    assert (seen["error"]["code"], seen["error"]["podium"]["worker"]) == ("content_filter", "a")
+    text, record = await ask(refusing, refusing.answer())
+    assert (text["error"]["code"], text["error"]["podium"]["worker"]) == ("content_filter", "a")
     assert record["cost_usd"] == pytest.approx(float(Decimal(11) / 10**6))
 
 
@@ -76,8 +76,8 @@ async def test_it_is_told_where_nobody_answers_instead_and_paid_as_its_server_sa
 async def test_a_fallback_answers_and_the_refusal_is_among_its_attempts_with_what_it_took(
     refusing: Refusing, stream: bool
 ):
-    seen, record = await ask(refusing, refusing.answer(), stream=stream, fallbacks=["b"])
-    assert (seen if stream else seen["choices"][0]["message"]["content"]) == "Instead."
+    text, record = await ask(refusing, refusing.answer(), stream=stream, fallbacks=["b"])
+    assert (text if stream else text["choices"][0]["message"]["content"]) == "Instead."
     (attempt,) = record["steps"][0]["attempts"]
     assert (attempt["worker"], attempt["error"]) == ("a", "ContentFiltered")
     assert attempt["cost_usd"] == pytest.approx(11e-6)
@@ -114,15 +114,15 @@ async def test_the_client_is_told_in_one_call_unless_the_settings_say_otherwise(
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_words_that_were_shown_stay_and_the_filter_is_why_they_end(refusing: Refusing, stream: bool):
-    seen, record = await ask(refusing, refusing.answer(WORDS), stream=stream, fallbacks=["b"])
-    assert (seen if stream else seen["choices"][0]["message"]["content"]) == WORDS
+    text, record = await ask(refusing, refusing.answer(WORDS), stream=stream, fallbacks=["b"])
+    assert (text if stream else text["choices"][0]["message"]["content"]) == WORDS
     assert record["steps"][0]["finish_reason"] == "content_filter"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_after_thoughts_alone_a_fallback_answers_all_the_same(refusing: Refusing, stream: bool):
-    seen, record = await ask(refusing, refusing.answer(reasoning="Hm, no."), stream=stream, fallbacks=["b"])
-    assert (seen if stream else seen["choices"][0]["message"]["content"]) == "Instead."
+    text, record = await ask(refusing, refusing.answer(reasoning="Hm, no."), stream=stream, fallbacks=["b"])
+    assert (text if stream else text["choices"][0]["message"]["content"]) == "Instead."
     cut, left_alone = record["steps"][0]["attempts"]
     assert (cut["worker"], cut["error"], cut["outcome"]) == ("a", "ContentFiltered", "cut")
     assert (left_alone["worker"], left_alone["outcome"]) == ("a", "left_alone")
@@ -131,14 +131,14 @@ async def test_after_thoughts_alone_a_fallback_answers_all_the_same(refusing: Re
 
 async def test_after_thoughts_alone_the_client_is_told_where_the_settings_say_so(refusing: Refusing):
     thoughts = refusing.answer(reasoning="Hm, no.")
-    seen, _ = await ask(refusing, thoughts, fallbacks=["b"], on_content_filter="tell")
-    assert seen["error"]["code"] == "content_filter"
+    text, _ = await ask(refusing, thoughts, fallbacks=["b"], on_content_filter="tell")
+    assert text["error"]["code"] == "content_filter"
 
 
 async def test_a_prompt_that_gemini_blocks_is_paid_as_far_as_it_was_read():
     blocked = Answer(input_tokens=5, extra={"block": "SAFETY"})
-    seen, record = await ask(GEMINI, blocked, fallbacks=["b"])
-    assert seen["choices"][0]["message"]["content"] == "Instead."
+    text, record = await ask(GEMINI, blocked, fallbacks=["b"])
+    assert text["choices"][0]["message"]["content"] == "Instead."
     assert record["cost_usd"] == pytest.approx(5e-6)
 
 
@@ -163,8 +163,8 @@ async def test_an_incomplete_response_without_a_word_is_filtered_too():
     }
     events = (wire.event("response.incomplete", response=ended),)
     responses = Refusing(wire, {"kind": "openai", "api": "responses"}, "/v1", "")
-    seen, record = await ask(responses, Answer(instead=events), fallbacks=["b"])
-    assert seen["choices"][0]["message"]["content"] == "Instead."
+    text, record = await ask(responses, Answer(instead=events), fallbacks=["b"])
+    assert text["choices"][0]["message"]["content"] == "Instead."
     assert record["cost_usd"] == pytest.approx(11e-6)
     spent = record["usage"]
     assert spent["prompt_tokens_details"]["orchestration_input_tokens"] == 5

@@ -27,12 +27,12 @@ def one_worker(*says: Any) -> Json:
     return team(workers=[scripted("a", *says)], workflows={})
 
 
-async def told(sdk: openai.AsyncOpenAI, id: str) -> list[str]:
+async def list_turns(sdk: openai.AsyncOpenAI, id: str) -> list[str]:
     """What a conversation holds, in short."""
-    found = await sdk.conversations.items.list(id, order="asc", limit=100)
-    for item in found.data:
+    page = await sdk.conversations.items.list(id, order="asc", limit=100)
+    for item in page.data:
         ITEM.validate_python(item.to_dict(), strict=False)
-    return [_short(item.to_dict()) for item in found.data]
+    return [_short(item.to_dict()) for item in page.data]
 
 
 def _short(item: Any) -> str:
@@ -43,24 +43,36 @@ def _short(item: Any) -> str:
 
 async def test_a_conversation_is_made_read_changed_and_deleted(store_address: Address) -> None:
     async with replicas(store_address, n=2) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
-        made = await sdk.conversations.create(items=[SAID], metadata={"a": "b"})  # type: ignore[list-item]
-        assert (await there.conversations.retrieve(made.id)).to_dict() == made.to_dict()
-        assert (made.object, made.metadata, made.created_at > 1_000_000) == ("conversation", {"a": "b"}, True)
-        changed = await there.conversations.update(made.id, metadata={"c": "d"})
-        assert (await sdk.conversations.retrieve(made.id)).metadata == changed.metadata == {"c": "d"}
-        more = await sdk.conversations.items.create(made.id, items=EVERY_SORT)
+        conversation = await sdk.conversations.create(items=[SAID], metadata={"a": "b"})  # type: ignore[list-item]
+        assert (await there.conversations.retrieve(conversation.id)).to_dict() == conversation.to_dict()
+        assert (conversation.object, conversation.metadata, conversation.created_at > 1_000_000) == (
+            "conversation",
+            {"a": "b"},
+            True,
+        )
+        changed = await there.conversations.update(conversation.id, metadata={"c": "d"})
+        assert (await sdk.conversations.retrieve(conversation.id)).metadata == changed.metadata == {"c": "d"}
+        more = await sdk.conversations.items.create(conversation.id, items=EVERY_SORT)
         assert len({item.id for item in more.data}) == len(EVERY_SORT)
         assert (more.first_id, more.last_id, more.has_more) == (more.data[0].id, more.data[-1].id, False)
-        assert (await told(there, made.id))[:2] == ["user: My name is Ann.", "developer: Be short."]
-        one_item = await there.conversations.items.retrieve(more.data[1].id or "", conversation_id=made.id)
+        assert (await list_turns(there, conversation.id))[:2] == [
+            "user: My name is Ann.",
+            "developer: Be short.",
+        ]
+        one_item = await there.conversations.items.retrieve(
+            more.data[1].id or "", conversation_id=conversation.id
+        )
         assert one_item.to_dict() == more.data[1].to_dict()
-        assert (await sdk.conversations.items.delete(more.data[0].id or "", conversation_id=made.id)).id == made.id  # fmt: skip
-        assert len(await told(there, made.id)) == len(EVERY_SORT)
-        gone = await there.conversations.delete(made.id)
-        assert (gone.object, gone.deleted) == ("conversation.deleted", True)
-        for asked in (sdk.conversations.retrieve(made.id), sdk.conversations.items.list(made.id)):
+        assert (await sdk.conversations.items.delete(more.data[0].id or "", conversation_id=conversation.id)).id == conversation.id  # fmt: skip
+        assert len(await list_turns(there, conversation.id)) == len(EVERY_SORT)
+        deletion = await there.conversations.delete(conversation.id)
+        assert (deletion.object, deletion.deleted) == ("conversation.deleted", True)
+        for read in (
+            sdk.conversations.retrieve(conversation.id),
+            sdk.conversations.items.list(conversation.id),
+        ):
             with pytest.raises(openai.NotFoundError):
-                await asked
+                await read
         assert not await one.rows("SELECT 1 FROM conversation_item")
 
 
@@ -80,87 +92,99 @@ EVERY_SORT: list[Any] = [
 async def test_items_are_listed_page_by_page_in_either_order(store_address: Address) -> None:
     async with replicas(store_address, n=1) as (one,), one.api.sdk as sdk:
         words: list[Any] = [{"role": "user", "content": f"word {n}"} for n in range(7)]
-        made = await sdk.conversations.create(items=words)
+        conversation = await sdk.conversations.create(items=words)
         for order in ("asc", "desc"):
-            found = [item async for item in sdk.conversations.items.list(made.id, limit=3, order=order)]
-            texts = [_short(item.to_dict()) for item in found]
+            items = [
+                item async for item in sdk.conversations.items.list(conversation.id, limit=3, order=order)
+            ]
+            texts = [_short(item.to_dict()) for item in items]
             assert texts == [f"user: word {n}" for n in (range(7) if order == "asc" else range(6, -1, -1))]
         with pytest.raises(openai.BadRequestError, match="after"):
-            await sdk.conversations.items.list(made.id, after="msg_x")
+            await sdk.conversations.items.list(conversation.id, after="msg_x")
 
 
 async def test_a_response_has_its_conversation_before_it_and_is_in_it_after(store_address: Address) -> None:
     settings = one_worker("Hello Ann.", "You are Ann.", "Good bye.")
     async with replicas(store_address, settings) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
-        made = await sdk.conversations.create(items=[SAID])  # type: ignore[list-item]
-        first = await sdk.responses.create(model="a", input="Hello.", conversation=made.id)
+        conversation = await sdk.conversations.create(items=[SAID])  # type: ignore[list-item]
+        first = await sdk.responses.create(model="a", input="Hello.", conversation=conversation.id)
         assert first.conversation is not None
-        assert first.conversation.id == made.id
-        assert await told(there, made.id) == (BEFORE := ["user: My name is Ann.", "user: Hello.", "assistant: Hello Ann."])  # fmt: skip
+        assert first.conversation.id == conversation.id
+        assert await list_turns(there, conversation.id) == (BEFORE := ["user: My name is Ann.", "user: Hello.", "assistant: Hello Ann."])  # fmt: skip
         stream = await there.responses.create(
-            model="a", input="Who am I?", conversation={"id": made.id}, stream=True, store=False
+            model="a", input="Who am I?", conversation={"id": conversation.id}, stream=True, store=False
         )
         async for event in stream:
             if event.type == "response.completed":  # it is there before its client is told
-                assert await told(sdk, made.id) == [*BEFORE, "user: Who am I?", "assistant: Hello Ann."]
-        shown = [(m.role, m.text) for m in other.api.worker("a").calls[-1].messages]
-        assert shown == [("user", "My name is Ann."), ("user", "Hello."), ("assistant", "Hello Ann."), ("user", "Who am I?")]  # fmt: skip
-        later = await sdk.responses.create(model="a", input="And?", conversation=made.id, background=True)
+                assert await list_turns(sdk, conversation.id) == [
+                    *BEFORE,
+                    "user: Who am I?",
+                    "assistant: Hello Ann.",
+                ]
+        turns = [(m.role, m.text) for m in other.api.worker("a").calls[-1].messages]
+        assert turns == [("user", "My name is Ann."), ("user", "Hello."), ("assistant", "Hello Ann."), ("user", "Who am I?")]  # fmt: skip
+        later = await sdk.responses.create(
+            model="a", input="And?", conversation=conversation.id, background=True
+        )
         async with asyncio.timeout(10):
-            while "user: And?" not in await told(there, made.id):
+            while "user: And?" not in await list_turns(there, conversation.id):
                 await asyncio.sleep(0.05)
         assert (await there.responses.retrieve(later.id)).conversation == first.conversation
-        asked = await sdk.responses.input_items.list(later.id)
-        assert [_short(item.to_dict()) for item in asked.data] == ["user: And?"], "its own, not its history"
-        counted = await sdk.responses.input_tokens.count(model="a", input="x", conversation=made.id)
+        items = await sdk.responses.input_items.list(later.id)
+        assert [_short(item.to_dict()) for item in items.data] == ["user: And?"], "its own, not its history"
+        counted = await sdk.responses.input_tokens.count(model="a", input="x", conversation=conversation.id)
         assert counted.input_tokens > (await sdk.responses.input_tokens.count(model="a", input="x")).input_tokens  # fmt: skip
 
 
 async def test_a_request_that_is_sent_again_adds_its_turn_once(store_address: Address) -> None:
     async with replicas(store_address, one_worker("One.")) as (one, other), one.api.sdk as sdk, other.api.sdk as there:  # fmt: skip
-        made = await sdk.conversations.create()
-        again: Json = {"model": "a", "input": "Hi.", "conversation": made.id, "extra_headers": {"Idempotency-Key": "k"}}  # fmt: skip
+        conversation = await sdk.conversations.create()
+        again: Json = {"model": "a", "input": "Hi.", "conversation": conversation.id, "extra_headers": {"Idempotency-Key": "k"}}  # fmt: skip
         await asyncio.gather(*(each.responses.create(**again) for each in (sdk, there, sdk)))
-        assert await told(sdk, made.id) == (turn := ["user: Hi.", "assistant: One."])
-        both = (sdk.responses.create(model="a", input="Hi.", conversation=made.id) for _ in range(3))
+        assert await list_turns(sdk, conversation.id) == (turn := ["user: Hi.", "assistant: One."])
+        both = (sdk.responses.create(model="a", input="Hi.", conversation=conversation.id) for _ in range(3))
         await asyncio.gather(*both)
-        assert await told(sdk, made.id) == turn * 4, "whole turns, one after another"
-        for item in (await sdk.conversations.items.list(made.id)).data:
-            await sdk.conversations.items.delete(item.id or "", conversation_id=made.id)
+        assert await list_turns(sdk, conversation.id) == turn * 4, "whole turns, one after another"
+        for item in (await sdk.conversations.items.list(conversation.id)).data:
+            await sdk.conversations.items.delete(item.id or "", conversation_id=conversation.id)
         await there.responses.create(**again)
-        assert await told(sdk, made.id) == [], "what was deleted does not come back"
+        assert await list_turns(sdk, conversation.id) == [], "what was deleted does not come back"
 
 
 async def test_turns_of_tools_go_on_in_their_conversation(store_address: Address) -> None:
     settings = team(workers=[tool_caller("a", said="I look.")], workflows={})
     async with replicas(store_address, settings) as (one, other), one.api.sdk as sdk, other.api.sdk as there:
-        made = await sdk.conversations.create()
-        asked: Json = {"model": "a", "tools": TOOLS[:1], "conversation": made.id}
-        first = await sdk.responses.create(input="Hi.", **asked)
-        begun = ["user: Hi.", "assistant: I look.", "function_call: look"]
-        assert await told(sdk, made.id) == begun
+        conversation = await sdk.conversations.create()
+        body: Json = {"model": "a", "tools": TOOLS[:1], "conversation": conversation.id}
+        first = await sdk.responses.create(input="Hi.", **body)
+        turns = ["user: Hi.", "assistant: I look.", "function_call: look"]
+        assert await list_turns(sdk, conversation.id) == turns
         other_one = await sdk.conversations.create()
-        elsewhere: Json = asked | {"conversation": other_one.id}
-        with pytest.raises(openai.BadRequestError, match=made.id) as wrong:
+        elsewhere: Json = body | {"conversation": other_one.id}
+        with pytest.raises(openai.BadRequestError, match=conversation.id) as wrong:
             await there.responses.create(input=results(first, "seen"), **elsewhere)
         assert wrong.value.param == "conversation"
-        assert await told(sdk, other_one.id) == []
+        assert await list_turns(sdk, other_one.id) == []
         for each in (there, sdk, there):  # the same results again get the same answer
-            done = await each.responses.create(input=results(first, "seen"), **asked)
-            assert done.output_text == "Done: seen."
-        assert await told(sdk, made.id) == [*begun, "function_call_output: seen", "assistant: Done: seen."]
-        items = (await sdk.conversations.items.list(made.id, order="asc")).data
-        await sdk.conversations.items.delete(items[2].id or "", conversation_id=made.id)
-        after = await sdk.responses.create(model="a", input="And?", conversation=made.id)
+            response = await each.responses.create(input=results(first, "seen"), **body)
+            assert response.output_text == "Done: seen."
+        assert await list_turns(sdk, conversation.id) == [
+            *turns,
+            "function_call_output: seen",
+            "assistant: Done: seen.",
+        ]
+        items = (await sdk.conversations.items.list(conversation.id, order="asc")).data
+        await sdk.conversations.items.delete(items[2].id or "", conversation_id=conversation.id)
+        after = await sdk.responses.create(model="a", input="And?", conversation=conversation.id)
         assert after.output_text == "Done: nothing.", "a result whose call was deleted is shown to nobody"
 
 
 async def test_what_fails_or_is_not_there_adds_nothing() -> None:
     async with served(one_worker({"error": "refused"})) as api, api.sdk as sdk:
-        made = await sdk.conversations.create()
-        answer = await api.http.post("/v1/responses", json={"model": "a", "input": "x", "conversation": made.id})  # fmt: skip
+        conversation = await sdk.conversations.create()
+        answer = await api.http.post("/v1/responses", json={"model": "a", "input": "x", "conversation": conversation.id})  # fmt: skip
         assert answer.status_code >= 400
-        assert await told(sdk, made.id) == []
+        assert await list_turns(sdk, conversation.id) == []
         with pytest.raises(openai.NotFoundError, match="conv_x"):
             await sdk.responses.create(model="a", input="x", conversation="conv_x")
         for body, param in REFUSED:
@@ -170,24 +194,24 @@ async def test_what_fails_or_is_not_there_adds_nothing() -> None:
 
 async def test_old_turns_go_and_a_conversation_goes_with_its_last(store_address: Address) -> None:
     async with replicas(store_address, one_worker("One."), n=1) as (one,), one.api.sdk as sdk:
-        made, other = [await sdk.conversations.create(items=[SAID]) for _ in "ab"]  # type: ignore[list-item]
+        conversation, other = [await sdk.conversations.create(items=[SAID]) for _ in "ab"]  # type: ignore[list-item]
         many: list[Json] = [{"id": f"msg_{n}", "type": "message"} for n in range(2 * STEP)]
         await one.api.service.conversations.append(other.id, many)
         old = {"at": now_us() - 31 * DAY_US}
         await one.change("UPDATE conversation_item SET made_us = :at", **old)
         await one.change("UPDATE conversation SET made_us = :at, changed_us = :at", **old)
-        await sdk.responses.create(model="a", input="Hi.", conversation=made.id)
+        await sdk.responses.create(model="a", input="Hi.", conversation=conversation.id)
         await one.records.remove_old(now_us())
-        assert await told(sdk, made.id) == ["user: Hi.", "assistant: One."]
+        assert await list_turns(sdk, conversation.id) == ["user: Hi.", "assistant: One."]
         with pytest.raises(openai.NotFoundError):
             await sdk.conversations.retrieve(other.id)
         await one.change("UPDATE conversation SET n_bytes = n_bytes + :much", much=MOST_BYTES)
-        for asked in (
-            sdk.responses.create(model="a", input="x", conversation=made.id),
-            sdk.conversations.items.create(made.id, items=[SAID]),  # type: ignore[list-item]
+        for request in (
+            sdk.responses.create(model="a", input="x", conversation=conversation.id),
+            sdk.conversations.items.create(conversation.id, items=[SAID]),  # type: ignore[list-item]
         ):
             with pytest.raises(openai.APIStatusError, match="is full"):
-                await asked
+                await request
 
 
 REFUSED: list[tuple[Json, str]] = [
@@ -200,13 +224,13 @@ REFUSED: list[tuple[Json, str]] = [
 
 async def test_a_policy_that_keeps_no_text_allows_no_conversation(tmp_path: Path) -> None:
     async with keyed(tmp_path, one_worker("One.")) as it:
-        made = (await it.ask("mine", "POST", "/v1/conversations", {})).json()["id"]
+        conversation_id = (await it.ask("mine", "POST", "/v1/conversations", {})).json()["id"]
         await it.ask("admin", "POST", f"/v1/admin/teams/{it.ids['search']}/policy", {"store_content": False})
         for path, body in (
             ("/v1/conversations", {}),
-            (f"/v1/conversations/{made}", {"metadata": {"said": "My name is Ann."}}),
-            (f"/v1/conversations/{made}/items", {"items": [SAID]}),
-            ("/v1/responses", {"model": "a", "input": "x", "conversation": made}),
+            (f"/v1/conversations/{conversation_id}", {"metadata": {"said": "My name is Ann."}}),
+            (f"/v1/conversations/{conversation_id}/items", {"items": [SAID]}),
+            ("/v1/responses", {"model": "a", "input": "x", "conversation": conversation_id}),
         ):
             refused = await it.ask("mine", "POST", path, body)
             assert refused.status_code == 403, refused.text
@@ -216,22 +240,22 @@ async def test_a_policy_that_keeps_no_text_allows_no_conversation(tmp_path: Path
 async def test_secrets_are_not_kept() -> None:
     secret = f"sk-{'Ab1' * 16}"
     async with served(one_worker("One.")) as api, api.sdk as sdk:
-        made = await sdk.conversations.create(items=[{"role": "user", "content": f"It is {secret}."}])
-        await sdk.responses.create(model="a", input=f"Again: {secret}", conversation=made.id)
-        assert secret not in str(await told(sdk, made.id))
+        conversation = await sdk.conversations.create(items=[{"role": "user", "content": f"It is {secret}."}])
+        await sdk.responses.create(model="a", input=f"Again: {secret}", conversation=conversation.id)
+        assert secret not in str(await list_turns(sdk, conversation.id))
         for changed in (
             await sdk.conversations.create(metadata={"key": secret}),
-            await sdk.conversations.update(made.id, metadata={"key": secret}),
+            await sdk.conversations.update(conversation.id, metadata={"key": secret}),
         ):
             assert changed.metadata == {"key": "[secret removed]"}
 
 
 async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run() -> None:
     async with served(one_worker("Half \ud83d of it.")) as api, api.sdk as sdk:
-        made = await sdk.conversations.create()
-        answer = await sdk.responses.create(model="a", input="Say it.", conversation=made.id)
+        conversation = await sdk.conversations.create()
+        answer = await sdk.responses.create(model="a", input="Say it.", conversation=conversation.id)
         assert answer.output_text == "Half \ufffd of it."
-        assert await told(sdk, made.id) == ["user: Say it.", "assistant: Half \ufffd of it."]
+        assert await list_turns(sdk, conversation.id) == ["user: Say it.", "assistant: Half \ufffd of it."]
         listed = (await api.http.get("/v1/workflows")).json()["data"]
         assert [run["status"] for run in listed] == ["finished"]
 
@@ -239,8 +263,8 @@ async def test_half_a_character_of_a_model_neither_loses_an_answer_nor_its_run()
 async def test_a_conversation_of_too_many_parts_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.api.request.MOST_PARTS", 200)
     async with served(one_worker("One.")) as api, api.sdk as sdk:
-        made = await sdk.conversations.create()
+        conversation = await sdk.conversations.create()
         many: Any = [{"role": "user", "content": [{"type": "input_text", "text": "x"}] * 101}] * 2
-        await sdk.conversations.items.create(made.id, items=many)
+        await sdk.conversations.items.create(conversation.id, items=many)
         with pytest.raises(openai.APIStatusError, match="more than 200 messages and parts"):
-            await sdk.responses.create(model="a", input="x", conversation=made.id)
+            await sdk.responses.create(model="a", input="x", conversation=conversation.id)

@@ -67,8 +67,8 @@ WAYS: tuple[Json, ...] = tuple(
 
 async def all_said(api: Served, ways: Sequence[Json] = WAYS) -> str:
     """Everything that callers are told."""
-    asked = [api.http.post("/v1/chat/completions", json=ASK | way) for way in ways]
-    answers = await asyncio.gather(*asked, api.http.post("/v1/plans", json=ASK))
+    requests = [api.http.post("/v1/chat/completions", json=ASK | way) for way in ways]
+    answers = await asyncio.gather(*requests, api.http.post("/v1/plans", json=ASK))
     return "\n".join(f"{answer.headers}{answer.text}" for answer in answers)
 
 
@@ -98,11 +98,11 @@ async def test_no_error_shows_its_detail_to_a_caller(
 ) -> None:
     caplog.set_level(logging.INFO, "podium")
     async with served(around(raising(kind, late=late), first_byte_s=10)) as api:
-        told = await all_said(api)
-        kept = await records(api)
-    assert "It went wrong." in told
-    assert not [word for word in ("10.0.0.7:8443", KEY_ENV, '"detail"') if word in told]
-    assert PLANTED in json.dumps(json.loads(kept))
+        bodies = await all_said(api)
+        details = await records(api)
+    assert "It went wrong." in bodies
+    assert not [word for word in ("10.0.0.7:8443", KEY_ENV, '"detail"') if word in bodies]
+    assert PLANTED in json.dumps(json.loads(details))
     logged = [JsonLines().format(record) for record in caplog.records]
     assert any(PLANTED in line and '"workflow' in line for line in logged)
 
@@ -142,23 +142,23 @@ async def test_no_providers_fault_shows_words_address_or_variable_to_a_caller(
                 for name, fault in FAULTS.items():
                     caplog.clear()
                     upstream.answers.extend([fault] * 100)
-                    told = await all_said(api, ways)
+                    bodies = await all_said(api, ways)
                     upstream.answers.clear()
                     place = upstream.url.removeprefix("http://")
-                    seen = [
+                    outcomes = [
                         word
                         for word in (place, KEY_ENV, KEY, WORDS, "base_url", "api_key_env")
-                        if word in told
+                        if word in bodies
                     ]
-                    assert not seen, (name, seen, told)
+                    assert not outcomes, (name, outcomes, bodies)
                     logged = "".join(JsonLines().format(record) for record in caplog.records)
-                    kept = await records(api, read)
-                    assert KEY not in logged + kept, name
+                    details = await records(api, read)
+                    assert KEY not in logged + details, name
                     if name == "cut":
                         continue  # a connection that broke in mid-answer has no words to keep
                     clue = place if name in ("garbled", "silent") else WORDS
                     assert clue in logged, name
-                    assert clue in kept, name
+                    assert clue in details, name
 
 
 async def test_a_server_that_is_not_there_is_named_to_the_operator_alone(
@@ -173,11 +173,11 @@ async def test_a_server_that_is_not_there_is_named_to_the_operator_alone(
             async with served(
                 around(at(kind, f"http://{place}") | {"stall_timeout_s": 10}, first_byte_s=0), {KEY_ENV: KEY}
             ) as api:
-                told = await all_said(api)
-                kept = await records(api)
-            assert place not in told
-            assert "faulty cannot be reached" in told
-            assert place in kept
+                bodies = await all_said(api)
+                details = await records(api)
+            assert place not in bodies
+            assert "faulty cannot be reached" in bodies
+            assert place in details
             assert place in "".join(JsonLines().format(record) for record in caplog.records)
 
 
@@ -195,10 +195,10 @@ async def test_a_wrong_name_is_not_answered_with_the_list_of_all(body: Json) -> 
     workers = [scripted("zebra"), scripted("lion"), scripted("otter")]
     async with served(team(workers=workers, workflows={})) as api:
         answer = await api.post(body)
-        gone = await api.http.get("/v1/models/nobody")
+        response = await api.http.get("/v1/models/nobody")
     assert answer.status_code in (400, 404)
-    assert "otter" not in answer.text + gone.text
-    assert "/v1/models" in gone.text
+    assert "otter" not in answer.text + response.text
+    assert "/v1/models" in response.text
 
 
 async def test_a_plan_of_an_unknown_worker_does_not_tell_the_pool_in_the_reason_of_the_fallback() -> None:
@@ -218,8 +218,8 @@ async def test_what_nobody_foresaw_is_named_by_its_type_alone(caplog: pytest.Log
     }  # an AttributeError of the worker's own code
     async with served(around(faulty, first_byte_s=10)) as api:
         answer = await api.post({"model": "faulty"})
-        kept = await records(api)
+        details = await records(api)
     assert answer.json()["error"]["message"] == "Internal error: AttributeError."
     assert "no_such_error" not in answer.text
-    assert "no_such_error" in kept
+    assert "no_such_error" in details
     assert "no_such_error" in "".join(JsonLines().format(record) for record in caplog.records)

@@ -32,9 +32,9 @@ async def test_the_sdk_gets_a_vector_for_each_text_in_their_order() -> None:
 
 async def test_numbers_and_base64_are_the_same_vector_as_long_as_it_was_asked_for() -> None:
     async with served(pool()) as api:
-        asked: Json = {"model": "vectors", "input": "one", "dimensions": 3}
+        body: Json = {"model": "vectors", "input": "one", "dimensions": 3}
         answers = [
-            (await api.http.post("/v1/embeddings", json=asked | {"encoding_format": form})).json()
+            (await api.http.post("/v1/embeddings", json=body | {"encoding_format": form})).json()
             for form in ("float", "base64")
         ]
     numbers, text = [answer["data"][0]["embedding"] for answer in answers]
@@ -52,7 +52,7 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "status", "param", "said"),
+    ("body", "status", "param", "message"),
     [
         ({"model": "mini"}, 400, "model", "Use 'vectors'"),
         ({"model": "a"}, 400, "model", "does not serve /v1/embeddings"),
@@ -65,13 +65,13 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
     ],
 )
 async def test_what_cannot_be_served_is_told_by_its_field(
-    body: Json, status: int, param: str, said: str
+    body: Json, status: int, param: str, message: str
 ) -> None:
     async with served(pool()) as api:
         answer = await api.http.post("/v1/embeddings", json={"model": "vectors", "input": "one"} | body)
     error = answer.json()["error"]
     assert (answer.status_code, error["param"]) == (status, param)
-    assert said in error["message"]
+    assert message in error["message"]
 
 
 async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:

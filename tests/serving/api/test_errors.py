@@ -27,7 +27,7 @@ CLASSES = {
 
 def tree(kind: type[errors.PodiumError] = errors.PodiumError) -> set[type[errors.PodiumError]]:
     """The classes of `conductor.errors`."""
-    inner = {found for child in kind.__subclasses__() for found in tree(child)}
+    inner = {error for child in kind.__subclasses__() for error in tree(child)}
     return {each for each in {kind} | inner if each.__module__ == "conductor.errors"}
 
 

@@ -48,18 +48,18 @@ async def test_a_failure_after_the_first_byte_is_the_last_event_and_the_sdk_rais
     async with served(team(workers=[HALF], workflows={})) as api, api.sdk as sdk:
         events = await api.events({"model": "a"})
         stream = await sdk.chat.completions.create(model="a", messages=ASK["messages"], stream=True)
-        heard: list[str] = []
+        texts: list[str] = []
 
         async def listen() -> None:
             async for chunk in stream:
-                heard.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 - kept where the stream breaks
+                texts.append(chunk.choices[0].delta.content or "")  # noqa: PERF401 - kept where the stream breaks
 
         with pytest.raises(openai.APIError) as caught:
             await listen()
         record = await api.newest()
     assert events[-2]["error"]["code"] == "worker_unavailable"
     assert events[-1] == "[DONE]"
-    assert (said(events), "".join(heard)) == ("one two", "one two")
+    assert (said(events), "".join(texts)) == ("one two", "one two")
     assert caught.value.code == "worker_unavailable"
     assert record["status"] == "failed"
     assert record["steps"][0]["output"] == "one two"
@@ -111,11 +111,11 @@ async def test_a_fallback_answers_and_the_record_says_who_and_why():
     workers = [BROKEN | {"fallbacks": ["b"]}, scripted("b", "Instead.", price=PRICE)]
     async with served(team(plan(step("a")), workers=workers, workflows={})) as api:
         answer = await api.ok(trace=True)
-    told = answer["podium"]["steps"][0]
+    step_json = answer["podium"]["steps"][0]
     assert answer["choices"][0]["message"]["content"] == "Instead."
-    assert (told["worker"], told["served_by"]) == ("a", "b")
-    assert [(t["worker"], t["error"]) for t in told["attempts"]] == [("a", "WorkerRefused")]
-    assert told["cost_usd"] == pytest.approx((told["usage"]["input_tokens"] + 2) / 1e6), (
+    assert (step_json["worker"], step_json["served_by"]) == ("a", "b")
+    assert [(t["worker"], t["error"]) for t in step_json["attempts"]] == [("a", "WorkerRefused")]
+    assert step_json["cost_usd"] == pytest.approx((step_json["usage"]["input_tokens"] + 2) / 1e6), (
         "at the price of who answered"
     )
 
@@ -136,9 +136,9 @@ async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_w
         record = await api.record(answer["podium"]["workflow_id"])
         listed = (await api.http.get("/v1/workers")).json()["data"]
         assert not api.worker("dear").calls
-    told = answer["podium"]["steps"][0]
-    assert (told["worker"], told["served_by"]) == ("a", "same")
-    assert [t["worker"] for t in told["attempts"]] == ["a", "alike"]
+    step_json = answer["podium"]["steps"][0]
+    assert (step_json["worker"], step_json["served_by"]) == ("a", "same")
+    assert [t["worker"] for t in step_json["attempts"]] == ["a", "alike"]
     how = "by price, because no card is similar, at 1 times its price"
     assert record["steps"][0]["notes"] == [f"same answers in place of a: chosen {how}."]
     assert {each["id"]: each["fallbacks"] for each in listed}["a"] == [
@@ -267,7 +267,7 @@ async def test_sdks_are_told_not_to_ask_again_for_a_run_that_was_paid_for(path: 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, stream: bool):
-    asked: Json = {"stream": stream} | (
+    body: Json = {"stream": stream} | (
         {"input": "Why?"} if path == "/v1/responses" else {"messages": ASK["messages"], "max_tokens": 50}
     )
     async with serving(OpenAIWire()) as upstream:
@@ -279,8 +279,8 @@ async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, strea
             "limits": {"first_byte_s": 10},
         }
         async with served(settings) as api:
-            unpaid = await api.http.post(path, json=asked | {"model": "down"})
-            paid = await api.http.post(path, json=asked | {"model": "paid"})
+            unpaid = await api.http.post(path, json=body | {"model": "down"})
+            paid = await api.http.post(path, json=body | {"model": "paid"})
     failed = "down failed on its provider's side."
     assert (unpaid.headers["x-should-retry"], paid.headers["x-should-retry"]) == ("true", "false")
     assert unpaid.json()["error"]["message"] == f"{failed} Try again."
@@ -289,13 +289,13 @@ async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, strea
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
 async def test_a_stream_that_breaks_after_paid_words_does_not_say_so_either(path: str):
-    asked: Json = {"model": "a", "stream": True} | (
+    body: Json = {"model": "a", "stream": True} | (
         {"input": "Why?"} if path == "/v1/responses" else {"messages": ASK["messages"], "max_tokens": 50}
     )
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda _: Answer(pause_after=MIDDLE, cut_after=MIDDLE)
         worker: Json = {"name": "a", "kind": "openai", "model": "m", "base_url": f"{upstream.url}/v1"}
         async with served({"workers": [worker | {"price": PRICE, "retry": {"attempts": 1}}]}) as api:
-            said_of_it = (await api.http.post(path, json=asked)).text
+            said_of_it = (await api.http.post(path, json=body)).text
     assert "A new request is billed again." in said_of_it
     assert "Try again" not in said_of_it

@@ -30,8 +30,8 @@ from tests.states import until
 @pytest.mark.timeout(400)
 async def test_every_fault_of_a_provider_ends_as_expected_in_every_position():
     assert len(CASES) >= 60
-    seen = await asyncio.wait_for(see_everything(half=True), 300)
-    assert [each for each in seen if not each.is_expected] == []
+    outcomes = await asyncio.wait_for(see_everything(half=True), 300)
+    assert [each for each in outcomes if not each.is_expected] == []
     await until(lambda: not left_tasks(), "no task is left")
     await until(lambda: not SPANS.open, "no span is left")
 
@@ -40,8 +40,10 @@ async def test_a_conductor_whose_fault_passes_is_asked_again_and_its_plan_is_run
     mended = {name: case for name, case in CASES.items() if case.is_mended}
     assert len(mended) >= 8
     async with open_places() as at:
-        seen = await see_conductors(mended, at, half=False, lanes=1)
-    assert [(each.name, each.stream, each.outcome) for each in seen if each.outcome != each.expected] == []
+        outcomes = await see_conductors(mended, at, half=False, lanes=1)
+    assert [
+        (each.name, each.stream, each.outcome) for each in outcomes if each.outcome != each.expected
+    ] == []
 
 
 async def test_the_port_where_nobody_listens_refuses_and_is_given_to_no_other_server():
@@ -68,18 +70,20 @@ async def test_a_call_that_is_left_open_is_no_good_end():
 
 def test_the_page_is_written_only_where_all_is_as_expected(tmp_path: Path):
     page = tmp_path / "faults.md"
-    seen = [
-        Seen(name, position, stream, (said := case.outcome(position, stream=stream)), said, None)
+    outcomes = [
+        Seen(name, position, stream, (outcome := case.outcome(position, stream=stream)), outcome, None)
         for name, case in CASES.items()
         for position in POSITIONS
         for stream in (False, True)
     ]
-    assert play_faults.finish([*seen[:-1], replace(seen[-1], outcome="HANG")], page, 4) == 1
-    late = replace(seen[-1], outcome="late", or_else="late")
-    assert play_faults.finish([*seen[:-1], late], page, 4) == 1, "what a busy machine shows is for no page"
+    assert play_faults.finish([*outcomes[:-1], replace(outcomes[-1], outcome="HANG")], page, 4) == 1
+    late = replace(outcomes[-1], outcome="late", or_else="late")
+    assert play_faults.finish([*outcomes[:-1], late], page, 4) == 1, (
+        "what a busy machine shows is for no page"
+    )
     assert not page.exists()
-    assert play_faults.finish(seen, page, 4) == 0
-    assert f"{len(seen)} cells: all as expected" in page.read_text("utf-8")
+    assert play_faults.finish(outcomes, page, 4) == 0
+    assert f"{len(outcomes)} cells: all as expected" in page.read_text("utf-8")
 
 
 def test_its_second_half_too(tmp_path: Path):

@@ -20,8 +20,8 @@ SAID: Json = {"score": 0.25, "labels": ["wrong", "too long", "wrong"], "comment"
 SECRET = "sk-ant-api03-" + "a1B2c3D4" * 10
 
 
-async def give(api: Served, id: str, said: Json) -> Any:
-    return await api.http.post(f"/v1/workflows/{id}/feedback", json=said)
+async def give(api: Served, id: str, body: Json) -> Any:
+    return await api.http.post(f"/v1/workflows/{id}/feedback", json=body)
 
 
 async def ids_with_feedback(api: Served) -> list[str]:
@@ -41,8 +41,8 @@ async def say_and_read(giver: Served, reader: Served) -> str:
     assert (await give(giver, id, {"score": 1})).status_code == 200
     answer = await give(giver, id, SAID)
     assert (answer.status_code, answer.json()["object"]) == (200, "workflow.feedback")
-    [said] = (await reader.record(id))["feedback"]
-    assert {name: said[name] for name in SAID} == SAID | {"labels": ["wrong", "too long"]}
+    [feedback] = (await reader.record(id))["feedback"]
+    assert {name: feedback[name] for name in SAID} == SAID | {"labels": ["wrong", "too long"]}
     return id
 
 
@@ -51,8 +51,8 @@ async def test_feedback_is_kept_in_memory_with_the_run() -> None:
         id = await say_and_read(api, api)
         assert await ids_with_feedback(api) == [id]
         await api.service.store.remove_texts(id)
-        [said] = (await api.record(id))["feedback"]
-        assert (said["score"], said["comment"], said["expected"]) == (0.25, "", "")
+        [feedback] = (await api.record(id))["feedback"]
+        assert (feedback["score"], feedback["comment"], feedback["expected"]) == (0.25, "", "")
         answer = await give(api, id, {"comment": "Late."})
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "comment")
         assert (await give(api, id, {"score": 0})).status_code == 200
@@ -66,14 +66,14 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
         await one.records.aclose()  # so that the store has the runs
         assert await ids_with_feedback(other.api) == [id]
         await one.records.remove_old(now_us() + 31 * DAY_US)
-        [said] = (await other.api.record(id))["feedback"]
-        assert (said["score"], said["labels"], said["comment"], said["expected"]) == (0.25, ["wrong", "too long"], "", "")  # fmt: skip
+        [feedback] = (await other.api.record(id))["feedback"]
+        assert (feedback["score"], feedback["labels"], feedback["comment"], feedback["expected"]) == (0.25, ["wrong", "too long"], "", "")  # fmt: skip
         await one.records.remove_old(now_us() + 401 * DAY_US)
         assert await one.rows("SELECT * FROM run_feedback") == []
 
 
 @pytest.mark.parametrize(
-    ("said", "param"),
+    ("body", "param"),
     [
         ({}, "score"),
         ({"score": 1.5}, "score"),
@@ -86,9 +86,9 @@ async def test_feedback_is_in_the_store_on_every_router_and_its_texts_go_with_th
         ({"stars": 5}, "stars"),
     ],
 )
-async def test_feedback_is_bounded_and_a_bad_one_names_its_field(said: Json, param: str) -> None:
+async def test_feedback_is_bounded_and_a_bad_one_names_its_field(body: Json, param: str) -> None:
     async with served(team()) as api:
-        answer = await give(api, await ask(api), said)
+        answer = await give(api, await ask(api), body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
         assert (await give(api, "wf_none", {"score": 1})).status_code == 404
 

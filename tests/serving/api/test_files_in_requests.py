@@ -35,16 +35,16 @@ async def ask(api: Served, dialect: str, data: str, name: str, model: str = "min
         return answer.choices[0].message.content or ""
     if dialect == "responses":
         parts = [{"type": "input_text", "text": "What?"}, {"type": "input_file", "file_data": data, "filename": name}]  # fmt: skip
-        given: Any = [{"role": "user", "content": parts}]
-        return (await api.sdk.responses.create(model=model, input=given)).output_text
+        messages: Any = [{"role": "user", "content": parts}]
+        return (await api.sdk.responses.create(model=model, input=messages)).output_text
     media_type, _, content = data.removeprefix("data:").partition(";base64,")
     source: Any = {"type": "base64", "media_type": media_type, "data": content}
     block: Any = {"type": "document", "title": name, "source": source}
     sdk = api.anthropic()
-    told: Any = await sdk.messages.create(
+    reply: Any = await sdk.messages.create(
         model=model, max_tokens=99, messages=[{"role": "user", "content": [TEXT, block]}]
     )
-    return told.content[-1].text
+    return reply.content[-1].text
 
 
 def files(api: Served, worker: str) -> list[tuple[str, str]]:
@@ -61,21 +61,21 @@ def words(api: Served, worker: str) -> str:
 
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
 async def test_a_pdf_goes_to_who_reads_it_and_a_text_file_to_all(dialect: str) -> None:
-    written = plan(step(0, "Guess."), step(1, "Read.", [0]))
-    async with served(mixture(written)) as api:
+    plan_text = plan(step(0, "Guess."), step(1, "Read.", [0]))
+    async with served(mixture(plan_text)) as api:
         assert await ask(api, dialect, DATA, "report.pdf") == "A report."
         assert (files(api, "other"), files(api, "reader")) == ([], [("report.pdf", DATA)])
         assert "[The PDF report.pdf is here that this model cannot read.]" in words(api, "other")
-        told = words(api, "conductor")
-        assert f"- report.pdf (PDF, {len(PDF)} bytes): only 1 can use it" in told
+        prompt = words(api, "conductor")
+        assert f"- report.pdf (PDF, {len(PDF)} bytes): only 1 can use it" in prompt
         record = await api.newest()
         assert ["reads_pdfs" in str(each["notes"]) for each in record["steps"]] == [True, False]
         assert base64.b64encode(PDF).decode()[:20] not in str(record)
         assert await ask(api, dialect, NOTES_DATA, "notes.md") == "A report."
         assert all(NOTES in words(api, name) for name in ("other", "reader"))
-        told = words(api, "conductor")
-        assert f"- notes.md (text, {len(NOTES)} bytes): every worker can use it" in told
-        assert "Heron" not in told
+        prompt = words(api, "conductor")
+        assert f"- notes.md (text, {len(NOTES)} bytes): every worker can use it" in prompt
+        assert "Heron" not in prompt
 
 
 REFUSED: dict[str, tuple[Json, str]] = {
@@ -104,20 +104,20 @@ async def test_a_file_that_nobody_could_be_shown_is_refused_by_its_place(file: J
 async def test_addresses_of_files_are_refused_by_name() -> None:
     async with served(mixture()) as api:
         part = {"type": "input_file", "file_url": "http://169.254.169.254/a.pdf"}
-        given = {"model": "mini", "input": [{"role": "user", "content": [part]}]}
-        answer = await api.http.post("/v1/responses", json=given)
+        body = {"model": "mini", "input": [{"role": "user", "content": [part]}]}
+        answer = await api.http.post("/v1/responses", json=body)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "input[0].content[0].file_url")
         block = {"type": "document", "source": {"type": "url", "url": "http://169.254.169.254/a.pdf"}}
-        sent = {"model": "mini", "max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
-        answer = await api.http.post("/v1/messages", json=sent)
+        message_body = {"model": "mini", "max_tokens": 9, "messages": [{"role": "user", "content": [block]}]}
+        answer = await api.http.post("/v1/messages", json=message_body)
         assert (answer.status_code, "downloaded" in answer.text) == (400, True)
 
 
 async def test_an_uploaded_file_is_named_by_its_id_by_its_own_team_alone(tmp_path: Path) -> None:
     async with keyed(tmp_path, mixture(plan(step(1, "Read.")))) as api:
         first, second = (api.api.sdk.with_options(api_key=api.secrets[who]) for who in ("mine", "other team"))
-        kept = await first.files.create(file=("report.pdf", PDF), purpose="user_data")
-        talk = chat_file(file_id=kept.id)
+        file = await first.files.create(file=("report.pdf", PDF), purpose="user_data")
+        talk = chat_file(file_id=file.id)
         answer = await first.chat.completions.create(model="mini", messages=talk)
         assert answer.choices[0].message.content == "A report."
         assert files(api.api, "reader") == [("report.pdf", DATA)]
@@ -139,26 +139,26 @@ async def test_a_picture_in_what_a_tool_gave_is_checked_as_any_other() -> None:
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "messages[2].content[0]")
         await api.ok({"model": "seeing", "messages": talk})
         assert [message.has_image for message in api.worker("seeing").calls[0].messages][-1]
-        written = {"podium": {"plan": [step("other", "x"), step("seeing", "y", [0])]}}
-        await api.ok({"model": "mini", "messages": talk} | written)
+        plan_body = {"podium": {"plan": [step("other", "x"), step("seeing", "y", [0])]}}
+        await api.ok({"model": "mini", "messages": talk} | plan_body)
         assert not any(message.has_image for message in api.worker("other").calls[0].messages)
 
 
 async def test_a_key_that_may_not_read_has_no_model_read_it_anothers_file(tmp_path: Path) -> None:
     async with keyed(tmp_path, team(workers=[scripted("a", "{question}")], workflows={})) as api:
         for owner, statuses in (("mine", [200, 400, 400]), ("only run", [200, 200, 400])):
-            kept = await api.api.http.post(
+            upload = await api.api.http.post(
                 "/v1/files",
                 data={"purpose": "user_data"},
                 files={"file": ("notes.txt", NOTES.encode())},
                 headers=api.headers(owner),
             )
-            body = {"model": "a", "messages": chat_file(file_id=kept.json()["id"])}
-            asked = [
+            body = {"model": "a", "messages": chat_file(file_id=upload.json()["id"])}
+            requests = [
                 await api.ask(who, "POST", "/v1/chat/completions", body)
                 for who in ("mine", "only run", "other team")
             ]
-            assert [each.status_code for each in asked] == statuses
+            assert [each.status_code for each in requests] == statuses
 
 
 async def test_a_text_that_no_request_can_name_is_not_kept() -> None:
@@ -189,9 +189,12 @@ async def test_no_name_of_a_file_and_no_metadata_holds_what_a_terminal_obeys(evi
             ]  # fmt: skip
         fine = await api.http.post("/v1/conversations", json={"metadata": {"größe 日本": "two\nlines 👩‍🔬"}})
         pdf = "data:application/pdf;base64,JVBERi0xLjc="
-        shown = {"role": "user", "content": [{"type": "file", "file": {"filename": name, "file_data": pdf}}]}
-        taken = await api.ok({"model": "a", "messages": [shown]})
-        record = (await api.http.get(f"/v1/workflows/{taken['podium']['workflow_id']}")).text
+        message = {
+            "role": "user",
+            "content": [{"type": "file", "file": {"filename": name, "file_data": pdf}}],
+        }
+        completion = await api.ok({"model": "a", "messages": [message]})
+        record = (await api.http.get(f"/v1/workflows/{completion['podium']['workflow_id']}")).text
         assert (await api.http.get("/v1/files")).json()["data"] == []
     for answer in answers:
         assert answer.status_code == 400, answer.text

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from podium.command_line.terminal import console
 from podium.doctor.server import check_server
-from podium.run_text import failure_text, run_tree, terminal
+from podium.run_text import failure_text, run_tree
 from serving.health import OUT_S
 from serving.telemetry.logs import FIELDS
 from tests.serving.api.keyed import Keyed, keyed
@@ -33,8 +34,8 @@ def api_worker(name: str, upstream: WireServer, **fields: Any) -> Json:
 async def upstreams(**answers: list[Answer]) -> AsyncGenerator[dict[str, WireServer]]:
     async with AsyncExitStack() as stack:
         yield {
-            name: await stack.enter_async_context(serving(OpenAIWire(), *said))
-            for name, said in answers.items()
+            name: await stack.enter_async_context(serving(OpenAIWire(), *answer))
+            for name, answer in answers.items()
         }
 
 
@@ -64,10 +65,10 @@ async def test_a_conductor_whose_key_is_refused_degrades_after_one_request() -> 
         async with served(led_pool(up)) as api:
             assert (await ready(api))[1]["status"] == "ready"
             await api.ok()
-            status, told = await ready(api)
-    assert (status, told["status"], told["conductor"]["worker"]) == (200, "degraded", "big")
-    assert "WorkerRefused" in told["conductor"]["reason"]
-    (failing,) = told["failing"]
+            status, report = await ready(api)
+    assert (status, report["status"], report["conductor"]["worker"]) == (200, "degraded", "big")
+    assert "WorkerRefused" in report["conductor"]["reason"]
+    (failing,) = report["failing"]
     assert (failing["worker"], failing["failures_in_a_row"]) == ("big", 1)
     assert failing["since"].startswith("20")
     assert "Incorrect API key provided." in failing["first"]["detail"]
@@ -82,9 +83,9 @@ async def test_when_no_worker_can_answer_it_is_a_503_and_after_a_while_may_be_tr
             for _ in range(n):
                 for model in ("mini", "small", "tiny"):
                     assert (await api.post({"model": model})).status_code >= 400
-            status, told = await ready(api)
-            assert (status, told["status"]) == (503, "unavailable")
-            assert {each["worker"] for each in told["failing"]} == {"big", "small", "tiny"}
+            status, report = await ready(api)
+            assert (status, report["status"]) == (503, "unavailable")
+            assert {each["worker"] for each in report["failing"]} == {"big", "small", "tiny"}
             monkeypatch.setattr("serving.health.OUT_S", 0.0)
             for health in api.service.pool.health.values():
                 health.rests_until_s = 0.0
@@ -93,9 +94,9 @@ async def test_when_no_worker_can_answer_it_is_a_503_and_after_a_while_may_be_tr
             up["small"].answers.extend([Answer(text="Words.")] * 9)
             monkeypatch.setattr("serving.health.OUT_S", OUT_S)
             await api.ok({"model": "small"})
-            status, told = await ready(api)
-    assert (status, told["status"]) == (200, "degraded")
-    assert {each["worker"] for each in told["failing"]} == {"big", "tiny"}
+            status, report = await ready(api)
+    assert (status, report["status"]) == (200, "degraded")
+    assert {each["worker"] for each in report["failing"]} == {"big", "tiny"}
 
 
 async def test_a_worker_of_the_pool_that_fails_degrades_and_one_answer_ends_it() -> None:
@@ -106,13 +107,13 @@ async def test_a_worker_of_the_pool_that_fails_degrades_and_one_answer_ends_it()
             for number in range(3):
                 assert (await ready(api))[1]["status"] == "ready", number
                 await api.post({"model": "small"})
-            status, told = await ready(api)
-            assert (status, told["status"], [each["worker"] for each in told["failing"]]) == (
+            status, report = await ready(api)
+            assert (status, report["status"], [each["worker"] for each in report["failing"]]) == (
                 200,
                 "degraded",
                 ["small"],
             )
-            assert "conductor" not in told
+            assert "conductor" not in report
             up["small"].answers.clear()
             up["small"].answers.extend([Answer(text="Words.")] * 9)
             api.service.pool.health["small"].rests_until_s = 0.0
@@ -126,9 +127,9 @@ async def test_workers_that_are_busy_are_told_and_do_not_take_the_server_out() -
             for model in ("big", "small"):
                 await api.post({"model": model})
                 api.service.pool.health[model].rests_until_s = 0.0
-        status, told = await ready(api)
-    assert (status, told["status"]) == (200, "degraded")
-    assert {each["first"]["error"] for each in told["failing"]} == {"WorkerBusy"}
+        status, report = await ready(api)
+    assert (status, report["status"]) == (200, "degraded")
+    assert {each["first"]["error"] for each in report["failing"]} == {"WorkerBusy"}
 
 
 async def test_a_prompt_that_is_refused_says_nothing_of_the_worker() -> None:
@@ -143,12 +144,12 @@ async def test_details_are_for_operators(tmp_path: Path) -> None:
     async with upstreams(big=[REFUSED] * 9, small=[Answer(text="Words.")] * 9) as up:  # noqa: SIM117
         async with keyed(tmp_path, led_pool(up)) as it:
             await it.ask("mine", "POST", CHAT, ASK)
-            told = {who: (await ready(it, who))[1] for who in (None, "mine", "admin")}
-    assert told[None] == {"status": "degraded"}
-    assert "Incorrect" not in str(told["mine"])
-    first = told["mine"]["failing"][0]["first"]
+            reports = {who: (await ready(it, who))[1] for who in (None, "mine", "admin")}
+    assert reports[None] == {"status": "degraded"}
+    assert "Incorrect" not in str(reports["mine"])
+    first = reports["mine"]["failing"][0]["first"]
     assert (first["error"], sorted(first)) == ("WorkerRefused", ["at", "error"])
-    assert "Incorrect API key provided." in told["admin"]["failing"][0]["first"]["detail"]
+    assert "Incorrect API key provided." in reports["admin"]["failing"][0]["first"]["detail"]
 
 
 PIECE = "settings.yaml: line 3: `prise` is no field: api_key: sk-123 (/etc/podium/key.txt)"
@@ -168,17 +169,17 @@ async def test_the_state_of_the_server_is_told_without_settings_and_of_the_keys_
             assert (
                 await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids[scopes]}/policy", policy)
             ).is_success
-            told, operators = [(await ready(it, who))[1] for who in (scopes, "admin")]
+            report, operators = [(await ready(it, who))[1] for who in (scopes, "admin")]
             models = (await it.ask(scopes, "GET", "/v1/models")).text
     assert operators["refused_user_config"] == PIECE
     assert "big" in str(operators)
-    for each in (everything, told):
+    for each in (everything, report):
         assert "admin" in each["refused_user_config"]
         for secret in ("prise", "sk-123", "key.txt", "no worker is called", "Incorrect"):
             assert secret not in str(each), secret
     assert "big" in str(everything)
-    assert told["workers"] == [name for name in everything["workers"] if name != "big"]
-    assert "big" not in str(told)
+    assert report["workers"] == [name for name in everything["workers"] if name != "big"]
+    assert "big" not in str(report)
     assert "big" not in models
 
 
@@ -187,23 +188,23 @@ async def test_the_doctor_says_which_worker_why_and_since_when(tmp_path: Path) -
     async with upstreams(big=[REFUSED] * 9, small=[BROKEN] * 9) as up, keyed(tmp_path, led_pool(up)) as it:
         await it.ask("mine", "POST", CHAT, ASK)
 
-        async def found(who: str) -> Any:
+        async def check_as(who: str) -> Any:
             return (await asyncio.to_thread(check_server, it.api.url, it.secrets[who]))["ready"]
 
-        one = await found("admin")
+        one = await check_as("admin")
         assert one.level == "warning"
         for words in ("big (the conductor) fails since 20", "WorkerRefused", "Incorrect API key provided."):
             assert words in one.said, one.said
-        plain = await found("mine")
+        plain = await check_as("mine")
         assert "Incorrect" not in plain.said
         assert "scope `admin`" in plain.remedy
         for _ in range(3):
             await it.ask("mine", "POST", CHAT, ASK | {"model": "small"})
-        several = await found("admin")
+        several = await check_as("admin")
         assert (several.level, "small fails since" in several.said) == ("warning", True), "not for every key"
         for _ in range(3):
             await it.ask("mine", "POST", CHAT, ASK | {"model": "small"})
-        both = await found("admin")
+        both = await check_as("admin")
     assert both.level == "wrong"
     assert "small fails since 20" in both.said
     assert "planted-500" in both.said
@@ -220,9 +221,9 @@ async def test_the_first_cause_comes_first_in_readiness_record_and_log(
             for _ in range(10):
                 answer = await api.post()
                 assert answer.status_code >= 400
-            _, told = await ready(api)
+            _, report = await ready(api)
             record = await api.newest()
-    reason = told["conductor"]["reason"]
+    reason = report["conductor"]["reason"]
     assert reason.index("big") < reason.index(" Then ")
     assert "big" in record["fallback"].partition(" Then ")[0]
     lines = [each for each in caplog.records if each.getMessage() == "workflow failed"]
@@ -247,10 +248,10 @@ async def test_a_run_that_ends_well_is_no_warning(caplog: pytest.LogCaptureFixtu
     assert line.levelno == logging.INFO
 
 
-def shown(record: Json) -> str:
-    with terminal().capture() as captured:
+def show(record: Json) -> str:
+    with console().capture() as captured:
         pass
-    out = terminal()
+    out = console()
     with out.capture() as captured:
         out.print(run_tree(record, words=False))
     return captured.get()
@@ -266,16 +267,16 @@ async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path:
             records = {
                 who: (await it.ask(who, "GET", f"/v1/workflows/{id}")).json() for who in ("mine", "admin")
             }
-    told = shown(records["admin"])
+    text = show(records["admin"])
     assert (
-        told.index("big refuses every call")
-        < told.index("Incorrect API key provided.")
-        < told.index("small failed")
+        text.index("big refuses every call")
+        < text.index("Incorrect API key provided.")
+        < text.index("small failed")
     )
-    assert told.index("small failed") < told.index("planted-500")
+    assert text.index("small failed") < text.index("planted-500")
     failed = failure_text(records["admin"])
     assert failed.index("small failed") < failed.index("Then: tiny failed") < failed.index("planted-500")
-    for words in (shown(records["mine"]), failure_text(records["mine"])):
+    for words in (show(records["mine"]), failure_text(records["mine"])):
         assert "planted" not in words
         assert "Incorrect" not in words
 
@@ -289,7 +290,7 @@ async def test_an_error_of_ones_own_server_is_told_by_its_address(fault: Answer)
     async with upstreams(small=[fault] * 9) as up:  # noqa: SIM117
         async with served({"workers": [api_worker("small", up["small"])]}) as api:
             await api.post({"model": "small"})
-            (made,) = (await api.newest())["steps"]
+            (step_json,) = (await api.newest())["steps"]
             host = up["small"].url
-    assert f"The server at {host} returned {fault.status}" in made["error"]["detail"]
-    assert "OpenAI said" not in made["error"]["detail"]
+    assert f"The server at {host} returned {fault.status}" in step_json["error"]["detail"]
+    assert "OpenAI said" not in step_json["error"]["detail"]

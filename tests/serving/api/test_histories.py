@@ -152,8 +152,8 @@ def thinking(thoughts: Json) -> list[Json]:
 async def test_thoughts_are_forwarded_to_a_worker_that_is_called_by_its_name(thoughts: Json):
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
         await api.ok({"model": "a", "messages": thinking(thoughts), "tools": TOOLS})
-        (said,) = [each for each in upstream.body["messages"] if each["role"] == "assistant"]
-    assert {name: said[name] for name in thoughts} == thoughts
+        (message,) = [each for each in upstream.body["messages"] if each["role"] == "assistant"]
+    assert {name: message[name] for name in thoughts} == thoughts
 
 
 @pytest.mark.parametrize("path", ["/v1/messages", "/v1/responses"])
@@ -165,11 +165,11 @@ async def test_thoughts_of_other_dialects_reach_it_too(path: str):
         ids = await client.say("Weather?")
         assert await client.give(ids) == []
         await client.say("And tomorrow?")
-        said = next(each for each in upstream.body["messages"] if each.get("tool_calls"))
+        message = next(each for each in upstream.body["messages"] if each.get("tool_calls"))
     if path == "/v1/messages":
-        assert "I should look." in said["reasoning_content"]
+        assert "I should look." in message["reasoning_content"]
     else:
-        assert "reasoning_content" in said
+        assert "reasoning_content" in message
 
 
 async def test_the_thoughts_of_others_are_not_shown_to_the_steps_of_a_plan():
@@ -182,13 +182,15 @@ async def test_the_thoughts_of_others_are_not_shown_to_the_steps_of_a_plan():
 @pytest.mark.parametrize("name", ["reasoning_content", "reasoning", "reasoning_details"])
 async def test_thoughts_that_are_forwarded_count_as_text(name: str):
     """In what is held for the call, in the key's tokens a minute, in the text that a request may have and in memory."""
-    said = "data:x " + "I should look. " * 20_000
-    thoughts: Any = [{"type": "reasoning.text", "text": said}] if name == "reasoning_details" else said
+    long_text = "data:x " + "I should look. " * 20_000
+    thoughts: Any = (
+        [{"type": "reasoning.text", "text": long_text}] if name == "reasoning_details" else long_text
+    )
     request = ChatDialect().parse(json.dumps({"model": "a", "messages": thinking({name: thoughts})}).encode())
-    assert request.text_chars > len(said)
-    assert request.token_estimate > len(said) // 4
-    assert bytes_of(request.conversation) > len(said)
-    assert input_bound(Call(messages=request.conversation)) > len(said)
+    assert request.text_chars > len(long_text)
+    assert request.token_estimate > len(long_text) // 4
+    assert bytes_of(request.conversation) > len(long_text)
+    assert input_bound(Call(messages=request.conversation)) > len(long_text)
     async with served(team(limits={"max_text_bytes": 100_000})) as api:
         answer = await api.post({"model": "a", "messages": thinking({name: thoughts})})
         assert answer.status_code == 413
@@ -215,7 +217,9 @@ async def test_a_server_that_refuses_what_one_client_sent_is_asked_with_the_thou
             Answer(status=400, error="reasoning_details: must be a list of thoughts") if refuses else Answer()
         )
 
-    strange, own = ({"reasoning_details": [{"text": said}]} for said in ("too strange", "I should look."))
+    strange, own = (
+        {"reasoning_details": [{"text": thought}]} for thought in ("too strange", "I should look.")
+    )
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model="kimi-9")) as api:
         upstream.respond = respond
         await api.ok({"model": "a", "messages": thinking(strange), "tools": TOOLS})
@@ -292,7 +296,7 @@ DECLARED = [
 ]  # fmt: skip
 
 
-def shown(provider: Provider, body: Json) -> tuple[str, str]:
+def picture_of(provider: Provider, body: Json) -> tuple[str, str]:
     """Media type and content of the one picture in a body."""
     if provider is ANTHROPIC:
         source = body["messages"][0]["content"][1]["source"]
@@ -330,5 +334,5 @@ async def test_a_picture_says_what_it_is(provider: Provider, path: str, scheme: 
                     body = {"messages": [{"role": "user", "content": content}]}
             answer = await api.http.post(path, json={"model": "a", **body})
             assert answer.status_code == 200, answer.text
-            media_type, sent = shown(provider, upstream.body)
-            assert (media_type, sent.replace("-", "+").replace("_", "/")) == (real, data)
+            media_type, encoded = picture_of(provider, upstream.body)
+            assert (media_type, encoded.replace("-", "+").replace("_", "/")) == (real, data)

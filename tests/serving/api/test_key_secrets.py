@@ -26,7 +26,7 @@ async def test_no_key_and_no_hash_is_in_any_log_error_record_span_or_request_to_
     caplog.set_level(logging.DEBUG)
     for name in ("sqlalchemy", "uvicorn", "podium"):  # which would not follow the root
         caplog.set_level(logging.DEBUG, name)
-    told: list[str] = []
+    texts: list[str] = []
     async with serving(OpenAIWire()) as upstream:
         api_worker = {"name": "gpt", "kind": "openai", "model": "m", "api_key_env": "K", "base_url": f"{upstream.url}/v1"}  # fmt: skip
         settings = team(workers=[scripted("a"), api_worker], workflows={}, telemetry={"content": True})
@@ -44,21 +44,21 @@ async def test_no_key_and_no_hash_is_in_any_log_error_record_span_or_request_to_
                     ("DELETE", "/v1/admin/keys/key_0", None),
                 ):
                     answer = await it.ask(who, method, path, body)
-                    told.append(f"{answer.headers}{answer.text}")
+                    texts.append(f"{answer.headers}{answer.text}")
                 both = it.headers(who) | {"x-api-key": it.secrets["mine"]}
-                told.append((await it.api.http.get("/v1/models", headers=both)).text)
-            made = (await it.ask("admin", "POST", "/v1/admin/keys", {"name": "new"})).json()
-            rotated = (await it.ask("admin", "POST", f"/v1/admin/keys/{made['id']}/rotate", {"overlap_s": 9})).json()  # fmt: skip
-            told.append((await it.ask("admin", "GET", f"/v1/admin/keys/{made['id']}")).text)
-            secrets = {*it.secrets.values(), made["secret"], rotated["secret"]}
-    told += [JsonLines().format(record) for record in caplog.records]
-    told += [json.dumps(dict(span.attributes or {}), default=str) + str(span.events) for span in SPANS.ended]
-    told += [str(request) for request in upstream.requests]
+                texts.append((await it.api.http.get("/v1/models", headers=both)).text)
+            key = (await it.ask("admin", "POST", "/v1/admin/keys", {"name": "new"})).json()
+            rotated = (await it.ask("admin", "POST", f"/v1/admin/keys/{key['id']}/rotate", {"overlap_s": 9})).json()  # fmt: skip
+            texts.append((await it.ask("admin", "GET", f"/v1/admin/keys/{key['id']}")).text)
+            secrets = {*it.secrets.values(), key["secret"], rotated["secret"]}
+    texts += [JsonLines().format(record) for record in caplog.records]
+    texts += [json.dumps(dict(span.attributes or {}), default=str) + str(span.events) for span in SPANS.ended]
+    texts += [str(request) for request in upstream.requests]
     assert len(upstream.requests) >= 2
     assert {record.name for record in caplog.records} >= {"podium", "sqlalchemy.engine.Engine"}
     for secret in secrets:
         for form in (secret, secret[3:-6], hashlib.sha256(secret.encode()).hexdigest()):
-            assert not [text[:200] for text in told if form in text]
+            assert not [text[:200] for text in texts if form in text]
 
 
 async def test_a_store_that_is_away_is_a_503_that_names_no_address_and_no_password(tmp_path: Path) -> None:

@@ -54,27 +54,27 @@ async def reset(api: Served) -> None:
 
 async def read_and_leave(api: Served, events: int) -> tuple[str, int]:
     """Read so many events, then close the connection; the run's id, and how many there were."""
-    seen = 0
+    n_events = 0
     body = ASK | {"stream": True, "podium": PODIUM}
     async with api.http.stream("POST", "/v1/chat/completions", json=body) as answer:
         id = answer.headers["x-podium-workflow-id"]
         if events:
             async for line in answer.aiter_lines():
-                seen += line.startswith("data: ")
-                if seen == events:
+                n_events += line.startswith("data: ")
+                if n_events == events:
                     break
-    return id, seen
+    return id, n_events
 
 
 async def test_a_client_may_leave_a_stream_at_every_event():
     async with served(endless()) as api:
-        told = (
+        n_whole = (
             1 + 2 + 4 * 4 - 1 + 3
         )  # the role; the plan's two; four of each step, the last one's end missing; three words
-        for events in range(told + 1):
+        for events in range(n_whole + 1):
             await reset(api)
-            id, seen = await read_and_leave(api, events)
-            assert seen == events
+            id, n_events = await read_and_leave(api, events)
+            assert n_events == events
             await api.quiet()
             record = await api.record(id)
             assert record["status"] == "cancelled", events
@@ -340,8 +340,8 @@ async def most_waiting_bytes(api: Served) -> int:
     """The most of it, until the client is given up."""
     await until(lambda: waiting_bytes(api), "something waits")
     most = 0
-    while found := waiting_bytes(api):
-        most = max(most, found)
+    while n_bytes := waiting_bytes(api):
+        most = max(most, n_bytes)
         await asyncio.sleep(0.01)
     return most
 

@@ -38,8 +38,8 @@ async def never() -> dict[str, str]:
 async def test_a_task_that_is_left_fails_the_test(leave: Callable[[], Awaitable[object]]) -> None:
     with pytest.raises(AssertionError, match=r"no task left: .*(wait_for_disconnect|Event\.wait)"):
         async with served(team()):
-            left = asyncio.ensure_future(leave())
-    left.cancel()
+            task = asyncio.ensure_future(leave())
+    task.cancel()
 
 
 async def test_a_cent_that_is_left_on_hold_fails_the_test() -> None:

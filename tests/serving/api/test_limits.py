@@ -226,14 +226,14 @@ async def test_plans_knows_given_plans_dead_steps_and_unknown_prices():
     nowhere = {"name": "api", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:9"}
     workers = [scripted("a", price=PRICE), scripted("b", fallbacks=["api"]), nowhere]
     async with served(team(workers=workers, workflows={"solo": [step("a")]})) as api:
-        given = await api.ok(path="/v1/plans", plan=[step("a"), step("a", "Answer.")])
+        body = await api.ok(path="/v1/plans", plan=[step("a"), step("a", "Answer.")])
         fixed = await api.ok({"model": "solo"}, path="/v1/plans")
         unknown = await api.ok({"model": "b"}, path="/v1/plans")
         refusal = await api.post(path="/v1/plans", plan=[step("a", "x", [1])])
         assert not api.worker("a").calls
         await api.service.pool.aclose()
-    assert [s["needed"] for s in given["steps"]] == [False, True]
-    assert given["steps"][0]["worst_case_cost_usd"] == 0
+    assert [s["needed"] for s in body["steps"]] == [False, True]
+    assert body["steps"][0]["worst_case_cost_usd"] == 0
     assert fixed["worst_case_cost_usd"] > 0
     assert unknown["worst_case_cost_usd"] is None, "the one it may fall back to has no price"
     assert refusal.status_code == 400

@@ -23,9 +23,9 @@ async def test_only_so_many_records_are_kept():
     async with served(team(limits={"records": 2})) as api:
         ids = [(await api.ok())["podium"]["workflow_id"] for _ in range(3)]
         listed = (await api.http.get("/v1/workflows")).json()
-        gone = await api.http.get(f"/v1/workflows/{ids[0]}")
+        response = await api.http.get(f"/v1/workflows/{ids[0]}")
     assert [each["id"] for each in listed["data"]] == ids[:0:-1]
-    assert (gone.status_code, gone.json()["error"]["param"]) == (404, "id")
+    assert (response.status_code, response.json()["error"]["param"]) == (404, "id")
 
 
 async def test_a_limit_that_is_none_is_refused_by_name():
@@ -101,14 +101,14 @@ async def test_models_lists_every_name_and_its_sort():
     async with served(team(workers=workers)) as api, api.sdk as sdk:
         listed = {model.id: model async for model in sdk.models.list()}
         one = await sdk.models.retrieve("duo")
-        gone = await api.http.get("/v1/models/nobody")
+        response = await api.http.get("/v1/models/nobody")
     kinds = {name: (model.model_extra or {})["podium"]["kind"] for name, model in listed.items()}
     assert kinds == {
         "mini": "conductor", "ultra": "conductor", "duo": "workflow", "conductor": "worker", "a": "worker", "b": "worker",
     }  # fmt: skip
-    told = (listed["a"].model_extra or {})["podium"]
-    assert set(told.pop("takes")) >= {"frequency_penalty", "logit_bias"}
-    assert told == {
+    details = (listed["a"].model_extra or {})["podium"]
+    assert set(details.pop("takes")) >= {"frequency_penalty", "logit_bias"}
+    assert details == {
         "serves": ["chat", "text_completion"],
         "kind": "worker",
         "card": "Finds reasons.",
@@ -124,7 +124,7 @@ async def test_models_lists_every_name_and_its_sort():
     }
     assert (listed["conductor"].model_extra or {})["podium"]["in_pool"] is False
     assert one.id == "duo"
-    assert (gone.status_code, gone.json()["error"]["param"]) == (404, "model")
+    assert (response.status_code, response.json()["error"]["param"]) == (404, "model")
 
 
 async def test_models_tell_which_workers_are_no_models():
@@ -132,8 +132,10 @@ async def test_models_tell_which_workers_are_no_models():
     vote = {"name": "vote", "kind": "python", "factory": "evaluation.workers.majority:Majority"}
     async with served(team(workers=[scripted("a"), real, vote], workflows={})) as api:
         listed = (await api.http.get("/v1/models")).json()["data"]
-    told = {each["id"]: each["podium"]["provenance"] for each in listed if each["podium"]["kind"] == "worker"}
-    assert told == {"conductor": "scripted", "a": "scripted", "real": None, "vote": "program"}
+    provenance = {
+        each["id"]: each["podium"]["provenance"] for each in listed if each["podium"]["kind"] == "worker"
+    }
+    assert provenance == {"conductor": "scripted", "a": "scripted", "real": None, "vote": "program"}
 
 
 async def test_a_models_name_may_have_a_slash():
@@ -149,9 +151,9 @@ async def test_the_sdk_retrieves_every_name_that_is_listed():
         listed = [model async for model in sdk.models.list()]
         assert [await sdk.models.retrieve(model.id) for model in listed] == listed
         assert all(model.object == "model" and model.owned_by == "podium" for model in listed)
-        with pytest.raises(openai.NotFoundError) as gone:
+        with pytest.raises(openai.NotFoundError) as error:
             await sdk.models.retrieve("gpt-4o")
-    assert (gone.value.param, gone.value.code) == ("model", "model_not_found")
+    assert (error.value.param, error.value.code) == ("model", "model_not_found")
 
 
 async def test_every_listed_name_answers():
@@ -179,8 +181,8 @@ async def test_models_tell_which_model_answers_under_each_name():
 async def test_settings_that_were_not_taken_are_told_until_others_are():
     async with served(team()) as api:
         api.service.refused = "The adapter is not there."
-        told = (await api.http.get("/readyz")).json()
+        report = (await api.http.get("/readyz")).json()
         await api.service.swap(api.service.pool)
         afterwards = (await api.http.get("/readyz")).json()
-    assert told["refused_user_config"] == "The adapter is not there."
+    assert report["refused_user_config"] == "The adapter is not there."
     assert "refused_user_config" not in afterwards

@@ -104,8 +104,8 @@ async def test_runs_that_have_ended_keep_their_places_until_they_are_written(tmp
         await until(lambda: not one.api.service.store.n_unwritten, "it is written")
         with closing(sqlite3.connect(address.path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
-            told = [(await ask(one.api)).status_code for _ in range(4)]
+            statuses = [(await ask(one.api)).status_code for _ in range(4)]
             other.execute("ROLLBACK")
-        assert told == [200, 200, 200, 429]
+        assert statuses == [200, 200, 200, 429]
         await until(lambda: not one.api.service.store.n_unwritten, "they are written")
         assert (await ask(one.api)).status_code == 200

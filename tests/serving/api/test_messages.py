@@ -45,18 +45,23 @@ async def test_the_sdk_gets_an_answer() -> None:
     assert answer.model_extra["podium"]["workflow_id"] == "wf_" + answer.id.removeprefix("msg_")
 
 
-@pytest.mark.parametrize(("asked", "told"), [(["X", "END"], "END"), (["X"], None), (["END", " END"], " END")])
+@pytest.mark.parametrize(
+    ("stops", "stop_sequence"), [(["X", "END"], "END"), (["X"], None), (["END", " END"], " END")]
+)
 async def test_the_sdk_is_told_which_stop_sequence_ended_the_answer(
-    asked: list[str], told: str | None
+    stops: list[str], stop_sequence: str | None
 ) -> None:
     settings = team(workers=[scripted("a", "One END two.")], workflows={})
     async with served(settings) as api, sdk(api) as client:
-        fields: Json = QUESTION | {"model": "a", "stop_sequences": asked}
+        fields: Json = QUESTION | {"model": "a", "stop_sequences": stops}
         whole = await client.messages.create(**fields)
         async with client.messages.stream(**fields) as stream:
             final = await stream.get_final_message()
     for each in (whole, final):
-        assert (each.stop_reason, each.stop_sequence) == ("stop_sequence" if told else "end_turn", told)
+        assert (each.stop_reason, each.stop_sequence) == (
+            "stop_sequence" if stop_sequence else "end_turn",
+            stop_sequence,
+        )
 
 
 async def test_the_sdks_stream_helper_gets_the_same_piece_by_piece() -> None:
@@ -84,15 +89,15 @@ async def test_who_asks_for_thoughts_is_told_of_the_plan_in_signed_ones_and_may_
             *QUESTION["messages"],
         ]
         await client.messages.create(**(QUESTION | {"model": "a", "messages": turns}))
-        shown = api.worker("a").calls[-1].messages
+        messages = api.worker("a").calls[-1].messages
     for answer in (final, whole):
-        thought, said = answer.content
+        thought, text_block = answer.content
         assert thought.type == "thinking"
         assert "Step 1, a: Find a reason." in thought.thinking
         assert thought.signature
-        assert said.type == "text"
-        assert said.text == ANSWER
-    assert [message.text for message in shown][1] == ANSWER
+        assert text_block.type == "text"
+        assert text_block.text == ANSWER
+    assert [message.text for message in messages][1] == ANSWER
 
 
 @pytest.mark.parametrize("thinking", [None, {"type": "disabled"}, {"type": "adaptive", "display": "omitted"}])
@@ -195,10 +200,10 @@ async def test_what_cannot_be_served_is_a_400_that_names_the_field() -> None:
     async with served(team()) as api:
         for name, (body, param) in REFUSED.items():
             answer = await api.http.post(PATH, json=QUESTION | body)
-            said = answer.json()
-            assert (answer.status_code, said["error"].get("param")) == (400, param), (name, answer.text)
-            assert (said["type"], said["error"]["type"]) == ("error", "invalid_request_error")
-            assert said["request_id"]
+            error_body = answer.json()
+            assert (answer.status_code, error_body["error"].get("param")) == (400, param), (name, answer.text)
+            assert (error_body["type"], error_body["error"]["type"]) == ("error", "invalid_request_error")
+            assert error_body["request_id"]
         assert not api.worker("conductor").calls
 
 
@@ -246,8 +251,8 @@ async def test_tokens_are_counted_and_nothing_is_run() -> None:
 async def test_an_answer_holds_to_the_schema_that_the_sdk_sends() -> None:
     workers = [scripted("a", '{"city": "Paris", "population": 2000000}'), scripted("b", "Paris, I think.")]
     async with served(team(workers=workers, workflows={})) as api, sdk(api) as client:
-        asked = QUESTION | {"model": "a"}
-        answer = await client.messages.parse(**asked, output_format=City)
+        body = QUESTION | {"model": "a"}
+        answer = await client.messages.parse(**body, output_format=City)
         with pytest.raises(anthropic.BadRequestError) as missed:
             await client.messages.parse(**(QUESTION | {"model": "b"}), output_format=City)
         bad: Any = {"format": {"type": "json_schema", "schema": {"type": "strange"}}}
@@ -283,11 +288,11 @@ async def test_failures_are_the_sdks_own_errors() -> None:
 
 async def test_a_failure_in_the_middle_of_a_stream_is_an_error_event() -> None:
     workers = [scripted("a", {"text": "Blue light scatters most of all.", "fail_after_tokens": 3})]
-    asked = QUESTION | {"model": "a"}
+    body = QUESTION | {"model": "a"}
     async with (
         served(team(workers=workers, workflows={})) as api,
         sdk(api) as client,
-        client.messages.stream(**asked) as stream,
+        client.messages.stream(**body) as stream,
     ):
         with pytest.raises(anthropic.APIStatusError) as caught:
             await stream.get_final_message()
@@ -306,8 +311,8 @@ async def test_progress_may_be_told_beside_pings() -> None:
     async with served(team(plan(step("a", "Answer.")))) as api:
         answer = await api.http.post(PATH, json=QUESTION | {"stream": True, "podium": {"progress": "events"}})
     frames = [frame for frame in answer.text.split("\n\n") if frame.startswith("event: ping")]
-    told = [json.loads(frame.partition("data: ")[2]).get("podium") for frame in frames]
-    assert any(each and each["type"] == "step_planned" for each in told)
+    progress = [json.loads(frame.partition("data: ")[2]).get("podium") for frame in frames]
+    assert any(each and each["type"] == "step_planned" for each in progress)
 
 
 async def test_pictures_may_be_longer_than_text_may() -> None:
@@ -317,10 +322,12 @@ async def test_pictures_may_be_longer_than_text_may() -> None:
     workers = [scripted("seeing", sees_images=True)]
     async with served(team(workers=workers, workflows={}, limits=limits)) as api:
         fields = QUESTION | {"model": "seeing"}
-        seen = await api.http.post(PATH, json=fields | {"messages": [{"role": "user", "content": [picture]}]})
+        response = await api.http.post(
+            PATH, json=fields | {"messages": [{"role": "user", "content": [picture]}]}
+        )
         document = {"type": "document", "source": {"type": "text", "data": "x" * 4096}}
         read = await api.http.post(
             PATH, json=fields | {"messages": [{"role": "user", "content": [document]}]}
         )
-    assert seen.status_code == 200, seen.text
+    assert response.status_code == 200, response.text
     assert (read.status_code, read.json()["error"]["type"]) == (413, "invalid_request_error")

@@ -139,8 +139,8 @@ def test_every_stream_is_as_anthropic_defines_it(happened: list[Event], progress
 
 def check_content(happened: list[Event], blocks: list[tuple[Json, list[Json]]], progress: str) -> None:
     deltas = [event for event in happened if isinstance(event, AnswerDelta)]
-    said = "".join(joined(*each) for each in blocks if each[0]["type"] == "text")
-    assert said == "".join(delta.text for delta in deltas)
+    text = "".join(joined(*each) for each in blocks if each[0]["type"] == "text")
+    assert text == "".join(delta.text for delta in deltas)
     thought = "".join(joined(*each) for each in blocks if each[0]["type"] == "thinking")
     assert thought.endswith("".join(delta.reasoning for delta in deltas) if progress == "reasoning" else "")
     assert bool(thought) == (progress == "reasoning")
@@ -158,17 +158,17 @@ def test_every_body_is_as_anthropic_defines_it_and_says_what_the_stream_does(
 ) -> None:
     if not isinstance(happened[-1], RunFinished | RunSuspended):
         return
-    asked = request(progress)
-    body = MESSAGES.body(RunRecords(record_of(*happened)), asked, call_id)
+    request_body = request(progress)
+    body = MESSAGES.body(RunRecords(record_of(*happened)), request_body, call_id)
     Message.model_validate(body, strict=True)
-    events = events_of(encode(MESSAGES, asked, *happened))
+    events = events_of(encode(MESSAGES, request_body, *happened))
     streamed = [each for each in blocks_of(events) if each[0]["type"] != "thinking"]
-    written = [block for block in body["content"] if block["type"] != "thinking"]
-    said = "".join(block["text"] for block in written if block["type"] == "text")
-    assert said == "".join(joined(*each) for each in streamed if each[0]["type"] == "text")
-    assert all(block["citations"] == [] for block in written if block["type"] == "text")
+    blocks = [block for block in body["content"] if block["type"] != "thinking"]
+    text = "".join(block["text"] for block in blocks if block["type"] == "text")
+    assert text == "".join(joined(*each) for each in streamed if each[0]["type"] == "text")
+    assert all(block["citations"] == [] for block in blocks if block["type"] == "text")
     assert [
-        (block["id"], block["name"], block["input"]) for block in written if block["type"] == "tool_use"
+        (block["id"], block["name"], block["input"]) for block in blocks if block["type"] == "tool_use"
     ] == [joined(*each) for each in streamed if each[0]["type"] == "tool_use"]
     delta = next(event for event in events if event["type"] == "message_delta")
     assert delta["delta"]["stop_reason"] == body["stop_reason"]

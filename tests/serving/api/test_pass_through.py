@@ -71,9 +71,9 @@ async def test_tokens_go_through_the_wire_as_they_are_one_prompt_or_several(stre
             for chunk in [each async for each in answer] if stream else [answer]:
                 for choice in chunk.choices:
                     texts[choice.index + (prompt[0] != 1)] += choice.text
-        asked = behind.worker("text").calls
+        calls = behind.worker("text").calls
     assert texts == ["then [1,22,333]", "then [4,5]", "then [6]"]
-    assert all(call.sampling.options.token_prompt for call in asked)
+    assert all(call.sampling.options.token_prompt for call in calls)
 
 
 async def test_tokens_are_refused_by_name_where_the_worker_takes_none_and_nobody_else_is_asked() -> None:
@@ -151,7 +151,7 @@ def test_an_answer_without_a_vector_for_each_text_is_none(answer: object) -> Non
 
 
 @pytest.mark.parametrize(
-    ("said", "read"),
+    ("raw", "read"),
     [
         (b'{"content":[{"token":"a","logprob":-1,"bytes":[97],"top_logprobs":[{"token":"b","logprob":-2}]}]}',
          (TokenLogprob("a", -1.0, (Likely("b", -2.0),)),)),
@@ -163,6 +163,6 @@ def test_an_answer_without_a_vector_for_each_text_is_none(answer: object) -> Non
         (b"null", ()),
     ],
 )  # fmt: skip
-def test_log_probabilities_are_read_in_both_forms_and_oddities_passed_over(said: bytes, read: object) -> None:
-    chunk = read_chunk(b'{"choices":[{"index":0,"text":"a","logprobs":' + said + b"}]}")
+def test_log_probabilities_are_read_in_both_forms_and_oddities_passed_over(raw: bytes, read: object) -> None:
+    chunk = read_chunk(b'{"choices":[{"index":0,"text":"a","logprobs":' + raw + b"}]}")
     assert logprobs_of(chunk) == read

@@ -44,13 +44,13 @@ async def test_a_picture_that_nobody_would_see_is_a_400_that_names_it(body: Json
 
 @pytest.mark.parametrize("body", [{"model": "half"}, {"model": "mini"}])
 async def test_a_step_of_a_worker_that_sees_none_is_noted_on_the_record(body: Json) -> None:
-    written = plan(step("blind", "Guess."), step("seeing", "Look.", [0]))
-    async with served(mixed(written)) as api:
+    plan_text = plan(step("blind", "Guess."), step("seeing", "Look.", [0]))
+    async with served(mixed(plan_text)) as api:
         answer = await api.ok({"messages": TALK, **body})
         record = await api.record(answer["podium"]["workflow_id"])
-        shown = [api.worker(name).calls[0].messages[-1].has_image for name in ("blind", "seeing")]
+        has_images = [api.worker(name).calls[0].messages[-1].has_image for name in ("blind", "seeing")]
     assert answer["choices"][0]["message"]["content"] == "A cat."
-    assert shown == [False, True]
+    assert has_images == [False, True]
     assert ["sees_images" in json.dumps(each["notes"]) for each in record["steps"]] == [True, False]
 
 
@@ -90,10 +90,10 @@ async def test_words_alone_are_nobodys_picture() -> None:
 async def test_models_tell_who_sees() -> None:
     async with served(mixed()) as api:
         listed = (await api.http.get("/v1/models")).json()["data"]
-    told = {
+    sees_images = {
         each["id"]: each["podium"].get("sees_images") for each in listed if each["podium"]["kind"] == "worker"
     }
-    assert told == {"conductor": False, "blind": False, "seeing": True, "blind-too": False}
+    assert sees_images == {"conductor": False, "blind": False, "seeing": True, "blind-too": False}
 
 
 ADDRESS = "https://example.com/cat.png"
@@ -167,10 +167,10 @@ async def test_a_picture_by_address_is_taken_where_one_worker_may_fetch_it() -> 
 async def test_workers_that_fetch_none_are_shown_no_picture_by_address_and_plans_know_it() -> None:
     settings = fetching_none()
     settings["workers"].insert(0, scripted("seeing", "A cat.", sees_images=True))
-    asked = ChatDialect().parse(json.dumps(BY_ADDRESS["a chat"][2] | {"model": "mini"}).encode())
+    task = ChatDialect().parse(json.dumps(BY_ADDRESS["a chat"][2] | {"model": "mini"}).encode())
     async with served(settings) as api:
         pool = api.service.pool
-        resolved = resolve(asked, pool, fetchers=await find_fetchers(asked, pool))
+        resolved = resolve(task, pool, fetchers=await find_fetchers(task, pool))
         words = ChatDialect().parse(json.dumps(ASK).encode())
         assert await find_fetchers(words, pool) is None
         assert pool.members["near"].sees_images

@@ -52,7 +52,7 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("policy", "body", "param", "said"),
+    ("policy", "body", "param", "message"),
     [
         ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "limits steps to 1, but the plan has 2"),
         ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "limits rounds to 1"),
@@ -64,14 +64,14 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
     ],
 )  # fmt: skip
 async def test_what_is_refused_names_the_field_and_who_may_change_it(
-    it: Keyed, policy: Any, body: Any, param: str, said: str
+    it: Keyed, policy: Any, body: Any, param: str, message: str
 ) -> None:
     for whose, name in (("keys", "mine"), ("teams", "search")):
         await limit(it, whose, name, **policy)
         answer = await ask(it, **body)
         error = answer.json()["error"]
         assert (answer.status_code, error["code"], error["param"]) == (403, "not_allowed", param)
-        assert said in error["message"]
+        assert message in error["message"]
         assert f"`podium {whose} policy`" in error["message"]
         assert not [call for wire in it.api.service.pool.clients for call in wire.calls]  # type: ignore[attr-defined]
         lifted = {field: AccountPolicy.model_fields[field].default for field in policy}
@@ -110,14 +110,14 @@ async def test_a_model_that_may_not_be_asked_is_as_one_that_is_not_there(
 ) -> None:
     await limit(it, "keys", "mine", **policy)
     may_be_told = {each["id"] for each in (await it.ask("mine", "GET", "/v1/models")).json()["data"]}
-    told = []
+    messages = []
     for model in (name, "absent"):
         answer = await it.ask("mine", "POST", path, ASKING[path] | {"model": model})
         error = answer.json()["error"]
         assert (answer.status_code, error.get("code", "model_not_found")) == (404, "model_not_found")
-        told.append(error["message"].replace(repr(model), "X"))
-    assert told[0] == told[1]
-    suggested = told[0].partition(" Try ")[2].partition(".")[0]
+        messages.append(error["message"].replace(repr(model), "X"))
+    assert messages[0] == messages[1]
+    suggested = messages[0].partition(" Try ")[2].partition(".")[0]
     assert {each for each in suggested.split(", ") if each} <= may_be_told
     listed = [await it.ask("mine", "GET", f"/v1/models/{model}") for model in (name, "absent")]
     assert {each.status_code for each in listed} == {404}
@@ -127,15 +127,15 @@ async def test_a_model_that_may_not_be_asked_is_as_one_that_is_not_there(
 @pytest.mark.parametrize("field", ["workers", "exclude_workers", "plan"])
 async def test_a_worker_that_may_not_be_called_is_as_one_that_is_not_there(it: Keyed, field: str) -> None:
     await limit(it, "teams", "search", local_only=True)
-    told = []
+    messages = []
     for name in ("cloud", "absent"):
         named = [step(name)] if field == "plan" else [name]
         answer = await ask(it, podium={field: named})
         error = answer.json()["error"]
         assert (answer.status_code, error["code"]) == (400, "bad_task")
         assert error["param"].startswith(f"podium.{field}")
-        told.append(error["message"].replace(repr(name), "X"))
-    assert told[0] == told[1]
+        messages.append(error["message"].replace(repr(name), "X"))
+    assert messages[0] == messages[1]
 
 
 async def test_a_model_is_asked_with_an_own_plan_where_no_conductor_may_be_called(it: Keyed) -> None:
@@ -173,9 +173,9 @@ async def test_tools_of_a_namespace_are_named_with_it(it: Keyed) -> None:
 
 async def test_a_policy_is_the_keys_and_the_teams_together_and_nobody_elses(it: Keyed) -> None:
     await limit(it, "teams", "search", max_steps=3, models=["mini", "a", "b"])
-    shown = await limit(it, "keys", "mine", max_steps=5, models=["mini", "a", "far"])
-    assert shown["policy"]["max_steps"] == 5
-    assert (shown["in_force"]["max_steps"], sorted(shown["in_force"]["models"])) == (3, ["a", "mini"])
+    policy = await limit(it, "keys", "mine", max_steps=5, models=["mini", "a", "far"])
+    assert policy["policy"]["max_steps"] == 5
+    assert (policy["in_force"]["max_steps"], sorted(policy["in_force"]["models"])) == (3, ["a", "mini"])
     listed = {who: [each["id"] for each in (await it.ask(who, "GET", "/v1/models")).json()["data"]] for who in ("mine", "only run", "other team")}  # fmt: skip
     assert listed["mine"] == ["mini", "a"]
     assert listed["only run"] == ["mini", "a", "b"]
@@ -193,8 +193,8 @@ async def test_a_conductor_does_not_know_of_workers_that_may_not_be_called_and_c
         assert answer.status_code == 200
         assert answer.json()["podium"]["fallback"]
         assert not it.api.worker("cloud").calls
-        (shown, *_) = it.api.worker("conductor").calls
-        assert "cloud" not in shown.messages[-1].text
+        (call, *_) = it.api.worker("conductor").calls
+        assert "cloud" not in call.messages[-1].text
         assert (await ask(it, "other team")).status_code == 200
 
 
@@ -294,9 +294,9 @@ async def test_what_a_provider_quotes_of_a_prompt_is_logged_and_traced_as_the_po
         described = [span.status.description or "" for span in SPANS.ended]
     lines = [JsonLines().format(each) for each in caplog.records if each.getMessage().startswith("workflow")]
     assert len(lines) == 2, "one failed, one was answered by a fallback"
-    for said, mark in ((lines, in_log), ([text for text in described if text], in_spans)):
-        assert said
-        for text in said:
+    for texts, mark in ((lines, in_log), ([text for text in described if text], in_spans)):
+        assert texts
+        for text in texts:
             assert ("HIV" in text, "jane@" in text) == (mark is not None, mark == "jane@doe.org"), text
             assert mark is None or mark in text
             assert "403" in text

@@ -52,7 +52,7 @@ async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for
 
 
 @pytest.mark.parametrize(
-    ("path", "asked"),
+    ("path", "fields"),
     [
         ("chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}),
         ("completions", {"prompt": "Hi"}),
@@ -60,17 +60,17 @@ async def test_a_request_that_can_wait_comes_after_those_that_somebody_waits_for
     ],
 )
 async def test_what_is_no_tier_of_openais_is_refused_with_the_tiers_and_each_of_them_is_taken(
-    path: str, asked: dict[str, Any]
+    path: str, fields: dict[str, Any]
 ) -> None:
     async with served(BUSY) as api:
         for tier in ("batch", "Flex", 7, "", ["flex"]):
-            refused = await api.http.post(f"/v1/{path}", json={"model": "b", **asked, "service_tier": tier})
+            refused = await api.http.post(f"/v1/{path}", json={"model": "b", **fields, "service_tier": tier})
             error = refused.json()["error"]
             assert (refused.status_code, error["param"]) == (400, "service_tier"), (tier, error)
             assert "'flex'" in error["message"], error
         for tier in (*get_args(Tier), None):
-            taken = await api.http.post(f"/v1/{path}", json={"model": "b", **asked, "service_tier": tier})
-            assert taken.status_code == 200, (tier, taken.text)
+            response = await api.http.post(f"/v1/{path}", json={"model": "b", **fields, "service_tier": tier})
+            assert response.status_code == 200, (tier, response.text)
 
 
 async def test_a_flood_from_one_key_lets_another_key_wait_for_one_call(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ async def test_who_would_wait_too_long_is_told_when_to_come_back_and_another_key
         await asyncio.wait(
             flood[2:]
         )  # who was let in may be told so too, as another key's call went before it
-        asked = texts_of(it.api.worker("a").calls)
-        assert "too many" not in asked
-        assert asked[-1] == "flex", "nobody waits for it: it waits"
+        texts = texts_of(it.api.worker("a").calls)
+        assert "too many" not in texts
+        assert texts[-1] == "flex", "nobody waits for it: it waits"
 
 
 async def test_a_key_whose_answers_are_long_does_not_hold_every_slot(tmp_path: Path) -> None:
@@ -116,16 +116,16 @@ async def test_a_key_whose_answers_are_long_does_not_hold_every_slot(tmp_path: P
         flood = [ask(_sdk(it, "mine"), f"flood {n}") for n in range(6)]
         await until(lambda: slots.open_calls + slots.queued == 6)
         await ask(_sdk(it, "other team"), "one")
-        asked = texts_of(worker.calls)
-        assert asked.index("one") <= 4, "before the flood's fourth"
+        texts = texts_of(worker.calls)
+        assert texts.index("one") <= 4, "before the flood's fourth"
         await asyncio.gather(*flood)
 
 
 async def test_who_is_let_in_before_slots_stop_coming_free_is_told_once_it_has_waited_too_long(
     tmp_path: Path,
 ) -> None:
-    held = scripted("a", {"text": "one two", "stall_after_tokens": 1}, max_concurrency=2, max_wait_s=0.5)
-    async with keyed(tmp_path, team(workers=[held, scripted("b"), scripted("c")])) as it:
+    settings = scripted("a", {"text": "one two", "stall_after_tokens": 1}, max_concurrency=2, max_wait_s=0.5)
+    async with keyed(tmp_path, team(workers=[settings, scripted("b"), scripted("c")])) as it:
         slots = it.api.service.pool.limiters["a"]
         slow = [ask(_sdk(it, "mine"), f"slow {n}") for n in range(2)]
         await until(lambda: slots.is_full)
@@ -141,10 +141,10 @@ async def test_who_is_let_in_before_slots_stop_coming_free_is_told_once_it_has_w
 HANGS = {"text": "one two", "stall_after_tokens": 0}
 
 
-async def leave(asked: list["asyncio.Task[Any]"]) -> None:
-    for each in asked:
+async def leave(tasks: list["asyncio.Task[Any]"]) -> None:
+    for each in tasks:
         each.cancel()
-    await asyncio.wait(asked)
+    await asyncio.wait(tasks)
 
 
 async def test_runs_that_a_fallback_answers_do_not_stand_in_the_line_of_the_one_that_was_down() -> None:
@@ -154,14 +154,14 @@ async def test_runs_that_a_fallback_answers_do_not_stand_in_the_line_of_the_one_
         await ask(api.sdk, "so that its pace is known")
         for _ in range(FAILURES_BEFORE_REST):
             health.fail()
-        asked = [ask(api.sdk, "meanwhile") for _ in range(10)]
+        tasks = [ask(api.sdk, "meanwhile") for _ in range(10)]
         await until(lambda: api.worker("b").open_calls == 10)
         assert slots.wait_s("") == 0
         health.rests_until_s = 0.0
         answer = await ask(api.sdk, "once it is well")
         assert (answer.model, answer.choices[0].message.content) == ("a", "Done.")
         assert health.circuit == "closed"
-        await leave(asked)
+        await leave(tasks)
 
 
 async def test_runs_that_another_conductor_plans_do_not_stand_in_the_line_of_the_one_that_is_down() -> None:
@@ -171,10 +171,10 @@ async def test_runs_that_another_conductor_plans_do_not_stand_in_the_line_of_the
     async with served(settings) as api:
         for _ in range(FAILURES_BEFORE_REST):
             api.service.pool.health["conductor"].fail()
-        asked = [ask(api.sdk, "meanwhile", model="mini") for _ in range(5)]
+        tasks = [ask(api.sdk, "meanwhile", model="mini") for _ in range(5)]
         await until(lambda: api.worker("a").open_calls == 5)
         assert api.service.pool.limiters["conductor"]._coming == {}
-        await leave(asked)
+        await leave(tasks)
 
 
 HANGING = team(
@@ -222,9 +222,9 @@ async def test_a_flex_run_that_waited_for_its_tools_waits_on_while_its_share_is_
                 model="a", messages=messages, tools=tools, service_tier="flex"
             )
 
-        said = (await turn()).choices[0].message
-        call_id = said.tool_calls[0].id
-        messages += [said, {"role": "tool", "tool_call_id": call_id, "content": "noon"}]
+        message = (await turn()).choices[0].message
+        call_id = message.tool_calls[0].id
+        messages += [message, {"role": "tool", "tool_call_id": call_id, "content": "noon"}]
         others = [asyncio.create_task(api.ok({"model": "b"})) for _ in range(2)]
         await until(lambda: api.service.running == 2)
         with pytest.raises(openai.RateLimitError):

@@ -93,13 +93,13 @@ async def test_cache_control_reaches_anthropic_where_it_was(where: Any, path: st
     async with serving(ANTHROPIC.wire) as upstream, served(ours(ANTHROPIC, upstream.url)) as api:
         answer = await api.http.post("/v1/messages", json=body | {"stream": stream})
         assert answer.status_code == 200, answer.text
-        sent = upstream.body
-    assert marks(sent) == [
+        upstream_body = upstream.body
+    assert marks(upstream_body) == [
         ("tools[1]", HOUR["cache_control"]),
         ("system[1]", HOUR["cache_control"]),
         (path, mark["cache_control"]),
     ]
-    assert [block["text"] for block in sent["system"]] == ["You are terse.", "The manual: ..."]
+    assert [block["text"] for block in upstream_body["system"]] == ["You are terse.", "The manual: ..."]
 
 
 @pytest.mark.parametrize(
@@ -169,17 +169,17 @@ async def test_the_steps_of_a_plan_share_the_marked_prefix():
         async with served(settings) as api:
             answer = await api.http.post("/v1/messages", json=body)
             assert answer.status_code == 200, answer.text
-            sent = [request.body for request in upstream.requests]
-    assert len(sent) == 3
+            bodies = [request.body for request in upstream.requests]
+    assert len(bodies) == 3
     hour = HOUR["cache_control"]
-    assert {json.dumps(marks(each)) for each in sent} == {
+    assert {json.dumps(marks(each)) for each in bodies} == {
         json.dumps([("tools[1]", hour), ("system[2]", hour), ("messages[0].content[0]", hour)])
     }
     prefixes = {
-        json.dumps([each["tools"], each["system"], each["messages"][0]["content"][0]]) for each in sent
+        json.dumps([each["tools"], each["system"], each["messages"][0]["content"][0]]) for each in bodies
     }
     assert len(prefixes) == 1
-    assert all(len(each["messages"][0]["content"]) == 2 for each in sent), (
+    assert all(len(each["messages"][0]["content"]) == 2 for each in bodies), (
         "the assignment comes after the mark"
     )
 
@@ -215,21 +215,21 @@ async def test_a_run_with_tools_sends_its_earlier_turns_unchanged_and_four_marks
                 json.dumps(body["messages"]).replace(json.dumps(FIVE_MINUTES)[1:-1], '"x": 0')
             )
             result = {"type": "tool_result", "tool_use_id": use["id"], "content": "X.", **FIVE_MINUTES}
-            said = {"role": "assistant", "content": answer["content"]}
-            body = body | {"messages": [*history, said, {"role": "user", "content": [result]}]}
+            message = {"role": "assistant", "content": answer["content"]}
+            body = body | {"messages": [*history, message, {"role": "user", "content": [result]}]}
         answer = (await api.http.post("/v1/messages", json=body)).json()
         assert answer["stop_reason"] == "end_turn"
-        sent = [request.body for request in upstream.requests]
+        bodies = [request.body for request in upstream.requests]
         listed = (await api.http.get("/v1/workflows")).json()["data"]
     assert len(listed) == 1, "one run"
-    for before, after in pairwise(sent):
+    for before, after in pairwise(bodies):
         assert (before["tools"], before["system"]) == (after["tools"], after["system"])
         unmarked = [json.loads(json.dumps(each["messages"]).replace(', "cache_control": {"type": "ephemeral"}', "")) for each in (before, after)]  # fmt: skip
         assert unmarked[1][: len(unmarked[0])] == unmarked[0]
         assert "cache_control" in after["messages"][-1]["content"][0]
-    assert [len(marks(each)) for each in sent] == [3, 4, 4, 4, 4]
+    assert [len(marks(each)) for each in bodies] == [3, 4, 4, 4, 4]
     assert all(
-        not block.get("text", "x").isspace() for turn in sent[-1]["messages"] for block in turn["content"]
+        not block.get("text", "x").isspace() for turn in bodies[-1]["messages"] for block in turn["content"]
     )
 
 
@@ -240,8 +240,8 @@ async def test_the_turns_of_a_chat_are_a_prefix_of_the_next(provider: Provider):
         for _ in range(3):
             answer = await api.ok({"model": "a", "messages": messages})
             messages += [answer["choices"][0]["message"], {"role": "user", "content": "And?"}]
-        sent = [request.body for request in upstream.requests]
-    for before, after in pairwise(sent):
+        bodies = [request.body for request in upstream.requests]
+    for before, after in pairwise(bodies):
         assert after["messages"][: len(before["messages"])] == before["messages"]
         assert after.get("system") == before.get("system")
 
@@ -257,13 +257,13 @@ RESPONSES = b"".join(
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("model", ["a", "mini"])
 async def test_cache_hints_reach_openai(api_of_worker: str, path: str, model: str):
-    asked = {"input": "Why?"} if "responses" in path else {"messages": ASK["messages"]}
+    body = {"input": "Why?"} if "responses" in path else {"messages": ASK["messages"]}
     async with serving(OPENAI.wire) as upstream:
         if api_of_worker == "responses":
             upstream.respond = lambda request: Answer(instead=(RESPONSES,))
         plans = plan(step("a", "Find."), step("a", "Conclude.", [0]))
         async with served(ours(OPENAI, upstream.url, plans, api=api_of_worker)) as api:
-            answer = await api.http.post(path, json={"model": model, **asked, **HINTS})
+            answer = await api.http.post(path, json={"model": model, **body, **HINTS})
             assert answer.status_code == 200, answer.text
             record = await api.newest()
     assert len(upstream.requests) == (2 if model == "mini" else 1)
@@ -294,9 +294,9 @@ async def test_a_server_that_refuses_a_hint_is_asked_without_it_from_then_on(fie
         upstream.respond = respond
         for _ in range(2):
             await api.ok({"model": "a", **HINTS})
-        sent = [request.body for request in upstream.requests]
-    assert [field in body for body in sent] == [True, False, False]
-    assert all(name in body for body in sent for name in HINTS.keys() - {field})
+        bodies = [request.body for request in upstream.requests]
+    assert [field in body for body in bodies] == [True, False, False]
+    assert all(name in body for body in bodies for name in HINTS.keys() - {field})
 
 
 async def test_hints_are_not_sent_to_other_providers_and_change_no_answer():
@@ -326,11 +326,11 @@ async def test_marks_go_to_servers_of_openais_wire_that_take_them(model: str, ma
     }
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, model=model)) as api:
         await api.ok(body)
-        found, sent = marks(upstream.body), upstream.body["messages"]
-    assert found == ([] if expected is None else [("messages[0].content[0]", expected)])
-    assert sent[1]["content"] == "U"
+        positions, messages = marks(upstream.body), upstream.body["messages"]
+    assert positions == ([] if expected is None else [("messages[0].content[0]", expected)])
+    assert messages[1]["content"] == "U"
     if expected is None:
-        assert sent[0]["content"] == "S"
+        assert messages[0]["content"] == "S"
 
 
 SYSTEMS: dict[str, Any] = {
@@ -363,12 +363,12 @@ async def test_lines_that_change_with_every_request_are_left_out(provider: Provi
                 answer = await api.http.post("/v1/messages", json=body)
                 assert answer.status_code == 200, answer.text
                 bodies.append(json.dumps(upstream.body))
-            told = (
+            lines = (
                 json.dumps([call.messages[1].text for call in api.worker("conductor").calls])
                 if model == "mini"
                 else ""
             )
-    assert "billing" not in bodies[0] + told
+    assert "billing" not in bodies[0] + lines
     assert "You help." in bodies[0]
     assert bodies[0] == bodies[1], (
         "one prefix, whatever the line says, in the marks around calls of tools too"
@@ -415,18 +415,18 @@ COST = (100 * 10 + 600 * 1 + 200 * 12.5 + 100 * 20 + 10 * 100) / 1e6
 
 
 async def usage_by(api: Served, path: str, stream: bool) -> Json:
-    asked = {"input": "Why?"} if "responses" in path else {"messages": ASK["messages"], "max_tokens": 50}
+    body = {"input": "Why?"} if "responses" in path else {"messages": ASK["messages"], "max_tokens": 50}
     more = {"stream_options": {"include_usage": True}} if "chat" in path and stream else {}
-    answer = await api.http.post(path, json={"model": "a", "stream": stream, **asked, **more})
+    answer = await api.http.post(path, json={"model": "a", "stream": stream, **body, **more})
     assert answer.status_code == 200, answer.text
     if not stream:
         return answer.json()["usage"]
-    told: Json = {}
+    usage: Json = {}
     for line in answer.text.splitlines():
         data = line.removeprefix("data: ")
         event = json.loads(data) if line.startswith("data: {") else {}
-        told |= (event.get("message") or event.get("response") or event).get("usage") or {}
-    return told
+        usage |= (event.get("message") or event.get("response") or event).get("usage") or {}
+    return usage
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -458,6 +458,6 @@ async def test_a_chat_that_waits_for_tools_says_what_the_cache_gave():
     tools = [{"type": "function", "function": {"name": "read", "parameters": SCHEMA}}]
     async with serving(OPENAI.wire) as upstream, served(ours(OPENAI, upstream.url, price=PRICE)) as api:
         upstream.answers.append(Answer(instead=(first, end, done)))
-        told = (await api.ok({"model": "a", "tools": tools}))["usage"]
-    assert (told["prompt_tokens"], told["prompt_tokens_details"]["cached_tokens"]) == (100, 80)
-    assert told["total_tokens"] == 105
+        usage_json = (await api.ok({"model": "a", "tools": tools}))["usage"]
+    assert (usage_json["prompt_tokens"], usage_json["prompt_tokens_details"]["cached_tokens"]) == (100, 80)
+    assert usage_json["total_tokens"] == 105

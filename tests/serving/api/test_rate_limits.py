@@ -26,11 +26,11 @@ async def _in_mid_minute() -> None:
 async def test_answers_carry_the_rates_and_beyond_them_sdks_are_told_to_wait(tmp_path: Path) -> None:
     async with keyed(tmp_path, SETTINGS) as it:
         await limit(it, "keys", "mine", requests_per_minute=2, tokens_per_minute=10_000)
-        for stream, left in ((False, "1"), (True, "0")):
+        for stream, remaining in ((False, "1"), (True, "0")):
             answer = await ask(it, model="a", stream=stream)
             assert answer.status_code == 200
             assert answer.headers["x-ratelimit-limit-requests"] == "2"
-            assert answer.headers["x-ratelimit-remaining-requests"] == left
+            assert answer.headers["x-ratelimit-remaining-requests"] == remaining
             assert int(answer.headers["x-ratelimit-remaining-tokens"]) < 10_000
             assert answer.headers["x-ratelimit-reset-requests"].endswith("s")
         client = it.api.openai(it.secrets["mine"])
@@ -57,11 +57,11 @@ async def test_tokens_of_all_calls_count_once_they_are_known_and_what_did_not_ru
         used = first.json()["usage"]["total_tokens"]
         await until(lambda: it.api.service.sessions.is_idle, "the first one is settled")
         assert 50 < used < 100
-        asked = await ask(it, "only run", model="a", max_tokens=1000)
-        assert asked.status_code == 200  # the estimate of the first one was 400
+        response = await ask(it, "only run", model="a", max_tokens=1000)
+        assert response.status_code == 200  # the estimate of the first one was 400
         await until(lambda: it.api.service.sessions.is_idle, "the second one is settled")
-        left = int((await ask(it, model="a", max_tokens=10)).headers["x-ratelimit-remaining-tokens"])
-        assert 1200 - 4 * used < left < 1200 - 2 * used
+        remaining = int((await ask(it, model="a", max_tokens=10)).headers["x-ratelimit-remaining-tokens"])
+        assert 1200 - 4 * used < remaining < 1200 - 2 * used
 
 
 async def test_tokens_of_a_run_that_goes_on_with_its_tools_results_count_too(tmp_path: Path) -> None:
@@ -71,15 +71,18 @@ async def test_tokens_of_a_run_that_goes_on_with_its_tools_results_count_too(tmp
         tools = [{"type": "function", "function": {"name": "clock"}}]
         messages: Any = [{"role": "user", "content": "Hello"}]
 
-        asked = await ask(it, model="a", messages=messages, tools=tools)
-        said = asked.json()["choices"][0]["message"]
-        messages += [said, {"role": "tool", "tool_call_id": said["tool_calls"][0]["id"], "content": "noon"}]
+        response = await ask(it, model="a", messages=messages, tools=tools)
+        message = response.json()["choices"][0]["message"]
+        messages += [
+            message,
+            {"role": "tool", "tool_call_id": message["tool_calls"][0]["id"], "content": "noon"},
+        ]
         answer = await ask(it, model="a", messages=messages, tools=tools)
-        used = sum(each.json()["usage"]["total_tokens"] for each in (asked, answer))
+        used = sum(each.json()["usage"]["total_tokens"] for each in (response, answer))
         await until(lambda: it.api.service.sessions.is_idle, "both are settled")
         later = await ask(it, model="a", messages=[{"role": "user", "content": "Bye"}], max_tokens=1)
-        taken = 10_000 - int(later.headers["x-ratelimit-remaining-tokens"])
-        assert used < taken < used + 20
+        spent = 10_000 - int(later.headers["x-ratelimit-remaining-tokens"])
+        assert used < spent < used + 20
 
 
 @pytest.mark.parametrize(

@@ -45,11 +45,11 @@ async def test_the_first_question_waits_for_every_engine() -> None:
     up = engines()
     up["conductor"].up = False
     async with served(settings(scripted("a")), engines=up) as api:
-        status, told = await readyz(api)
-        assert (status, told["status"], told["waiting_for"]) == (503, "starting", ["conductor"])
+        status, report = await readyz(api)
+        assert (status, report["status"], report["waiting_for"]) == (503, "starting", ["conductor"])
         up["conductor"].up = True
-        status, told = await readyz(api)
-        assert (status, told["status"], "waiting_for" in told) == (200, "ready", False)
+        status, report = await readyz(api)
+        assert (status, report["status"], "waiting_for" in report) == (200, "ready", False)
 
 
 async def test_an_engine_that_never_comes_up_is_not_waited_for_for_ever() -> None:
@@ -60,9 +60,9 @@ async def test_an_engine_that_never_comes_up_is_not_waited_for_for_ever() -> Non
         now_s = STARTING_FOR_S - 1
         assert (await readyz(api))[0] == 503
         now_s = STARTING_FOR_S
-        status, told = await readyz(api)
-        assert (status, told["status"], told["waiting_for"]) == (200, "degraded", ["conductor"])
-        assert told["conductor"]["reason"] == "its engine is not up"
+        status, report = await readyz(api)
+        assert (status, report["status"], report["waiting_for"]) == (200, "degraded", ["conductor"])
+        assert report["conductor"]["reason"] == "its engine is not up"
 
 
 async def test_a_router_nobody_of_whose_workers_answers_goes_on_starting() -> None:
@@ -71,8 +71,8 @@ async def test_a_router_nobody_of_whose_workers_answers_goes_on_starting() -> No
     async with served(settings(), engines=up) as api:
         api.service.readiness = Readiness(clock=lambda: now_s)
         now_s = STARTING_FOR_S
-        status, told = await readyz(api)
-    assert (status, told["status"]) == (503, "starting")
+        status, report = await readyz(api)
+    assert (status, report["status"]) == (503, "starting")
 
 
 async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:
@@ -80,9 +80,9 @@ async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:
     async with served(settings(scripted("a")), engines=up) as api:
         assert (await readyz(api))[0] == 200
         up["conductor"].up = False
-        status, told = await readyz(api)
-        assert (status, told["status"], told["waiting_for"]) == (200, "degraded", ["conductor"])
-        assert (told["conductor"]["worker"], told["conductor"]["reason"]) == (
+        status, report = await readyz(api)
+        assert (status, report["status"], report["waiting_for"]) == (200, "degraded", ["conductor"])
+        assert (report["conductor"]["worker"], report["conductor"]["reason"]) == (
             "conductor",
             "its engine is not up",
         )
@@ -95,9 +95,9 @@ async def test_a_worker_that_went_down_degrades_where_another_answers() -> None:
     async with served(settings(scripted("a")), engines=up) as api:
         await readyz(api)
         up["v"].up = False
-        status, told = await readyz(api)
-    assert (status, told["status"], told["waiting_for"]) == (200, "degraded", ["v"])
-    assert "conductor" not in told, "it does its work"
+        status, report = await readyz(api)
+    assert (status, report["status"], report["waiting_for"]) == (200, "degraded", ["v"])
+    assert "conductor" not in report, "it does its work"
 
 
 @pytest.mark.parametrize("fallbacks", [[], ["a"]])
@@ -108,8 +108,8 @@ async def test_nobody_who_answers_is_unavailable_unless_a_fallback_does(fallback
     async with served(both, engines=up) as api:
         await readyz(api)
         up["v"].up = False
-        status, told = await readyz(api)
-    assert (status, told["status"]) == ((200, "degraded") if fallbacks else (503, "unavailable"))
+        status, report = await readyz(api)
+    assert (status, report["status"]) == ((200, "degraded") if fallbacks else (503, "unavailable"))
 
 
 async def test_an_api_conductor_needs_no_engine() -> None:

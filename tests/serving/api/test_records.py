@@ -23,7 +23,7 @@ def record(id: str, *, created: float = 0, answer: str = "") -> Record:
     return Record(id, Task((), model="mini"), created, answer=answer)
 
 
-async def kept(store: MemoryStore) -> list[str]:
+async def list_ids(store: MemoryStore) -> list[str]:
     return [run.record.id for run in (await store.newest(100, ANYBODY)).runs]
 
 
@@ -31,7 +31,7 @@ async def test_the_newest_are_kept_up_to_a_number_and_the_run_that_began_last_is
     store = MemoryStore(lambda: LimitSettings(records=3))
     for id, began in (("a", 1), ("b", 2), ("d", 4), ("c", 3)):
         await store.put(RunRecords(record(id, created=began)))
-    assert await kept(store) == ["d", "c", "b"]
+    assert await list_ids(store) == ["d", "c", "b"]
     assert await store.get("a") is None
     assert (await store.newest(1, ANYBODY)).runs == [RunRecords(record("d", created=4), has_content=False)]
 
@@ -40,11 +40,11 @@ async def test_the_newest_are_kept_up_to_a_weight_and_one_always_is() -> None:
     store = MemoryStore(lambda: LimitSettings(records_bytes=100_000))
     for n in range(10):
         await store.put(RunRecords(record(f"r{n}", created=n, answer="x" * 30_000)))
-    assert await kept(store) == ["r9", "r8"]
+    assert await list_ids(store) == ["r9", "r8"]
     await store.put(RunRecords(record("huge", created=10, answer="x" * 300_000)))
-    assert await kept(store) == ["huge"]
+    assert await list_ids(store) == ["huge"]
     await store.put(RunRecords(record("small", created=11)))
-    assert await kept(store) == ["small"]
+    assert await list_ids(store) == ["small"]
 
 
 async def test_putting_a_record_again_replaces_it() -> None:
@@ -52,7 +52,7 @@ async def test_putting_a_record_again_replaces_it() -> None:
     for _ in range(10):
         await store.put(RunRecords(record("same", answer="x" * 30_000)))
     await store.put(RunRecords(record("other", created=1)))
-    assert await kept(store) == ["other", "same"]
+    assert await list_ids(store) == ["other", "same"]
 
 
 async def test_of_two_keys_the_one_that_has_most_loses_its_oldest() -> None:
@@ -65,11 +65,11 @@ async def test_of_two_keys_the_one_that_has_most_loses_its_oldest() -> None:
     await put("few", "one", 0)
     for n in range(1, 6):
         await put(f"r{n}", "other", n)
-    assert await kept(store) == ["r5", "r4", "r3", "few"]
+    assert await list_ids(store) == ["r5", "r4", "r3", "few"]
     await put("huge", "third", 6, "x" * 300_000)
-    assert await kept(store) == ["huge", "r5", "r4", "few"]
+    assert await list_ids(store) == ["huge", "r5", "r4", "few"]
     await put("r7", "other", 7)
-    assert await kept(store) == ["r7", "r5", "few"]
+    assert await list_ids(store) == ["r7", "r5", "few"]
 
 
 async def test_the_limits_of_the_moment_hold() -> None:
@@ -79,7 +79,7 @@ async def test_the_limits_of_the_moment_hold() -> None:
         await store.put(RunRecords(record(f"r{n}", created=n)))
     limits = LimitSettings(records=1)
     await store.put(RunRecords(record("r3", created=3)))
-    assert await kept(store) == ["r3"]
+    assert await list_ids(store) == ["r3"]
 
 
 def test_a_text_that_every_step_was_shown_weighs_once() -> None:
@@ -138,7 +138,7 @@ async def test_a_plan_alone_a_runs_age_and_a_failed_steps_tries_are_told(tmp_pat
         asking = asyncio.create_task(run_of("mine", "slow"))
         await asyncio.sleep(0.3)
         [id] = it.api.service.sessions.running
-        shown = (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()
-        assert 0.2 < shown["now_s"] < 3
+        workflow = (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()
+        assert 0.2 < workflow["now_s"] < 3
         await asking
         assert "now_s" not in (await it.ask("mine", "GET", f"/v1/workflows/{id}")).json()

@@ -54,15 +54,15 @@ async def test_the_sdk_gets_a_stream_and_its_helper_a_final_response() -> None:
 
 async def test_plan_and_progress_are_reasoning_where_a_summary_is_asked_for() -> None:
     async with served(team()) as api, api.sdk as sdk:
-        asked: Json = {"model": "mini", "input": "Why?", "reasoning": {"summary": "auto"}}
-        whole = await sdk.responses.create(**asked)
+        body: Json = {"model": "mini", "input": "Why?", "reasoning": {"summary": "auto"}}
+        whole = await sdk.responses.create(**body)
         quiet = await sdk.responses.create(model="mini", input="Why?")
-        opaque = await sdk.responses.create(**asked, store=False, include=["reasoning.encrypted_content"])
+        opaque = await sdk.responses.create(**body, store=False, include=["reasoning.encrypted_content"])
         again = await sdk.responses.create(
             model="mini",
             input=[*opaque.to_dict()["output"], {"role": "user", "content": "And at dusk?"}],  # type: ignore[misc]
         )
-        shown = api.worker("b").calls[-1].messages
+        messages = api.worker("b").calls[-1].messages
     reasoning: Any = whole.output[0]
     assert reasoning.type == "reasoning"
     assert "Step 1, a: Find a reason." in reasoning.summary[0].text
@@ -71,7 +71,7 @@ async def test_plan_and_progress_are_reasoning_where_a_summary_is_asked_for() ->
     opaque_item: Any = opaque.output[0]
     assert opaque_item.encrypted_content
     assert again.output_text == ANSWER
-    assert "Step 1" not in str(shown), "our own reasoning comes back, and goes no further"
+    assert "Step 1" not in str(messages), "our own reasoning comes back, and goes no further"
 
 
 async def test_instructions_and_every_sort_of_input_reach_the_worker() -> None:
@@ -93,15 +93,18 @@ async def test_instructions_and_every_sort_of_input_reach_the_worker() -> None:
         answer = await ask(api, model="a", instructions="You are Ann.", input=items)
         assert answer.status_code == 200, answer.text
         worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
-        shown = worker.seen[-1].messages
+        messages = worker.seen[-1].messages
         record = await api.newest()
-    assert [(m.role, m.text) for m in shown[:2]] == [("system", "You are Ann.\n\nBe short."), ("user", "Hi.")]
-    turn, results = shown[2:4]
+    assert [(m.role, m.text) for m in messages[:2]] == [
+        ("system", "You are Ann.\n\nBe short."),
+        ("user", "Hi."),
+    ]
+    turn, results = messages[2:4]
     assert (turn.text, [(c.id, c.name, c.kind) for c in turn.tool_calls]) == (
         "I look.", [("x.1|y", "look", "function"), ("x2", "patch", "custom")],
     )  # fmt: skip
     assert {r.id: r.text for r in results.tool_results} == {"x2": "patched", "x.1|y": "seen"}
-    assert shown[-1].text == "And now?"
+    assert messages[-1].text == "And now?"
     assert record["left_out"] == ["input[8] was left out: items of type 'web_search_call' are not supported."]
 
 
@@ -195,18 +198,19 @@ async def test_the_sdk_parses_an_answer_that_holds_to_its_schema() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked", [{"include": [LOGPROBS]}, {"include": [LOGPROBS], "top_logprobs": 2}, {"top_logprobs": 2}]
+    "fields", [{"include": [LOGPROBS]}, {"include": [LOGPROBS], "top_logprobs": 2}, {"top_logprobs": 2}]
 )
-async def test_logprobs_come_whole_streamed_and_later_in_the_sdks_types(asked: Json) -> None:
+async def test_logprobs_come_whole_streamed_and_later_in_the_sdks_types(fields: Json) -> None:
     async with served(team(workers=[scripted("a", "first word")], workflows={})) as api, api.sdk as sdk:
-        whole = await sdk.responses.create(model="a", input="Say.", **asked)
+        whole = await sdk.responses.create(model="a", input="Say.", **fields)
         again = await sdk.responses.retrieve(whole.id)
         stream = [
-            event async for event in await sdk.responses.create(model="a", input="Say.", stream=True, **asked)
+            event
+            async for event in await sdk.responses.create(model="a", input="Say.", stream=True, **fields)
         ]
         call = api.worker("a").calls[0]
-    assert call.sampling.options.top_logprobs == asked.get("top_logprobs", 0)
-    assert whole.top_logprobs == asked.get("top_logprobs", 0)
+    assert call.sampling.options.top_logprobs == fields.get("top_logprobs", 0)
+    assert whole.top_logprobs == fields.get("top_logprobs", 0)
     parts: list[Any] = [answer.output[0].content[0] for answer in (whole, again, stream[-1].response)]  # type: ignore[union-attr]
     for part in parts:
         assert isinstance(part, ResponseOutputText)

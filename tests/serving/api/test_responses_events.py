@@ -57,7 +57,7 @@ PIECES = {
 """Of an item: where it grows, where it is told whole, and under which name."""
 
 
-def asked(**fields: Any) -> ApiRequest:
+def parse(**fields: Any) -> ApiRequest:
     """A request, as the dialect reads it, with what its answers repeat of it."""
     body = {"model": "mini", "input": "Why?", **fields}
     request = DIALECT.parse(json.dumps(body).encode())
@@ -96,17 +96,17 @@ def encode_with(request: ApiRequest, events: list[Event], beats: set[int]) -> by
     """As `encode`, with a heartbeat before each event of those numbers."""
     log = EventLog(record_of())
     encoder = DIALECT.encoder(Run(log), request, call_id)
-    written = encoder.begin()
+    stream = encoder.begin()
     for n, event in enumerate(events):
-        written += encoder.heartbeat() if n in beats else b""
+        stream += encoder.heartbeat() if n in beats else b""
         log.record = after(log.record, event)
-        written += encoder.encode(event)
-    return written
+        stream += encoder.encode(event)
+    return stream
 
 
 requests = st.sampled_from(
     [
-        asked(reasoning=reasoning, include=include, metadata=metadata, podium=podium)
+        parse(reasoning=reasoning, include=include, metadata=metadata, podium=podium)
         for reasoning in ({}, {"summary": "auto"})
         for include in ([], ["reasoning.encrypted_content"])
         for metadata in ({}, {"a": "b"})
@@ -120,23 +120,23 @@ requests = st.sampled_from(
 def test_every_event_of_every_run_is_what_the_sdk_takes_it_for_and_in_order(
     request: ApiRequest, events: list[Event], beats: set[int]
 ) -> None:
-    told = events_of(encode_with(request, events, beats))
-    for event in told:
+    frames = events_of(encode_with(request, events, beats))
+    for event in frames:
         validate(event)
-    assert [event["sequence_number"] for event in told] == list(range(len(told)))
-    assert [event["type"] for event in told[:2]] == ["response.created", "response.in_progress"]
-    assert len({event["response"]["id"] for event in told if "response" in event}) == 1
-    last = told[-1]["response"]
-    assert told[-1]["type"] == f"response.{last['status']}"
-    assert [event["type"] for event in told].count(told[-1]["type"]) == 1
+    assert [event["sequence_number"] for event in frames] == list(range(len(frames)))
+    assert [event["type"] for event in frames[:2]] == ["response.created", "response.in_progress"]
+    assert len({event["response"]["id"] for event in frames if "response" in event}) == 1
+    last = frames[-1]["response"]
+    assert frames[-1]["type"] == f"response.{last['status']}"
+    assert [event["type"] for event in frames].count(frames[-1]["type"]) == 1
     items = [
-        item_of([event for event in told if event.get("output_index") == n])
+        item_of([event for event in frames if event.get("output_index") == n])
         for n in range(len(last["output"]))
     ]
     assert items == last["output"]
-    check_one_at_a_time(told)
-    shown = [item["encrypted_content"] for item in items if "encrypted_content" in item]
-    assert bool(shown) == (
+    check_one_at_a_time(frames)
+    thoughts = [item["encrypted_content"] for item in items if "encrypted_content" in item]
+    assert bool(thoughts) == (
         request.echo["shows_encrypted"] and any(item["type"] == "reasoning" for item in items)
     )
 
@@ -146,27 +146,27 @@ def item_of(events: list[Json]) -> Json:
     first, *inside, last = events
     assert (first["type"], last["type"]) == ("response.output_item.added", "response.output_item.done")
     item = last["item"]
-    begun = first["item"]
-    assert begun["status"] == "in_progress"
-    assert (begun["id"], begun["type"], begun.get("call_id")) == (
+    first_item = first["item"]
+    assert first_item["status"] == "in_progress"
+    assert (first_item["id"], first_item["type"], first_item.get("call_id")) == (
         item["id"],
         item["type"],
         item.get("call_id"),
     )
-    assert begun.get("content", []) == [] == begun.get("summary", [])
-    assert begun.get("arguments", "") == "" == begun.get("input", "")
+    assert first_item.get("content", []) == [] == first_item.get("summary", [])
+    assert first_item.get("arguments", "") == "" == first_item.get("input", "")
     assert {event["item_id"] for event in inside} == {item["id"]}
     grows, whole, name = PIECES[item["type"]]
     pieces = [event["delta"] for event in inside if event["type"] == f"response.{grows}"]
-    told = [event[name] for event in inside if event["type"] == f"response.{whole}"]
+    values = [event[name] for event in inside if event["type"] == f"response.{whole}"]
     content = (item.get("content") or item.get("summary") or [item])[0]
-    assert told == ["".join(pieces)] == [content[name]]
+    assert values == ["".join(pieces)] == [content[name]]
     return item
 
 
-def check_one_at_a_time(told: list[Json]) -> None:
+def check_one_at_a_time(events: list[Json]) -> None:
     """Items are numbered as they come, and each is over before the next begins."""
-    places = [(event["type"], event["output_index"]) for event in told if "item" in event]
+    places = [(event["type"], event["output_index"]) for event in events if "item" in event]
     n_items = len(places) // 2
     order = [f"response.output_item.{what}" for what in ("added", "done")] * n_items
     assert places == list(zip(order, [n for n in range(n_items) for _ in "ab"], strict=True))
@@ -203,10 +203,10 @@ def texts(response: Json) -> str:
 
 def test_calls_of_custom_tools_and_of_namespaces_are_told_as_such() -> None:
     calls = ToolCall("", "patch", "*** Begin", "custom"), ToolCall("", "spawn", "{}", namespace="agents")
-    told = events_of(encode(DIALECT, asked(), *suspension(*calls)))
-    for event in told:
+    events = events_of(encode(DIALECT, parse(), *suspension(*calls)))
+    for event in events:
         validate(event)
-    patch, spawn = told[-1]["response"]["output"]
+    patch, spawn = events[-1]["response"]["output"]
     assert (patch["type"], patch["input"], patch["call_id"]) == ("custom_tool_call", "*** Begin", "call_0")
     assert (spawn["type"], spawn["namespace"], spawn["arguments"]) == ("function_call", "agents", "{}")
-    check_one_at_a_time(told)
+    check_one_at_a_time(events)

@@ -12,7 +12,7 @@ import pytest
 from conductor.errors import BadTask
 from conductor.model.messages import File, Image, Message, Native, Text, ToolResult
 from serving.accounts.caller import Scope
-from serving.api.attachments import kept_file, to_file
+from serving.api.attachments import file_by_id, to_file
 from serving.api.dialects.responses.compaction import MARK, pack, unpack
 from serving.database.address import Address
 from tests.serving.api.keyed import keyed
@@ -41,33 +41,33 @@ def results(response: Any, *gave: str) -> list[Any]:
 
 async def test_a_response_is_retrieved_until_it_is_deleted() -> None:
     async with served(team()) as api, api.sdk as sdk:
-        given = await sdk.responses.create(
+        response = await sdk.responses.create(
             model="mini", input="Why?", instructions="Be short.", metadata={"a": "b"}
         )
-        again = await sdk.responses.retrieve(given.id)
-        whole, known = again.to_dict(), given.to_dict()
+        again = await sdk.responses.retrieve(response.id)
+        whole, original = again.to_dict(), response.to_dict()
         assert {n: v for n, v in whole.items() if n != "podium"} == {
-            n: v for n, v in known.items() if n != "podium"
+            n: v for n, v in original.items() if n != "podium"
         }
-        asked = await sdk.responses.input_items.list(given.id)
-        assert [item.to_dict()["content"] for item in asked.data] == [
+        items = await sdk.responses.input_items.list(response.id)
+        assert [item.to_dict()["content"] for item in items.data] == [
             [{"type": "input_text", "text": "Why?"}]
         ]
-        await sdk.responses.delete(given.id)
-        for gone in (sdk.responses.retrieve(given.id), sdk.responses.delete(given.id)):
+        await sdk.responses.delete(response.id)
+        for request in (sdk.responses.retrieve(response.id), sdk.responses.delete(response.id)):
             with pytest.raises(openai.NotFoundError):
-                await gone
+                await request
         record = await api.newest()
         assert (record["content"], record["answer"]) == (False, "… [25 characters]"), "the run's numbers stay"
 
 
 async def test_what_is_not_to_be_stored_cannot_be_asked_for() -> None:
     async with served(team()) as api, api.sdk as sdk:
-        given = await sdk.responses.create(model="mini", input="Why?", store=False)
+        response = await sdk.responses.create(model="mini", input="Why?", store=False)
         with pytest.raises(openai.NotFoundError):
-            await sdk.responses.retrieve(given.id)
+            await sdk.responses.retrieve(response.id)
         with pytest.raises(openai.BadRequestError, match="not found"):
-            await sdk.responses.create(model="mini", input="And?", previous_response_id=given.id)
+            await sdk.responses.create(model="mini", input="And?", previous_response_id=response.id)
 
 
 async def test_a_response_after_another_has_its_turns_and_not_its_instructions() -> None:
@@ -78,24 +78,24 @@ async def test_a_response_after_another_has_its_turns_and_not_its_instructions()
         one = await sdk.responses.create(model="a", input="First?", instructions="Rhyme.")
         two = await sdk.responses.create(model="a", input="Second?", previous_response_id=one.id)
         three = await sdk.responses.create(model="a", input="Third?", previous_response_id=two.id)
-        shown = [(m.role, m.text) for m in api.worker("a").calls[-1].messages]
-        asked = await sdk.responses.input_items.list(three.id)
-    assert shown == [("user", "First?"), ("assistant", "One."), ("user", "Second?"), ("assistant", "Two."), ("user", "Third?")]  # fmt: skip
+        turns = [(m.role, m.text) for m in api.worker("a").calls[-1].messages]
+        items = await sdk.responses.input_items.list(three.id)
+    assert turns == [("user", "First?"), ("assistant", "One."), ("user", "Second?"), ("assistant", "Two."), ("user", "Third?")]  # fmt: skip
     assert (three.previous_response_id, three.output_text) == (two.id, "Three.")
-    assert len(asked.data) == 1
+    assert len(items.data) == 1
 
 
 async def test_items_are_referred_to_by_their_ids() -> None:
     async with served(team(workers=[scripted("a", "One.", "Two.")], workflows={})) as api, api.sdk as sdk:
         one = await sdk.responses.create(model="a", input="First?")
-        sent = (await sdk.responses.input_items.list(one.id)).data[0]
+        item = (await sdk.responses.input_items.list(one.id)).data[0]
         refer: list[Any] = [
             {"type": "item_reference", "id": id}
-            for id in (sent.to_dict()["id"], one.output[0].to_dict()["id"])
+            for id in (item.to_dict()["id"], one.output[0].to_dict()["id"])
         ]
         await sdk.responses.create(model="a", input=[*refer, {"role": "user", "content": "Second?"}])
-        shown = [m.text for m in api.worker("a").calls[-1].messages]
-    assert shown == ["First?", "One.", "Second?"]
+        texts = [m.text for m in api.worker("a").calls[-1].messages]
+    assert texts == ["First?", "One.", "Second?"]
 
 
 @pytest.mark.parametrize("by_history", [False, True])
@@ -129,10 +129,10 @@ async def test_a_run_with_tools_is_a_response_for_each_time_that_it_waits(
         runs = (await api.http.get("/v1/workflows")).json()["data"]
         assert len(runs) == 1, "one run, and three responses"
         assert len({one.id, two.id, three.id}) == 3
-        for given in (one, two, three):
-            kept = await sdk.responses.retrieve(given.id)
-            assert kept.output == given.output
-            assert (kept.usage, kept.status) == (given.usage, "completed")
+        for response in (one, two, three):
+            retrieved = await sdk.responses.retrieve(response.id)
+            assert retrieved.output == response.output
+            assert (retrieved.usage, retrieved.status) == (response.usage, "completed")
         items = await sdk.responses.input_items.list(two.id)
         assert next(item.to_dict() for item in items.data)["output"] == "seen"
         again = await create(results(two, "patched", "spawned"), two) if not by_history else three
@@ -140,12 +140,12 @@ async def test_a_run_with_tools_is_a_response_for_each_time_that_it_waits(
             "the same results: the same answer"
         )
         four = await create([{"role": "user", "content": "Thanks."}], three)
-        told = [m.role for m in _seen(api)[-1].messages]
-    assert told == ["user", "assistant", "tool", "assistant", "tool", "assistant", "user"]
+        roles = [m.role for m in _calls_of(api)[-1].messages]
+    assert roles == ["user", "assistant", "tool", "assistant", "tool", "assistant", "user"]
     assert four.id[:-2] != three.id[:-2], "another run"
 
 
-def _seen(api: Served) -> list[Any]:
+def _calls_of(api: Served) -> list[Any]:
     worker: Any = next(wire for wire in api.service.pool.clients if wire.name == "a")
     return worker.seen
 
@@ -155,17 +155,17 @@ async def test_a_response_after_tools_is_shown_again_as_it_was_asked_for() -> No
         served(team(workers=[tool_caller("a", [["look"], ["look"]])], workflows={})) as api,
         api.sdk as sdk,
     ):
-        asked: Any = {"model": "a", "tools": TOOLS}
-        one = await sdk.responses.create(**asked, input="Go.", metadata={"turn": "1"})
+        body: Any = {"model": "a", "tools": TOOLS}
+        one = await sdk.responses.create(**body, input="Go.", metadata={"turn": "1"})
         link: Any = {"previous_response_id": one.id, "input": results(one, "seen")}
         two = await sdk.responses.create(
-            **asked, **link, metadata={"turn": "2"}, reasoning={"summary": "auto"}
+            **body, **link, metadata={"turn": "2"}, reasoning={"summary": "auto"}
         )
-        for given in (one, two):
-            kept = await sdk.responses.retrieve(given.id)
-            assert kept.to_dict() | {"podium": None} == given.to_dict() | {"podium": None}
+        for response in (one, two):
+            retrieved = await sdk.responses.retrieve(response.id)
+            assert retrieved.to_dict() | {"podium": None} == response.to_dict() | {"podium": None}
         hidden: Any = {"previous_response_id": two.id, "input": results(two, "seen"), "store": False}
-        three = await sdk.responses.create(**asked, **hidden)
+        three = await sdk.responses.create(**body, **hidden)
         with pytest.raises(openai.NotFoundError):
             await sdk.responses.retrieve(three.id)
         assert (await sdk.responses.retrieve(two.id)).metadata == {"turn": "2"}
@@ -177,16 +177,16 @@ async def test_a_response_in_the_background_is_awaited_cancelled_and_told_again(
         served(team(workers=[scripted("a", "One two three."), slow], workflows={})) as api,
         api.sdk as sdk,
     ):
-        begun = await sdk.responses.create(model="a", input="Go.", background=True)
-        assert begun.status == "in_progress"
-        seen: list[Any] = []
+        response = await sdk.responses.create(model="a", input="Go.", background=True)
+        assert response.status == "in_progress"
+        responses: list[Any] = []
 
         async def look() -> None:
-            seen.append(await sdk.responses.retrieve(begun.id))
+            responses.append(await sdk.responses.retrieve(response.id))
 
-        while not seen or seen[-1].status == "in_progress":
+        while not responses or responses[-1].status == "in_progress":
             await look()
-        assert (seen[-1].status, seen[-1].output_text, seen[-1].background) == (
+        assert (responses[-1].status, responses[-1].output_text, responses[-1].background) == (
             "completed",
             "One two three.",
             True,
@@ -217,11 +217,11 @@ async def test_a_stream_in_the_background_is_taken_up_again_after_any_event() ->
 
 async def test_any_stored_response_is_told_again_as_a_stream() -> None:
     async with served(team()) as api, api.sdk as sdk:
-        given = await sdk.responses.create(model="mini", input="Go.")
-        events: list[Any] = [event async for event in await sdk.responses.retrieve(given.id, stream=True)]
+        response = await sdk.responses.create(model="mini", input="Go.")
+        events: list[Any] = [event async for event in await sdk.responses.retrieve(response.id, stream=True)]
         assert events[-1].response.output_text == ANSWER
         with pytest.raises(openai.BadRequestError, match="starting_after"):
-            await sdk.responses.retrieve(given.id, stream=True, starting_after=3)
+            await sdk.responses.retrieve(response.id, stream=True, starting_after=3)
 
 
 async def test_input_is_counted_and_compacted_without_a_call() -> None:
@@ -236,8 +236,8 @@ async def test_input_is_counted_and_compacted_without_a_call() -> None:
 
 
 def test_a_compaction_of_any_size_is_bounded_when_it_is_read() -> None:
-    said = (Message.of("user", "x" * 1000),)
-    assert unpack(pack(said), "input[0]") == said
+    messages = (Message.of("user", "x" * 1000),)
+    assert unpack(pack(messages), "input[0]") == messages
     bomb = pack((Message.of("user", "x" * 20_000_000),))
     assert len(bomb) < 100_000
     with pytest.raises(BadTask, match="not created by this server"):
@@ -260,7 +260,7 @@ def test_a_compaction_of_a_client_s_own_making_holds_no_more_than_items_may() ->
             File("a.txt", "data:application/pdf;base64,JVBERi0=", text="x"),
         )
     ]
-    own = Message("user", (to_file("a.pdf", "JVBERi0="), to_file("ä.txt", "eA=="), kept_file("file-1")))
+    own = Message("user", (to_file("a.pdf", "JVBERi0="), to_file("ä.txt", "eA=="), file_by_id("file-1")))
     assert unpack(pack((own,)), "input[0]") == (own,)
     for message in (*pictures, *files):
         with pytest.raises(BadTask, match="encrypted_content"):
@@ -271,8 +271,8 @@ async def test_any_replica_answers_for_any_response(store_address: Address) -> N
     worker = tool_caller("a", [["look"]])
     async with replicas(store_address, team(workers=[worker], workflows={})) as (first, second):
         one, other = first.api.sdk, second.api.sdk
-        asked: Json = {"model": "a", "input": "Go.", "tools": TOOLS}
-        waits = await one.responses.create(**asked, background=True, stream=True)
+        body: Json = {"model": "a", "input": "Go.", "tools": TOOLS}
+        waits = await one.responses.create(**body, background=True, stream=True)
         live: list[Any] = [event.to_dict() async for event in waits]
         id = live[0]["response"]["id"]
         assert [item["type"] for item in live[-1]["response"]["output"]] == ["function_call"]
@@ -282,27 +282,27 @@ async def test_any_replica_answers_for_any_response(store_address: Address) -> N
         assert [(e["type"], e["sequence_number"]) for e in again] == [
             (e["type"], e["sequence_number"]) for e in live
         ]
-        kept = await other.responses.retrieve(id)
+        retrieved = await other.responses.retrieve(id)
         goes_on = await other.responses.create(
             model="a",
             previous_response_id=id,
-            input=results(kept, "seen"),
+            input=results(retrieved, "seen"),
             tools=TOOLS,
             background=True,
             stream=True,
         )
         live = [event.to_dict() async for event in goes_on]
-        given = await one.responses.retrieve(live[0]["response"]["id"])
-        assert given.output_text == "Done: seen."
-        later = await one.responses.retrieve(given.id, stream=True, starting_after=3)
+        response = await one.responses.retrieve(live[0]["response"]["id"])
+        assert response.output_text == "Done: seen."
+        later = await one.responses.retrieve(response.id, stream=True, starting_after=3)
         numbers = [event.sequence_number async for event in later]
         assert numbers == [event["sequence_number"] for event in live[4:]]
         for sdk in (one, other):
-            assert (await sdk.responses.retrieve(given.id)).output_text == "Done: seen."
+            assert (await sdk.responses.retrieve(response.id)).output_text == "Done: seen."
             assert [item.type for item in (await sdk.responses.retrieve(id)).output] == ["function_call"]
-        await one.responses.delete(given.id)
+        await one.responses.delete(response.id)
         with pytest.raises(openai.NotFoundError):
-            await other.responses.retrieve(given.id)
+            await other.responses.retrieve(response.id)
 
 
 async def test_a_response_of_another_team_is_as_one_that_never_was(tmp_path: Path) -> None:
@@ -336,29 +336,29 @@ async def test_who_reads_a_response_along_is_told_nothing_more_once_its_key_is_r
         body = {"model": "slow", "input": "Go.", "background": True}
         path = f"{PATH}/{(await it.ask('mine', 'POST', PATH, body)).json()['id']}"
 
-        async def read(who: str, begun: asyncio.Event) -> str:
-            told = ""
+        async def read(who: str, start: asyncio.Event) -> str:
+            text = ""
             url = f"{path}?stream=true"
             async with it.api.http.stream("GET", url, headers=it.headers(who)) as answer:
                 async for line in answer.aiter_lines():
-                    told += line
-                    begun.set()
-            return told
+                    text += line
+                    start.set()
+            return text
 
-        key, made = await it.directory.create_key("second", "search", {Scope.READ})
+        key, key_record = await it.directory.create_key("second", "search", {Scope.READ})
         it.secrets["second"] = key.reveal()
-        seen = {who: asyncio.Event() for who in ("second", "mine")}
-        second, mine = (asyncio.create_task(read(who, begun)) for who, begun in seen.items())
-        for begun in seen.values():
-            await begun.wait()
-        assert (await it.ask("admin", "DELETE", f"/v1/admin/keys/{made.id}")).status_code == 200
-        told = await second
-        assert "response.created" in told
+        starts = {who: asyncio.Event() for who in ("second", "mine")}
+        second, mine = (asyncio.create_task(read(who, start)) for who, start in starts.items())
+        for start in starts.values():
+            await start.wait()
+        assert (await it.ask("admin", "DELETE", f"/v1/admin/keys/{key_record.id}")).status_code == 200
+        text = await second
+        assert "response.created" in text
         assert not mine.done()
         assert (await it.ask("second", "GET", path)).status_code == 401
         assert (await it.ask("mine", "POST", f"{path}/cancel")).status_code == 200
         assert "cancelled" in await mine
-        assert "cancelled" not in told
+        assert "cancelled" not in text
 
 
 def packed_json(text: bytes) -> str:
@@ -409,8 +409,8 @@ async def test_a_compaction_of_more_messages_than_a_conversation_may_have_is_not
 
 async def test_many_references_to_one_response_look_at_it_once() -> None:
     async with served(team(workers=[scripted("a", "Ann.")], workflows={})) as api, api.sdk as sdk:
-        sent: Any = [{"role": "user", "content": f"Line {n}."} for n in range(50)]
-        response = await sdk.responses.create(model="a", input=sent)
+        lines: Any = [{"role": "user", "content": f"Line {n}."} for n in range(50)]
+        response = await sdk.responses.create(model="a", input=lines)
         items = await sdk.responses.input_items.list(response.id, limit=100, order="asc")
         looks, find = 0, api.service.records
 

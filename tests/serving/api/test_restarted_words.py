@@ -24,11 +24,11 @@ def two_steps(first: list[Any], last: list[Any]) -> Json:
 
 async def tell_watcher(settings: Json) -> list[Json]:
     async with served(settings) as api:
-        asked = asyncio.create_task(api.ok())
+        task = asyncio.create_task(api.ok())
         await until(lambda: api.service.running == 1, "the run goes on")
         (listed,) = (await api.http.get("/v1/workflows?limit=1")).json()["data"]
         events = await asyncio.wait_for(watch(api, listed["id"]), 20)
-        await asked
+        await task
     return events
 
 
@@ -55,26 +55,26 @@ async def test_who_looks_on_after_the_break_has_nothing_of_the_first_try(store_a
     settings = team(workers=[scripted("a", BREAKS, WORDS, tokens_per_s=10)], workflows={})
     async with replicas(store_address, settings, n=1) as (one,):
         api = one.api
-        asked = asyncio.create_task(api.ok({"model": "a"}))
+        task = asyncio.create_task(api.ok({"model": "a"}))
         await until(lambda: len(api.worker("a").calls) == 2, "it has begun again")
         (listed,) = (await api.http.get("/v1/workflows?limit=1")).json()["data"]
         events = await asyncio.wait_for(watch(api, listed["id"]), 20)
-        await asked
-    told = [each for each in events if each["type"] in ("answer", "answer_restarted")]
-    assert "".join(each["text"] for each in told) == WORDS
-    assert "answer_restarted" not in [each["type"] for each in told]
+        await task
+    answers = [each for each in events if each["type"] in ("answer", "answer_restarted")]
+    assert "".join(each["text"] for each in answers) == WORDS
+    assert "answer_restarted" not in [each["type"] for each in answers]
 
 
 async def test_a_response_that_is_told_again_says_what_the_stored_one_says(store_address: Address):
     settings = team(workers=[scripted("a", BREAKS, "alpha beta gamma")], workflows={})
     async with replicas(store_address, settings, n=1) as (one,), one.api.sdk as sdk:
-        made = await sdk.responses.create(model="a", input="Say it.", background=True)
-        while (held := await sdk.responses.retrieve(made.id)).status == "in_progress":
+        response = await sdk.responses.create(model="a", input="Say it.", background=True)
+        while (latest := await sdk.responses.retrieve(response.id)).status == "in_progress":
             await asyncio.sleep(0.05)
-        told = [event async for event in await sdk.responses.retrieve(made.id, stream=True)]
-    pieces = "".join(event.delta for event in told if event.type == "response.output_text.delta")
-    assert told[-1].type == "response.completed"
-    assert told[-1].response.output_text == held.output_text == pieces == "alpha beta gamma"
+        events = [event async for event in await sdk.responses.retrieve(response.id, stream=True)]
+    pieces = "".join(event.delta for event in events if event.type == "response.output_text.delta")
+    assert events[-1].type == "response.completed"
+    assert events[-1].response.output_text == latest.output_text == pieces == "alpha beta gamma"
 
 
 @pytest.mark.parametrize("is_last", [True, False])
@@ -107,9 +107,9 @@ async def test_a_worker_that_says_in_the_middle_that_it_is_busy_leaves_the_answe
     workers = [scripted("a", BREAKS | {"error": kind}, fallbacks=["b"]), scripted("b", "Well.")]
     async with served(team(workers=workers, workflows={})) as api:
         answer = await api.ok({"model": "a"})
-        (told,) = (await api.newest())["steps"]
+        (step_json,) = (await api.newest())["steps"]
     assert answer["choices"][0]["message"]["content"] == "Well."
-    assert (told["served_by"], told["attempts"][0]["outcome"]) == ("b", "cut")
+    assert (step_json["served_by"], step_json["attempts"][0]["outcome"]) == ("b", "cut")
 
 
 async def test_an_inner_step_that_hears_in_the_middle_that_its_worker_is_busy_begins_again():
@@ -137,9 +137,9 @@ async def test_claude_that_says_in_mid_stream_that_it_is_overloaded_leaves_the_s
         settings = team(workers=workers, workflows={"three": steps})
         async with served(settings) as api:
             assert (await api.ok({"model": "three"}))["choices"][0]["message"]["content"] == "Done."
-            told = (await api.newest())["steps"][1]
-    assert (len(upstream.requests), told["served_by"]) == (1, "b")
-    assert (told["attempts"][0]["error"], told["attempts"][0]["outcome"]) == ("WorkerBusy", "cut")
+            step_json = (await api.newest())["steps"][1]
+    assert (len(upstream.requests), step_json["served_by"]) == (1, "b")
+    assert (step_json["attempts"][0]["error"], step_json["attempts"][0]["outcome"]) == ("WorkerBusy", "cut")
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -29,10 +29,10 @@ async def continued() -> tuple[RunRecords, list[Event]]:
     first = Player("a", ["done once", DONE], price=PRICE)
     async with open_run(team(first, conductor=Player("boss", [line(0), NEVER])), ask_for()) as run:
         await until(lambda: any(step.status == "done" for step in run.record.steps))
-        kept = dump(run.records)
+        content = dump(run.records)
     again = Player("a", ["answer", ANSWER], price=PRICE)
     boss = Player("boss", line(0) + line(0, "sum", [0]))
-    async with resume_run(team(again, conductor=boss), load(RunRecords, kept)) as run:
+    async with resume_run(team(again, conductor=boss), load(RunRecords, content)) as run:
         events = [event async for event in run.events()]
     return run.records, events
 
@@ -64,8 +64,8 @@ async def test_a_reused_call_is_measured_once() -> None:
 
 async def test_progress_shows_a_step_that_is_reused() -> None:
     _, events = await continued()
-    shown = [event_json.progress(event) for event in events]
-    reused = [each for each in shown if each and each["type"] == "step_reused"]
+    progress = [event_json.progress(event) for event in events]
+    reused = [each for each in progress if each and each["type"] == "step_reused"]
     assert [(each["plan"], each["step"], each["reused_from"]) for each in reused] == [(1, 0, 0)]
     assert "Step 1 is done.\n" in map(in_words, events)
 

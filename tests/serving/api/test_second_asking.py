@@ -79,7 +79,7 @@ async def test_a_run_that_was_paid_and_failed_is_not_run_again_by_clients_that_a
 
 async def ask_with_sdks(api: Served) -> list[int]:
     """The same question in each dialect by its official SDK, as it is shipped; the statuses that they end with."""
-    told: list[int] = []
+    statuses: list[int] = []
     async with (
         openai.AsyncOpenAI(base_url=f"{api.url}/v1", api_key="none") as sdk,
         anthropic.AsyncAnthropic(base_url=api.url, api_key="none") as claude,
@@ -94,13 +94,13 @@ async def ask_with_sdks(api: Served) -> list[int]:
             ):
                 with pytest.raises((openai.APIStatusError, anthropic.APIStatusError)) as failed:
                     await ask
-                told.append(failed.value.status_code)
-    return told
+                statuses.append(failed.value.status_code)
+    return statuses
 
 
 async def ask_as_others_do(api: Served) -> list[int]:
     """As AI SDK, LlamaIndex and inspect-ai do: again after certain statuses, four times in all, whatever headers say."""
-    told: list[int] = []
+    statuses: list[int] = []
     for stream in (False, True):
         for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages"):
             body = {name: value for name, value in BODIES[path].items() if name != "tools"}
@@ -108,8 +108,8 @@ async def ask_as_others_do(api: Served) -> list[int]:
                 answer = await api.http.post(path, json=body | {"stream": stream})
                 if answer.status_code < 500 and answer.status_code not in (408, 409, 429):
                     break
-            told.append(answer.status_code)
-    return told
+            statuses.append(answer.status_code)
+    return statuses
 
 
 @pytest.mark.parametrize("ask", [ask_with_sdks, ask_as_others_do])
@@ -161,21 +161,21 @@ async def test_the_same_words_of_another_user_or_conversation_are_a_run_of_their
 ) -> None:
     earlier = ("Before.", "Before.") if field == "previous_response_id" else ()
     async with replicas(store_address, two_steps(*earlier, WORDS), n=1) as (one,):
-        anns, bobs = [await said_by(name, field, one.api) for name in ("ann", "bob")]
+        anns, bobs = [await body_of(name, field, one.api) for name in ("ann", "bob")]
         id = await read_and_leave(one.api, "/v1/responses", **anns)
         await until_joined(one, id)
         answer = await post(one.api, "/v1/responses", **bobs)
         assert answer.headers["x-podium-workflow-id"] != id
-        shown, sent = answer.json()[field], bobs[field]
-        assert shown == ({"id": sent} if field == "conversation" else sent)
+        body, expected_body = answer.json()[field], bobs[field]
+        assert body == ({"id": expected_body} if field == "conversation" else expected_body)
         if field == "conversation":
-            assert WORDS in (await one.api.http.get(f"/v1/conversations/{sent}/items")).text
+            assert WORDS in (await one.api.http.get(f"/v1/conversations/{expected_body}/items")).text
         else:
             again = await post(one.api, "/v1/responses", **anns)
             assert again.headers["x-podium-workflow-id"] == id
 
 
-async def said_by(name: str, field: str, api: Served) -> Json:
+async def body_of(name: str, field: str, api: Served) -> Json:
     """What a request of that user has in `field`."""
     match field:
         case "metadata":

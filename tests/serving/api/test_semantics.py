@@ -18,8 +18,7 @@ import zstandard
 from serving.edge.decoding import DECODERS, STEP_BYTES, decode
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, Served, scripted, served, team
-from tests.serving.edge.test_bounds import HEAD, answer, listening
-from tests.serving.edge.test_bounds import sent as sent_raw
+from tests.serving.edge.test_bounds import HEAD, answer, listening, send_bytes
 
 CHAT, MESSAGES, RESPONSES, COMPLETIONS = (
     "/v1/chat/completions",
@@ -39,14 +38,14 @@ Encode = Callable[[bytes], bytes]
 
 
 def raw_deflate(body: bytes) -> bytes:
-    made = zlib.compressobj(wbits=-15)
-    return made.compress(body) + made.flush()
+    compressor = zlib.compressobj(wbits=-15)
+    return compressor.compress(body) + compressor.flush()
 
 
 def zstd_stream(body: bytes) -> bytes:
     """As Codex: a frame without its size."""
-    made = zstandard.ZstdCompressor(level=3).compressobj()
-    return made.compress(body) + made.flush()
+    compressor = zstandard.ZstdCompressor(level=3).compressobj()
+    return compressor.compress(body) + compressor.flush()
 
 
 def two(encode: Encode) -> Encode:
@@ -68,7 +67,7 @@ ENCODINGS: dict[str, tuple[str, Encode]] = {
 }
 
 
-async def sent(api: Served, path: str, body: bytes, encoding: str) -> httpx2.Response:
+async def send(api: Served, path: str, body: bytes, encoding: str) -> httpx2.Response:
     headers = {"content-type": "application/json", "content-encoding": encoding}
     return await api.http.post(path, content=body, headers=headers)
 
@@ -77,14 +76,14 @@ async def sent(api: Served, path: str, body: bytes, encoding: str) -> httpx2.Res
 async def test_an_encoded_body_is_read_as_if_it_were_not_encoded(path: str) -> None:
     async with served(team()) as api:
         for name, (encoding, encode) in ENCODINGS.items():
-            answer = await sent(api, path, encode(json.dumps(BODIES[path]).encode()), encoding)
+            answer = await send(api, path, encode(json.dumps(BODIES[path]).encode()), encoding)
             assert answer.status_code == 200, (name, answer.text)
 
 
 async def test_an_encoded_body_streams_too() -> None:
     async with served(team()) as api:
         body = gzip.compress(json.dumps(ASK | {"stream": True}).encode())
-        answer = await sent(api, CHAT, body, "gzip")
+        answer = await send(api, CHAT, body, "gzip")
         assert answer.text.endswith("data: [DONE]\n\n")
 
 
@@ -94,7 +93,7 @@ async def test_another_encoding_is_a_415_that_names_the_header_and_those_that_ar
     path: str, encoding: str
 ) -> None:
     async with served(team()) as api:
-        answer = await sent(api, path, b"...", encoding)
+        answer = await send(api, path, b"...", encoding)
         assert answer.status_code == 415
         message = answer.json()["error"]["message"]
         assert "Content-Encoding" in message
@@ -121,16 +120,16 @@ async def test_another_encoding_is_a_415_that_names_the_header_and_those_that_ar
 )
 async def test_a_damaged_body_is_a_400_that_names_the_header(encoding: str, body: bytes) -> None:
     async with served(team()) as api:
-        answer = await sent(api, CHAT, body, encoding)
+        answer = await send(api, CHAT, body, encoding)
         assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Content-Encoding")
 
 
 def bomb(encode: str, size_bytes: int) -> bytes:
     piece, out = bytes(STEP_BYTES), io.BytesIO()
-    made: Any = zstandard.ZstdCompressor().compressobj() if encode == "zstd" else zlib.compressobj(wbits=31 if encode == "gzip" else 15)  # fmt: skip
+    compressor: Any = zstandard.ZstdCompressor().compressobj() if encode == "zstd" else zlib.compressobj(wbits=31 if encode == "gzip" else 15)  # fmt: skip
     for _ in range(size_bytes // STEP_BYTES):
-        out.write(made.compress(piece))
-    return out.getvalue() + made.flush()
+        out.write(compressor.compress(piece))
+    return out.getvalue() + compressor.flush()
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "zstd"])
@@ -142,7 +141,7 @@ async def test_a_bomb_is_a_413_and_is_not_decoded_beyond_the_limit(encoding: str
     assert len(body) < 1_000_000
     async with served(team(limits={"max_body_bytes": 4_000_000})) as api:
         tracemalloc.start()
-        answer = await sent(api, path, body, encoding)
+        answer = await send(api, path, body, encoding)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert (answer.status_code, answer.json()["error"]["param"]) == (413, "body")
@@ -152,9 +151,9 @@ async def test_a_bomb_is_a_413_and_is_not_decoded_beyond_the_limit(encoding: str
 async def test_the_limits_hold_for_the_decoded_body_and_not_for_the_encoded_one() -> None:
     async with served(team(limits={"max_body_bytes": 400_000, "max_text_bytes": 50_000})) as api:
         text = json.dumps(ASK | {"messages": [{"role": "user", "content": "long " * 20_000}]}).encode()
-        refused = await sent(api, CHAT, gzip.compress(text), "gzip")
+        refused = await send(api, CHAT, gzip.compress(text), "gzip")
         assert (refused.status_code, refused.json()["error"]["param"]) == (413, "messages")
-        large = await sent(api, CHAT, gzip.compress(b" " * 400_000 + b"{}"), "gzip")
+        large = await send(api, CHAT, gzip.compress(b" " * 400_000 + b"{}"), "gzip")
         assert (large.status_code, large.json()["error"]["param"]) == (413, "body")
         # Random digits: the encoded body is longer than the text may be, and is a picture's.
         digits = "".join(random.Random(1).choices("abcdefghijklmnopqrstuvwxyzABCDEFGH0123", k=100_000))
@@ -162,7 +161,7 @@ async def test_the_limits_hold_for_the_decoded_body_and_not_for_the_encoded_one(
         parts = [{"type": "text", "text": "What is it?"}, picture]
         body = gzip.compress(json.dumps(ASK | {"messages": [{"role": "user", "content": parts}]}).encode())
         assert len(body) > 50_000
-        assert (await sent(api, CHAT, body, "gzip")).status_code != 413
+        assert (await send(api, CHAT, body, "gzip")).status_code != 413
 
 
 async def test_nothing_is_decoded_for_a_caller_without_a_key(tmp_path: Path) -> None:
@@ -181,7 +180,7 @@ async def test_an_encoded_body_is_decoded_behind_the_edge_of_a_proxy_too(n_chars
     body = gzip.compress(json.dumps(ASK | {"messages": [{"role": "user", "content": noise}]}).encode())
     request = HEAD + b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body) + body
     async with listening() as (port, _):
-        assert (await answer(await sent_raw(port, request)))[0] == 200
+        assert (await answer(await send_bytes(port, request)))[0] == 200
 
 
 async def test_an_encoded_upload_is_decoded() -> None:
@@ -194,8 +193,8 @@ async def test_an_encoded_upload_is_decoded() -> None:
     async with served(team()) as api:
         answer = await api.http.post("/v1/files", content=gzip.compress(form.encode()), headers=headers)
         assert answer.status_code == 200
-        kept = await api.http.get(f"/v1/files/{answer.json()['id']}/content")
-        assert json.loads(kept.text) == line
+        download = await api.http.get(f"/v1/files/{answer.json()['id']}/content")
+        assert json.loads(download.text) == line
 
 
 GETS = ["/healthz", "/readyz", "/v1/models", "/v1/models/mini", "/v1/workflows", "/v1/openapi.json", "/v1/replicas", "/v1/files", "/v1/batches"]  # fmt: skip
@@ -243,11 +242,11 @@ async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, 
 
     if edge == "proxy":
         async with listening() as (port, _):
-            said = await answer(port)
+            response = await answer(port)
     else:
         async with served(team()) as api:
-            said = await answer(int(api.url.rpartition(":")[2]))
-    head, _, body = said.partition(b"\r\n\r\n")
+            response = await answer(int(api.url.rpartition(":")[2]))
+    head, _, body = response.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 426 ")
     assert b"upgrade: HTTP/1.1" in head
     assert "POST" in json.loads(body)["error"]["message"]
@@ -273,7 +272,7 @@ async def test_a_websocket_handshake_is_a_426_that_says_what_to_send(path: str, 
 async def test_a_body_of_many_empty_parts_takes_little_time(encoding: str, body: bytes) -> None:
     async with served(team(limits={"max_body_bytes": 20_000_000})) as api:
         began_s = time.thread_time()
-        answer = await sent(api, CHAT, body, encoding)
+        answer = await send(api, CHAT, body, encoding)
         assert answer.status_code == 400
         assert time.thread_time() - began_s < 0.7
 

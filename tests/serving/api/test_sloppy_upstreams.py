@@ -44,8 +44,8 @@ Ask = Callable[[Served, str, bool, bool], Awaitable[Said]]
 def remote(wire: str, url: str, **settings: Any) -> Json:
     path = DIALECTS[wire].path
     retry = {"attempts": 2, "first_wait_s": 0.01}
-    told = {"name": "a", "model": "m", "base_url": url + path, "price": PRICE, "retry": retry}
-    return told | KINDS[wire] | settings
+    worker_settings = {"name": "a", "model": "m", "base_url": url + path, "price": PRICE, "retry": retry}
+    return worker_settings | KINDS[wire] | settings
 
 
 async def chat(api: Served, model: str, stream: bool, tools: bool) -> Said:
@@ -114,10 +114,10 @@ async def test_words_and_calls_reach_every_client(name: str, client: str, stream
         for what, row in rows.items():
             for place, model in PLACES.items():
                 upstream.answers.append(Answer(instead=tuple(row.events)))
-                said = await CLIENTS[client](api, model, stream, bool(row.calls))
+                text = await CLIENTS[client](api, model, stream, bool(row.calls))
                 calls = [(tool, json.loads(arguments)) for tool, arguments in row.calls]
                 finish = "tool_calls" if row.calls else "stop"
-                assert (what, place, said) == (what, place, (row.text, calls, finish))
+                assert (what, place, text) == (what, place, (row.text, calls, finish))
         assert len(upstream.requests) == 2 * len(rows), "each was asked once"
 
 
@@ -152,10 +152,14 @@ async def test_an_answer_goes_on_after_a_malformed_event(
 
     def respond(request: Request) -> Answer:
         """Go on with what was said: as the last turn, or in words."""
-        asked = json.dumps(request.body)
+        request_text = json.dumps(request.body)
         mark = "[continued] It is"
         return Answer(
-            text=f"{mark} four." if mark in asked else "four." if '"It is' in asked else sloppy.FOUR
+            text=f"{mark} four."
+            if mark in request_text
+            else "four."
+            if '"It is' in request_text
+            else sloppy.FOUR
         )
 
     async with serving(DIALECTS[name].wire) as upstream:
@@ -163,11 +167,11 @@ async def test_an_answer_goes_on_after_a_malformed_event(
         upstream.answers.append(Answer(instead=events, pause_after=len(events) - 1))
         async with served(whole_team(remote(name, upstream.url), scripted("b", "Whole."))) as api:
             if stream:
-                told = [each for each in await api.events({"model": position}) if isinstance(each, dict)]
-                assert "error" not in told[-1]
+                chunks = [each for each in await api.events({"model": position}) if isinstance(each, dict)]
+                assert "error" not in chunks[-1]
                 text = "".join(
                     choice["delta"].get("content") or ""
-                    for each in told
+                    for each in chunks
                     for choice in each.get("choices", ())
                 )
             else:
@@ -184,11 +188,11 @@ async def test_a_call_that_did_not_come_is_asked_for_again_and_else_a_clear_erro
     events: list[bytes], stream: bool, request: pytest.FixtureRequest
 ):
     name = request.node.callspec.id.partition("-")[0].partition(",")[0]
-    lost = Answer(instead=tuple(events))
-    async with serving(DIALECTS[name].wire, lost) as upstream:
+    first_answer = Answer(instead=tuple(events))
+    async with serving(DIALECTS[name].wire, first_answer) as upstream:
         async with served(whole_team(remote(name, upstream.url), scripted("b"))) as api:
             assert (await chat(api, "a", stream, True))[0] == sloppy.FOUR
-        upstream.respond = lambda _: lost
+        upstream.respond = lambda _: first_answer
         async with served(whole_team(remote(name, upstream.url), scripted("b"))) as api:
             refused = await api.post({"model": "a", "tools": CHAT_TOOLS, "stream": stream})
     assert "sent no call" in refused.text

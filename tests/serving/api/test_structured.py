@@ -36,15 +36,15 @@ def pool(*replies: Any) -> Json:
 
 
 async def test_the_sdk_parses_an_answer_into_a_model_of_the_clients_own():
-    written = {"kind": "rayleigh", "share": None, "inner": [{"kind": "mie", "share": 0.25, "inner": []}]}
-    async with served(pool(json.dumps(written))) as api:
-        asked: Any = {"model": "mini", "messages": [{"role": "user", "content": "Why?"}]}
+    answer = {"kind": "rayleigh", "share": None, "inner": [{"kind": "mie", "share": 0.25, "inner": []}]}
+    async with served(pool(json.dumps(answer))) as api:
+        body: Any = {"model": "mini", "messages": [{"role": "user", "content": "Why?"}]}
         parsed = (
-            (await api.sdk.chat.completions.parse(**asked, response_format=Cause)).choices[0].message.parsed
+            (await api.sdk.chat.completions.parse(**body, response_format=Cause)).choices[0].message.parsed
         )
-        async with api.sdk.chat.completions.stream(**asked, response_format=Cause) as stream:
+        async with api.sdk.chat.completions.stream(**body, response_format=Cause) as stream:
             streamed = (await stream.get_final_completion()).choices[0].message.parsed
-    assert parsed == streamed == Cause.model_validate(written)
+    assert parsed == streamed == Cause.model_validate(answer)
 
 
 async def test_only_the_answering_step_is_bound_and_the_record_tells_of_the_repair():
@@ -75,9 +75,9 @@ async def test_nothing_of_an_invalid_answer_reaches_a_client():
 async def test_a_stream_holds_its_answer_and_its_progress_goes_on():
     async with served(pool('{"n": 4}')) as api:
         events = await api.events(STRICT, progress="events")
-    told = [each for each in events if isinstance(each, dict) and each.get("choices") == []]
+    progress = [each for each in events if isinstance(each, dict) and each.get("choices") == []]
     assert said(events) == '{"n": 4}'
-    assert told
+    assert progress
     pieces = [c["delta"]["content"] for each in events if isinstance(each, dict) for c in each.get("choices", ()) if c["delta"].get("content")]  # fmt: skip
     assert pieces == ['{"n": 4}']
 
@@ -112,7 +112,7 @@ async def test_a_schema_that_is_not_strict_is_a_wish():
 
 
 @pytest.mark.parametrize(
-    ("given", "param"),
+    ("response_format", "param"),
     [
         ({"type": "yaml"}, "response_format.type"),
         ({"type": "json_schema"}, "response_format.json_schema"),
@@ -124,9 +124,9 @@ async def test_a_schema_that_is_not_strict_is_a_wish():
         ),
     ],
 )  # fmt: skip
-async def test_a_bad_format_is_refused_by_its_place(given: Json, param: str):
+async def test_a_bad_format_is_refused_by_its_place(response_format: Json, param: str):
     async with served(pool("Blue.")) as api:
-        answer = await api.post({"response_format": given})
+        answer = await api.post({"response_format": response_format})
         assert not api.worker("b").calls
     assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
 
@@ -171,13 +171,13 @@ async def test_a_deadline_ends_an_answer_that_is_held():
 
 
 async def test_every_dialect_holds_to_a_schema_and_refuses_one_that_fetches():
-    written = {"kind": "mie", "share": 0.5, "inner": []}
-    async with served(pool("Blue.", json.dumps(written), "Blue.", '{"n": 4}')) as api:
+    answer = {"kind": "mie", "share": 0.5, "inner": []}
+    async with served(pool("Blue.", json.dumps(answer), "Blue.", '{"n": 4}')) as api:
         parsed = await api.sdk.responses.parse(model="mini", input="Why?", text_format=Cause)
         claude = api.anthropic()
-        asked: Any = {"model": "mini", "max_tokens": 99, "messages": [{"role": "user", "content": "Why?"}]}
-        said = await claude.messages.create(
-            **asked, output_config={"format": {"type": "json_schema", "schema": SCHEMA}}
+        body: Any = {"model": "mini", "max_tokens": 99, "messages": [{"role": "user", "content": "Why?"}]}
+        message = await claude.messages.create(
+            **body, output_config={"format": {"type": "json_schema", "schema": SCHEMA}}
         )
         bad = {"type": "json_schema", "schema": {"type": "object", "allOf": [{"$ref": "http://a/b"}]}}
         places = ({"text": {"format": bad | {"name": "it"}}}, {"output_config": {"format": bad}})
@@ -185,11 +185,11 @@ async def test_every_dialect_holds_to_a_schema_and_refuses_one_that_fetches():
             await api.http.post(path, json={"model": "mini"} | words | place)
             for path, words, place in (
                 ("/v1/responses", {"input": "Why?"}, places[0]),
-                ("/v1/messages", asked, places[1]),
+                ("/v1/messages", body, places[1]),
             )
         ]
-    assert parsed.output_parsed == Cause.model_validate(written)
-    assert [block.text for block in said.content if block.type == "text"] == ['{"n": 4}']
+    assert parsed.output_parsed == Cause.model_validate(answer)
+    assert [block.text for block in message.content if block.type == "text"] == ['{"n": 4}']
     assert [each.status_code for each in refused] == [400, 400]
     assert "text.format.schema.allOf.0.$ref" in refused[0].text
     assert "output_config.format.schema.allOf.0.$ref" in refused[1].text

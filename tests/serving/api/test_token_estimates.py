@@ -26,11 +26,11 @@ TEXTS = {
 async def test_a_count_is_never_far_too_low(words: str, fewest: int, most: int) -> None:
     async with served(team()) as api:
         messages: list[Json] = [{"role": "user", "content": words}]
-        asked: dict[str, Json] = {
+        bodies: dict[str, Json] = {
             "/v1/messages/count_tokens": {"messages": messages},
             "/v1/responses/input_tokens": {"input": words},
         }
-        for path, body in asked.items():
+        for path, body in bodies.items():
             answer = await api.http.post(path, json={"model": "a", **body})
             assert answer.status_code == 200, answer.text
             assert fewest <= answer.json()["input_tokens"] <= 1.5 * most

@@ -23,15 +23,15 @@ ROME = {"city": "Rome"}
 async def test_openais_sdk_runs_tools_and_gets_the_answer(model: str) -> None:
     async with served(calling_team()) as api, api.sdk as client:
         messages: Any = list(ASK["messages"])
-        asked = await client.chat.completions.create(model=model, messages=messages, tools=CHAT_TOOLS)
-        said = asked.choices[0].message
-        assert (said.content, asked.choices[0].finish_reason) == ("I look.", "tool_calls")
-        calls = [call for call in said.tool_calls or () if call.type == "function"]
+        response = await client.chat.completions.create(model=model, messages=messages, tools=CHAT_TOOLS)
+        message = response.choices[0].message
+        assert (message.content, response.choices[0].finish_reason) == ("I look.", "tool_calls")
+        calls = [call for call in message.tool_calls or () if call.type == "function"]
         assert [(call.function.name, json.loads(call.function.arguments)) for call in calls] == [
             (name, ROME) for name in NAMES
         ]
         results = [{"role": "tool", "tool_call_id": call.id, "content": call.function.name} for call in calls]
-        messages += [said, *reversed(results)]
+        messages += [message, *reversed(results)]
         answer = await client.chat.completions.create(model=model, messages=messages, tools=CHAT_TOOLS)
     assert answer.choices[0].message.content == "They gave: weather, clock."
     assert answer.choices[0].finish_reason == "stop"
@@ -49,10 +49,10 @@ async def test_openais_sdk_reads_calls_from_a_stream() -> None:
     assert [call.function.name for call in message.tool_calls or ()] == list(NAMES)
 
 
-def results_of(asked: anthropic.types.Message, **more: Any) -> list[Any]:
+def results_of(message: anthropic.types.Message, **more: Any) -> list[Any]:
     return [
         {"type": "tool_result", "tool_use_id": block.id, "content": block.name, **more}
-        for block in asked.content
+        for block in message.content
         if block.type == "tool_use"
     ]
 
@@ -69,15 +69,15 @@ async def run_tools(api: Served, *, stream: bool) -> anthropic.types.Message:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_anthropics_sdk_runs_tools_and_gets_the_answer(stream: bool) -> None:
     async with served(calling_team()) as api, sdk(api) as client:
-        asked = await run_tools(api, stream=stream)
-        assert asked.stop_reason == "tool_use"
-        assert [block.type for block in asked.content] == ["text", "tool_use", "tool_use"]
-        assert [block.input for block in asked.content if block.type == "tool_use"] == [ROME, ROME]
-        assert (asked.usage.input_tokens, asked.usage.output_tokens) == (10, 5)
-        results = results_of(asked)
+        responses = await run_tools(api, stream=stream)
+        assert responses.stop_reason == "tool_use"
+        assert [block.type for block in responses.content] == ["text", "tool_use", "tool_use"]
+        assert [block.input for block in responses.content if block.type == "tool_use"] == [ROME, ROME]
+        assert (responses.usage.input_tokens, responses.usage.output_tokens) == (10, 5)
+        results = results_of(responses)
         messages: Any = [
             *QUESTION["messages"],
-            {"role": "assistant", "content": asked.content},
+            {"role": "assistant", "content": responses.content},
             {"role": "user", "content": [*reversed(results), {"type": "text", "text": "Go on."}]},
         ]
         for _ in range(2):  # agents ask again
@@ -85,17 +85,17 @@ async def test_anthropics_sdk_runs_tools_and_gets_the_answer(stream: bool) -> No
             (block,) = answer.content
             assert block.type == "text"
             assert (block.text, answer.stop_reason) == ("They gave: weather, clock.", "end_turn")
-            assert answer.id == asked.id
+            assert answer.id == responses.id
 
 
 async def test_a_tools_failure_and_its_pictures_reach_the_step() -> None:
     async with served(calling_team()) as api, sdk(api) as client:
-        asked = await run_tools(api, stream=False)
+        responses = await run_tools(api, stream=False)
         content = [{"type": "text", "text": "no network"}, PICTURE]
-        results = [each | {"content": content} for each in results_of(asked, is_error=True)]
+        results = [each | {"content": content} for each in results_of(responses, is_error=True)]
         messages: Any = [
             *QUESTION["messages"],
-            {"role": "assistant", "content": asked.content},
+            {"role": "assistant", "content": responses.content},
             {"role": "user", "content": results},
         ]
         answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
@@ -135,12 +135,12 @@ async def test_a_forged_id_is_an_error_in_the_dialects_own_shape() -> None:
 async def test_what_tools_gave_is_no_answer_to_an_equal_request() -> None:
     async with served(calling_team() | {"cache": {"keep_s": 60}}) as api, sdk(api) as client:
         for _ in range(2):
-            asked = await run_tools(api, stream=False)
-            assert asked.stop_reason == "tool_use"
+            responses = await run_tools(api, stream=False)
+            assert responses.stop_reason == "tool_use"
             messages: Any = [
                 *QUESTION["messages"],
-                {"role": "assistant", "content": asked.content},
-                {"role": "user", "content": results_of(asked)},
+                {"role": "assistant", "content": responses.content},
+                {"role": "user", "content": results_of(responses)},
             ]
             answer = await client.messages.create(**(QUESTION | {"messages": messages}), tools=TOOLS)
             assert answer.stop_reason == "end_turn"
@@ -249,13 +249,13 @@ async def test_a_choice_of_one_tool_names_it() -> None:
 
 async def test_a_run_in_the_background_tells_its_record_which_results_it_waits_for() -> None:
     async with served(calling_team()) as api:
-        begun = (await api.post({"tools": CHAT_TOOLS[1:]}, background=True)).json()
+        run = (await api.post({"tools": CHAT_TOOLS[1:]}, background=True)).json()
         await until(lambda: api.service.running == 0, "it waits")
-        record = await api.record(begun["id"])
+        record = await api.record(run["id"])
         assert record["status"] == "waiting"
         (call,) = record["waits_for"]
         assert (call["name"], json.loads(call["arguments"])) == ("clock", ROME)
         answer = await api.ok(in_dialect("/v1/chat/completions", call["id"]))
         assert answer["choices"][0]["message"]["content"] == "They gave: noon."
-        record = await api.record(begun["id"])
+        record = await api.record(run["id"])
         assert (record["status"], "waits_for" in record) == ("finished", False)

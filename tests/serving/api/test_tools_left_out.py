@@ -113,9 +113,9 @@ async def test_nothing_is_noted_where_no_tool_may_be_called(tools: Json) -> None
     ids=["one step", "the last of two", "without tools", "twice", "no plan"],
 )
 async def test_a_forced_call_is_planned_for_a_worker_that_can_make_it(plans: list[str], stream: bool) -> None:
-    asked = DIALECTS[CHAT] | {"tool_choice": "required", "stream": stream}
+    body = DIALECTS[CHAT] | {"tool_choice": "required", "stream": stream}
     async with served(mixed_team(*plans, conductor={"worker": "conductor", "fallback": "plain"})) as api:
-        answer = await api.post(asked)
+        answer = await api.post(body)
         assert (answer.status_code, "get_weather" in answer.text) == (200, True), answer.text
         assert "Sunny." not in answer.text
 
@@ -129,7 +129,7 @@ async def test_the_worker_that_answers_without_a_plan_is_one_that_calls_tools() 
 async def test_models_tell_who_calls_tools() -> None:
     async with served(mixed_team()) as api:
         listed = (await api.http.get("/v1/models")).json()["data"]
-    told = {
+    calls_tools = {
         each["id"]: each["podium"].get("calls_tools") for each in listed if each["podium"]["kind"] == "worker"
     }
-    assert told == {"conductor": True, "plain": False, "able": True, "plain-too": False}
+    assert calls_tools == {"conductor": True, "plain": False, "able": True, "plain-too": False}

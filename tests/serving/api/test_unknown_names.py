@@ -158,8 +158,8 @@ async def test_a_reload_that_removes_a_worker_flags_the_policies_that_name_it(
     )
     assert any("team sales" in each and "providers" in each and "'acme'" in each for each in faults)
     assert all(each in caplog.text for each in faults)
-    told = (await it.ask("admin", "GET", "/readyz")).json()
-    assert told["policies"] == faults
+    report = (await it.ask("admin", "GET", "/readyz")).json()
+    assert report["policies"] == faults
     assert "policies" not in (await it.ask("mine", "GET", "/readyz")).json()
     path.write_text(yaml.safe_dump(settings()))
     await follows.reload()

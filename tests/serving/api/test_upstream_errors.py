@@ -31,7 +31,7 @@ ANSWERS = {
 async def test_a_prompt_that_is_too_long_is_told_so_that_agents_compact(
     dialect: str, stream: bool, inner: bool, how: str
 ):
-    path, asked, told = DIALECTS[dialect]
+    path, fields, error = DIALECTS[dialect]
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = lambda _: ANSWERS[how]
         own: dict[str, Any] = {
@@ -44,9 +44,9 @@ async def test_a_prompt_that_is_too_long_is_told_so_that_agents_compact(
         workers = [own | {"base_url": f"{upstream.url}/v1"}, scripted("b")]
         workflows = {"two": [step("b"), step("a", "Go on.", [0])]}
         async with served(team(workers=workers, workflows=workflows)) as api:
-            body = {"model": "two" if inner else "a", "stream": stream, **asked}
+            body = {"model": "two" if inner else "a", "stream": stream, **fields}
             answer = await api.http.post(path, json=body)
-    assert told in answer.text
+    assert error in answer.text
     assert answer.status_code == 400 or stream
     assert len(upstream.requests) == 1
 
@@ -58,7 +58,7 @@ async def test_a_prompt_that_is_too_long_is_told_so_that_agents_compact(
 async def test_a_prompt_that_is_too_long_is_told_also_after_the_fallback_failed(
     dialect: str, status: int, stream: bool, model: str
 ):
-    path, asked, told = DIALECTS[dialect]
+    path, body, error = DIALECTS[dialect]
     own: Json = {"kind": "openai", "model": "m", "price": PRICE, "retry": {"attempts": 1}}
     async with serving(OpenAIWire()) as small, serving(OpenAIWire()) as other:
         small.respond = lambda _: ANSWERS["a status"]
@@ -70,9 +70,9 @@ async def test_a_prompt_that_is_too_long_is_told_also_after_the_fallback_failed(
         ]
         workflows = {"two": [step("b"), step("a", "Go on.", [0])]}
         async with served(team(plan(step("a")), workers=workers, workflows=workflows)) as api:
-            answer = await api.http.post(path, json={"model": model, "stream": stream, **asked})
+            answer = await api.http.post(path, json={"model": model, "stream": stream, **body})
             record = await api.newest()
-    assert told in answer.text
+    assert error in answer.text
     assert answer.status_code == 400 or stream
     failed = record["error"]["podium"]["attempts"]
     assert [(each["worker"], each["error"] == "ContextOverflow") for each in failed] == [

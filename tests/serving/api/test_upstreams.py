@@ -26,14 +26,14 @@ def provider(request: pytest.FixtureRequest) -> Provider:
 
 def remote(provider: Provider, url: str, **settings: Any) -> Json:
     kind = next(name for name, each in PROVIDERS.items() if each is provider)
-    told = {
+    worker_settings = {
         "kind": kind,
         "model": "m",
         "base_url": url + provider.path,
         "stall_timeout_s": STALL_S,
         "retry": ONCE,
     }
-    return {"name": "a", "price": PRICE, **told, **settings}
+    return {"name": "a", "price": PRICE, **worker_settings, **settings}
 
 
 def only(worker: Json, *others: Json) -> Json:
@@ -58,14 +58,14 @@ async def test_a_usage_that_cannot_be_harms_neither_the_answer_nor_the_list_of_r
             events = await api.events({"model": "a", "max_tokens": 100})
             runs = await api.http.get("/v1/workflows")
             record = await api.record(answer["podium"]["workflow_id"])
-    told = answer["podium"]["steps"][0]
+    step_json = answer["podium"]["steps"][0]
     assert (said(events), events[-1]) == ("It is four.", "[DONE]")
     assert (runs.status_code, len(runs.json()["data"])) == (200, 2)
     assert (record["steps"][0]["usage"], record["unmetered_calls"]) == (None, 1)
     assert 0.0002 < answer["podium"]["cost_usd"] < 0.001, (
         "the bound: a hundred tokens, and the prompt's bytes"
     )
-    assert ["implausible" in note for note in told["notes"]] == [True]
+    assert ["implausible" in note for note in step_json["notes"]] == [True]
 
 
 async def test_a_record_that_json_cannot_say_is_told_as_well_as_it_can():
@@ -76,9 +76,9 @@ async def test_a_record_that_json_cannot_say_is_told_as_well_as_it_can():
         "list": (1, {2: float("nan")}),
         10**30: True,
     }
-    told = json.loads(dumps({"ok": 1, "odd": odd}))
-    assert told["ok"] == 1
-    assert told["odd"] == {
+    value = json.loads(dumps({"ok": 1, "odd": odd}))
+    assert value["ok"] == 1
+    assert value["odd"] == {
         "tokens": "a number of 100 bits", "text": "\ufffd", "cost": "3", "list": [1, {"2": None}],
         "a number of 100 bits": True,
     }  # fmt: skip

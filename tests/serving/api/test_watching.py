@@ -74,7 +74,7 @@ async def watch(api: Served, id: str, begun: list[str] | None = None) -> list[Js
     return events
 
 
-def said(events: list[Json], step: int | None) -> str:
+def text_of(events: list[Json], step: int | None) -> str:
     return "".join(each["text"] for each in events if each["type"] == "work" and each["step"] == step)
 
 
@@ -108,12 +108,12 @@ async def test_watchers_see_the_plan_and_the_steps_words_while_they_are_written(
         assert all(events[-1] == {"type": "end", "status": "finished"} for events in watched)
         assert len({json.dumps(events) for events in watched[:: len(apis)]}) == 1, "all are told the same"
         for events in watched:
-            assert PLAN.startswith(said(events, None))
+            assert PLAN.startswith(text_of(events, None))
             assert "".join(each["text"] for each in events if each["type"] == "answer") == "alpha beta gamma"
-            assert "one two" in said(events, 0)
+            assert "one two" in text_of(events, 0)
             assert SECRET not in json.dumps(events)
             assert len([each for each in events if each["type"] == "work" and each["step"] == 0]) > 1
-        assert said(watched[0], None), "the plan's text"
+        assert text_of(watched[0], None), "the plan's text"
         assert SECRET not in json.dumps(await apis[0].record(id))
 
 
@@ -133,23 +133,23 @@ async def test_a_watcher_is_shown_nothing_more_once_its_key_is_revoked(tmp_path:
         path = f"/v1/workflows/{next(iter(it.api.service.sessions.running))}/events"
 
         async def watch_as(who: str, on_line: Callable[[], None] = lambda: None) -> str:
-            told = ""
+            text = ""
             async with it.api.http.stream("GET", path, headers=it.headers(who)) as answer:
                 async for line in answer.aiter_lines():
-                    told += line
+                    text += line
                     on_line()
-            return told
+            return text
 
         key, _ = await it.directory.create_key("second", None, {Scope.ADMIN})
-        it.secrets["second"], seen = key.reveal(), asyncio.Event()
-        watching = asyncio.create_task(watch_as("second", seen.set))
+        it.secrets["second"], start = key.reveal(), asyncio.Event()
+        watching = asyncio.create_task(watch_as("second", start.set))
         other = asyncio.create_task(watch_as("admin"))
-        await seen.wait()
+        await start.wait()
         revoked = await it.ask("admin", "DELETE", "/v1/admin/keys/second")
         assert revoked.status_code == 200
-        told = await watching
+        text = await watching
         assert not asking.done()
-        assert "event: end" not in told
+        assert "event: end" not in text
         assert (await it.ask("second", "GET", path)).status_code == 401
         assert (await asking).status_code == 200
         assert "event: end" in await other

@@ -197,9 +197,9 @@ async def add_new(it: Keyed, names: dict[str, str], n: int) -> None:
     names["response_id"] = await add_response(it)
 
 
-async def send(it: Keyed, who: str | None, asked: Asked, path: str) -> httpx2.Response:
-    if (asked.method, path) != ("POST", "/v1/files"):
-        return await it.ask(who, asked.method, path, asked.body, asked.headers)
+async def send(it: Keyed, who: str | None, route: Asked, path: str) -> httpx2.Response:
+    if (route.method, path) != ("POST", "/v1/files"):
+        return await it.ask(who, route.method, path, route.body, route.headers)
     form: Any = {"data": {"purpose": "batch"}, "files": {"file": ("in.jsonl", b"{}")}}
     return await it.api.http.post(path, headers=it.headers(who), **form)
 
@@ -219,18 +219,18 @@ async def test_every_route_gives_every_sort_of_key_what_it_may_have_and_nothing_
         "conversation_id": await add_conversation(it, CONVERSATION),
         "item_id": ITEM,
     }
-    seen: dict[tuple[str, str], tuple[int, ...]] = {}
-    for asked in (*TABLE, *BESIDES):
+    statuses: dict[tuple[str, str], tuple[int, ...]] = {}
+    for route in (*TABLE, *BESIDES):
         answers: list[httpx2.Response] = []
         for n, who in enumerate(WHO, start=1):
-            path = re.sub(r"\{([^}]+)\}", lambda place: names[place[1]], asked.path)
-            answers.append(await send(it, who, asked, path))
-            if asked.method == "DELETE" and answers[-1].status_code == 200:
-                await add_new(it, names, len(seen) * len(WHO) + n)
-        seen[asked.method, asked.path] = tuple(answer.status_code for answer in answers)
-        assert seen[asked.method, asked.path] == asked.statuses, asked
+            path = re.sub(r"\{([^}]+)\}", lambda place: names[place[1]], route.path)
+            answers.append(await send(it, who, route, path))
+            if route.method == "DELETE" and answers[-1].status_code == 200:
+                await add_new(it, names, len(statuses) * len(WHO) + n)
+        statuses[route.method, route.path] = tuple(answer.status_code for answer in answers)
+        assert statuses[route.method, route.path] == route.statuses, route
         for answer in answers:
-            assert answer.status_code < 400 or asked.method == "HEAD" or "error" in answer.json()
+            assert answer.status_code < 400 or route.method == "HEAD" or "error" in answer.json()
     assert len(TABLE) + len(BESIDES) >= 40
 
 
@@ -274,8 +274,8 @@ def test_the_table_has_every_route() -> None:
     }
     same |= {f"/v1/files/{{id}}{end}": f"/v1/files/{{file}}{end}" for end in ("", "/content")}
     same |= {f"/v1/batches/{{id}}{end}": f"/v1/batches/{{batch}}{end}" for end in ("", "/cancel")}
-    asked = {(each.method, each.path) for each in TABLE}
-    assert asked == {(method, same.get(path, path)) for method, path in served}, (
+    routes = {(each.method, each.path) for each in TABLE}
+    assert routes == {(method, same.get(path, path)) for method, path in served}, (
         "a route, or a row, is missing"
     )
 
@@ -292,7 +292,7 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
 
 
 @pytest.mark.parametrize(
-    ("headers", "said"),
+    ("headers", "message"),
     [
         ({"authorization": "Bearer none"}, "A Podium key is"),
         ({"authorization": "Bearer " + ApiKey.of(bytes(32)).reveal()[:-1] + "C"}, "checksum"),
@@ -302,16 +302,16 @@ async def test_a_request_without_a_key_runs_nothing_and_says_how_one_is_sent(it:
         ({"x-api-key": b"pk_\xff\xfe"}, "A Podium key is"),
     ],
 )
-async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, said: str) -> None:
+async def test_what_is_no_key_is_told_why_and_not_shown(it: Keyed, headers: Any, message: str) -> None:
     answer = await it.api.http.get("/v1/models", headers=headers)
     assert answer.status_code == 401
-    assert said in answer.json()["error"]["message"]
+    assert message in answer.json()["error"]["message"]
     assert not [value for value in headers.values() if value and str(value) in answer.text]
 
 
 async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) -> None:
     mine, other = it.secrets["mine"], it.secrets["other team"]
-    sent = [
+    responses = [
         ({"x-api-key": mine}, 200),
         ({"authorization": f"bearer  {mine}"}, 200),
         ({"authorization": f"Bearer {mine}", "x-api-key": mine}, 200),
@@ -319,7 +319,7 @@ async def test_both_headers_are_read_and_two_different_keys_are_none(it: Keyed) 
         ({"authorization": f"Bearer {mine}", "x-api-key": ""}, 401),
         ({"authorization": "Bearer none", "x-api-key": mine}, 401),
     ]
-    for headers, status in sent:
+    for headers, status in responses:
         assert (await it.api.http.get("/v1/models", headers=headers)).status_code == status, headers
     twice = [("x-api-key", mine), ("x-api-key", other)]
     assert (await it.api.http.get("/v1/models", headers=twice)).status_code == 401
@@ -352,9 +352,9 @@ async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrator
 
     async def visible(who: str) -> set[str]:
         listed = (await it.ask(who, "GET", "/v1/workflows?limit=100")).json()["data"]
-        found = {id for id in (mine, others, alone) if (await it.ask(who, "GET", f"/v1/workflows/{id}")).status_code == 200}  # fmt: skip
-        assert {each["id"] for each in listed} == found
-        return found
+        visible_ids = {id for id in (mine, others, alone) if (await it.ask(who, "GET", f"/v1/workflows/{id}")).status_code == 200}  # fmt: skip
+        assert {each["id"] for each in listed} == visible_ids
+        return visible_ids
 
     assert await visible("mine") == await visible("only read") == {mine}
     assert await visible("other team") == {others}
@@ -366,8 +366,8 @@ async def test_a_run_is_seen_by_its_team_whatever_key_asked_and_by_administrator
 
 async def test_a_key_that_may_not_read_ends_a_run_and_is_shown_nothing_of_it(it: Keyed) -> None:
     id = await run_of(it, "mine")
-    told = await it.ask("only run", "POST", f"/v1/workflows/{id}/cancel", {})
-    assert told.json() == {"id": id, "object": "workflow", "status": "finished"}
+    response = await it.ask("only run", "POST", f"/v1/workflows/{id}/cancel", {})
+    assert response.json() == {"id": id, "object": "workflow", "status": "finished"}
 
 
 async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs(tmp_path: Path) -> None:
@@ -387,8 +387,8 @@ async def test_a_run_of_another_team_is_as_one_that_never_was_also_while_it_runs
 async def test_what_only_operators_may_read_of_a_record_is_read_by_administrators_only(
     tmp_path: Path,
 ) -> None:
-    gone = {"name": "gone", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
-    async with keyed(tmp_path, team(workers=[gone], workflows={})) as it:
+    worker = {"name": "gone", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1", "retry": {"attempts": 1}}  # fmt: skip
+    async with keyed(tmp_path, team(workers=[worker], workflows={})) as it:
         failed = await it.ask("mine", "POST", CHAT, ASK | {"model": "gone"})
         id = failed.headers["x-podium-workflow-id"]
         mine, theirs = [(await it.ask(who, "GET", f"/v1/workflows/{id}")).text for who in ("mine", "admin")]
@@ -405,14 +405,14 @@ async def test_a_probe_learns_whether_the_server_is_ready_and_only_a_key_learns_
 
 
 async def test_a_websocket_is_closed_before_anybody_looks_at_it(it: Keyed) -> None:
-    sent: list[Any] = []
+    messages: list[Any] = []
 
     async def send(message: Any) -> None:
-        sent.append(message)
+        messages.append(message)
 
     api: Any = build_api(it.api.service, directory=it.directory)
     await api({"type": "websocket", "path": "/v1/models", "headers": []}, None, send)
-    assert sent == [{"type": "websocket.close", "code": 1008}]
+    assert messages == [{"type": "websocket.close", "code": 1008}]
 
 
 async def test_without_any_key_this_machine_is_served_whatever_credential_it_sends() -> None:

@@ -125,10 +125,10 @@ async def test_an_administrator_sees_the_ledgers_lines_and_how_workers_are_doing
         page = (await it.ask("admin", "GET", "/v1/admin/ledger?limit=1")).json()
         older = (await it.ask("admin", "GET", f"/v1/admin/ledger?after={page['data'][0]['id']}")).json()
         assert (page["has_more"], older["has_more"], len(older["data"])) == (True, False, 2)
-        found = {each["id"]: each for each in (await it.ask("admin", "GET", "/v1/workers")).json()["data"]}
-        assert (found["a"]["open_calls"], found["a"]["queued"], found["a"]["failed"]) == (0, 0, 0)
-        assert found["a"]["succeeded"] == 2
-        assert found["a"]["first_token_p95_s"] is not None
+        workers = {each["id"]: each for each in (await it.ask("admin", "GET", "/v1/workers")).json()["data"]}
+        assert (workers["a"]["open_calls"], workers["a"]["queued"], workers["a"]["failed"]) == (0, 0, 0)
+        assert workers["a"]["succeeded"] == 2
+        assert workers["a"]["first_token_p95_s"] is not None
         [a] = [
             each for each in (await it.ask("mine", "GET", "/v1/models")).json()["data"] if each["id"] == "a"
         ]
@@ -180,8 +180,8 @@ async def test_the_ledger_names_the_deployment_that_answered(tmp_path: Path) -> 
         big = {"name": "big", "kind": "openai", "model": "m", "deployments": places, "price": BIG_PRICE}
         async with keyed(tmp_path, team(workers=[big], workflows={})) as it:
             await ask(it, "mine", model="big")
-            seen = [(each["worker"], each["account"]) for each in await lines_of(it, 2)]
-    assert seen == [("big", "us"), ("big", "eu")]
+            lines = [(each["worker"], each["account"]) for each in await lines_of(it, 2)]
+    assert lines == [("big", "us"), ("big", "eu")]
 
 
 NO_THINKERS = [("openai", "m"), ("anthropic", "claude-haiku-4-5"), ("gemini", "gemini-2.0-flash")]

@@ -40,14 +40,16 @@ class ToolCaller:
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
         self.seen.append(call)
-        asked = max((n for n, message in enumerate(call.messages) if message.role == "user"), default=0)
-        turns = [message.tool_results for message in call.messages[asked:] if message.tool_results]
+        last_user_turn = max(
+            (n for n, message in enumerate(call.messages) if message.role == "user"), default=0
+        )
+        turns = [message.tool_results for message in call.messages[last_user_turn:] if message.tool_results]
         offered = {tool.name: tool for tool in call.tools.offered}
         plan = [list(offered)] if self._calls is None else self._calls
         names = plan[len(turns)] if offered and len(turns) < len(plan) else []
         if not names:
-            told = ", ".join(result.text for results in turns for result in results)
-            for word in ("Done: ", told or "nothing", "."):
+            results_text = ", ".join(result.text for results in turns for result in results)
+            for word in ("Done: ", results_text or "nothing", "."):
                 yield Delta(text=word)
             yield Delta(finish=FinishReason.STOP, usage=Usage(10, 3))
             return

@@ -32,14 +32,14 @@ async def ask(worker: Worker, times: int) -> None:
 
 
 def test_an_engine_with_a_line_of_its_own_is_given_about_what_it_works_on():
-    slots, seen = Slots(MOST), list[int]()
+    slots, samples = Slots(MOST), list[int]()
     for sent_s in range(10):
         slots.speak(sent_s, 0.1, is_full=False)
     for _ in range(1000):  # sent after every cut
         slots.speak(1e12, 0.1 * max(1.0, slots.n / ENGINE), is_full=True)
-        seen.append(slots.n)
-    assert min(seen[500:]) >= ENGINE
-    assert max(seen[500:]) <= MOST * 2 / 3
+        samples.append(slots.n)
+    assert min(samples[500:]) >= ENGINE
+    assert max(samples[500:]) <= MOST * 2 / 3
 
 
 async def test_all_slots_are_free_after_all_calls():
@@ -151,12 +151,12 @@ def test_where_two_are_late_or_nobody_can_be_told_apart_slots_are_cut_as_far_as_
 
 @pytest.mark.parametrize("n", [1, 2, 1000])
 def test_an_engine_with_a_line_of_its_own_is_given_fewer_whoever_calls(n: int):
-    slots, seen = quiet(MOST), list[int]()
+    slots, samples = quiet(MOST), list[int]()
     for call in range(1000):
         slots.speak(LATER_S, 0.1 * max(1.0, slots.n / ENGINE), is_full=True, party=f"party {call % n}")
-        seen.append(slots.n)
-    assert min(seen[500:]) >= ENGINE
-    assert max(seen[500:]) <= MOST * 2 / 3
+        samples.append(slots.n)
+    assert min(samples[500:]) >= ENGINE
+    assert max(samples[500:]) <= MOST * 2 / 3
 
 
 async def test_first_tokens_are_told_by_team():

@@ -123,7 +123,7 @@ async def test_a_failure_before_the_first_token_is_named():
 
 
 @pytest.mark.parametrize(
-    ("content", "permit", "said"),
+    ("content", "permit", "words"),
     [
         (False, Permit(), "jane@doe.org was scripted to fail (busy). worker: jane@doe.org"),
         (True, Permit(traces=False), "worker: jane@doe.org"),
@@ -132,7 +132,7 @@ async def test_a_failure_before_the_first_token_is_named():
     ],
 )
 async def test_an_errors_words_are_in_a_span_only_where_texts_are(
-    content: bool, permit: Permit, said: str
+    content: bool, permit: Permit, words: str
 ) -> None:
     with pytest.raises(WorkerBusy):
         await ask(
@@ -140,7 +140,7 @@ async def test_an_errors_words_are_in_a_span_only_where_texts_are(
             replace(CALL, terms=Terms(permit=permit)),
             content=content,
         )
-    assert SPANS.ended[-1].status.description == said
+    assert SPANS.ended[-1].status.description == words
 
 
 async def test_a_failure_in_mid_stream_is_named_beside_what_came():
@@ -154,11 +154,11 @@ async def test_a_failure_in_mid_stream_is_named_beside_what_came():
 
 async def test_no_content_unless_the_settings_ask_for_it():
     worker = ScriptedWorker("w", ["the answer"])
-    without, asked = await ask(worker), await ask(worker, content=True)
+    without, with_content = await ask(worker), await ask(worker, content=True)
     assert not any(
         "hi there" in str(value) or "Be brief" in str(value) for value in without.attributes.values()
     )
-    assert json.loads(asked.attributes[spans.INPUT_MESSAGES]) == [
+    assert json.loads(with_content.attributes[spans.INPUT_MESSAGES]) == [
         {"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi there"},
     ]  # fmt: skip
 

@@ -28,7 +28,7 @@ PRICE = Price(Decimal(1), Decimal(2))
 
 
 @asynccontextmanager
-async def asked(
+async def ask_worker(
     *replies: Any,
     wanted: AnswerFormat = WANTED,
     ledger: BudgetLedger | None = None,
@@ -46,7 +46,7 @@ async def asked(
 
 async def ask(*replies: Any, **settings: Any) -> tuple[ScriptedWorker, CallResult, list[str]]:
     """The script, the result, and the pieces in which the answer came."""
-    async with asked(*replies, **settings) as (script, reply):
+    async with ask_worker(*replies, **settings) as (script, reply):
         pieces = [delta.text async for delta in reply if delta.text]
     return script, reply.result, pieces
 
@@ -73,9 +73,9 @@ async def test_the_model_is_told_the_schema_after_its_own_system_prompt():
 async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
     ledger = BudgetLedger()
     script, result, _ = await ask("About one.", RIGHT, ledger=ledger)
-    said = [message.text for message in script.calls[1].messages[-2:]]
-    assert said[0] == "About one."
-    assert said[1].startswith("The answer is not JSON")
+    texts = [message.text for message in script.calls[1].messages[-2:]]
+    assert texts[0] == "About one."
+    assert texts[1].startswith("The answer is not JSON")
     assert result.output == RIGHT
     assert [(each.worker, each.error) for each in result.attempts] == [("w", "AnswerInvalid")]
     assert script.calls[1].site.attempt == 2

@@ -32,8 +32,10 @@ def begin(text: str, words: int) -> str:
 
 def call_after(prefix: str, limit: int = LIMIT) -> Call:
     """For the rest of an answer of which so much is there."""
-    shown = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
-    return shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit)))
+    partial_answer = Shown(prefix, tokens=len(tokens(prefix)), breaks=1, worker="a")
+    return partial_answer.continue_call(
+        Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=limit))
+    )
 
 
 def saying(text: str) -> Player:
@@ -74,11 +76,13 @@ async def test_a_longer_answer_ends_no_further_beyond_its_limit_than_the_repetit
 
 
 async def test_who_has_broken_off_in_thoughts_alone_is_asked_for_no_more_than_is_left():
-    shown = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
-    call = shown.continue_call(Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT)))
+    partial_answer = Shown("", "A thought.", tokens=3, breaks=1, worker="a")
+    call = partial_answer.continue_call(
+        Call((Message.of("user", "Say it."),), Sampling(max_output_tokens=LIMIT))
+    )
     player = saying(LONG)
     await ask(player, call)
-    assert [made.sampling.max_output_tokens for made in player.calls] == [LIMIT - 3]
+    assert [each.sampling.max_output_tokens for each in player.calls] == [LIMIT - 3]
 
 
 async def test_who_need_not_repeat_anything_says_no_more_than_is_left():
@@ -102,7 +106,7 @@ async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_the
 
 @pytest.mark.parametrize("prefills", [False, True])
 @pytest.mark.parametrize(
-    ("prefix", "rest", "shown"),
+    ("prefix", "rest", "expected"),
     [
         ("One two EN", "D and more.", ""),
         ("One two E", "NDING.", ""),
@@ -114,18 +118,18 @@ async def test_an_answer_of_which_only_blanks_are_there_begins_again_without_the
     ],
 )
 async def test_a_stop_sequence_that_begins_before_the_seam_ends_the_answer(
-    prefix: str, rest: str, shown: str, prefills: bool
+    prefix: str, rest: str, expected: str, prefills: bool
 ):
     call = call_after(prefix, limit=500)
     call = replace(call, sampling=replace(call.sampling, stop=("END", "\n\n")))
     blanks = prefix[len(prefix.rstrip()) :]  # which a model says once more
-    said = ("" if prefills else Seam(prefix).beginning) + blanks + rest
-    pieces = [*said[:-5], said[-5:]] if len(said) > 5 else [*said]
+    output = ("" if prefills else Seam(prefix).beginning) + blanks + rest
+    pieces = [*output[:-5], output[-5:]] if len(output) > 5 else [*output]
     player = Player("a", [*pieces, Usage(7, 5)])
     async with continuing(player, prefills=prefills).open(call) as reply:
         text = "".join([delta.text async for delta in reply])
-    assert (text, reply.finish) == (shown, FinishReason.STOP)
-    assert reply.stop_sequence == (None if shown or not rest else "END" if "E" in prefix else "\n\n")
+    assert (text, reply.finish) == (expected, FinishReason.STOP)
+    assert reply.stop_sequence == (None if expected or not rest else "END" if "E" in prefix else "\n\n")
     assert reply.result.usage == Usage(7, 5)
 
 

@@ -52,9 +52,9 @@ async def deployed(
 
 
 async def ask(running: Served, sdk: openai.AsyncOpenAI, words: str = "Why?") -> Json:
-    made = await sdk.chat.completions.create(model="gpt", messages=[{"role": "user", "content": words}])
-    assert made.choices[0].message.content == "It is four."
-    return await running.record(made.model_dump()["podium"]["workflow_id"])
+    completion = await sdk.chat.completions.create(model="gpt", messages=[{"role": "user", "content": words}])
+    assert completion.choices[0].message.content == "It is four."
+    return await running.record(completion.model_dump()["podium"]["workflow_id"])
 
 
 async def test_calls_are_shared_by_weight_each_with_the_key_and_the_model_of_its_deployment() -> None:
@@ -64,11 +64,11 @@ async def test_calls_are_shared_by_weight_each_with_the_key_and_the_model_of_its
         n_a, n_b = len(wires["a"].requests), len(wires["b"].requests)
         assert n_a + n_b == 200
         assert 118 < n_a < 182, "3 of 4 on average; so far from 150 once in a million"
-        asked = {
+        counts = {
             name: Counter((r.headers["authorization"], r.body["model"]) for r in wire.requests)
             for name, wire in wires.items()
         }
-        assert asked == {
+        assert counts == {
             "a": Counter({("Bearer key-of-a", "gpt-5"): n_a}),
             "b": Counter({("Bearer key-of-b", "gpt-5-in-b"): n_b}),
         }
@@ -209,15 +209,15 @@ def test_the_key_of_a_worker_goes_to_no_other_server() -> None:
 
 def test_an_optional_deployment_without_its_key_is_left_out_and_the_worker_with_the_last_of_them() -> None:
     places = [{"name": "a", "api_key_env": "KEY_A"}, {"name": "b", "api_key_env": "KEY_B"}]
-    given = parse(
+    three_workers = parse(
         settings(*places, optional=True)
         | {"workers": [*settings(*places, optional=True)["workers"], {"name": "s", "kind": "scripted"}]}
     )
-    absent = absent_workers(given, {"KEY_B": "k"})
+    absent = absent_workers(three_workers, {"KEY_B": "k"})
     assert absent == {"w@a": "KEY_A"}
-    (worker, _) = without_workers(given, set(absent)).workers
+    (worker, _) = without_workers(three_workers, set(absent)).workers
     assert [each.name for each in worker.deployments] == ["b"]  # type: ignore[union-attr]
-    assert absent_workers(given, {}) == {"w@a": "KEY_A", "w@b": "KEY_B", "w": "KEY_A, KEY_B"}
+    assert absent_workers(three_workers, {}) == {"w@a": "KEY_A", "w@b": "KEY_B", "w": "KEY_A, KEY_B"}
     with pytest.raises(SettingsError, match="KEY_A"):
         absent_workers(parse(settings(*places)), {"KEY_B": "k"})
 

@@ -60,14 +60,14 @@ async def test_it_is_asked_once_more_and_both_answers_are_paid():
     inner = Says("w", (EMPTY,), words("Here."))
     text, reply = await ask(with_retries(inner))
     assert (text, len(inner.calls)) == ("Here.", 2)
-    (lost,) = reply.attempts
-    assert (lost.worker, lost.error, lost.usage, lost.cost_usd) == (
+    (attempt,) = reply.attempts
+    assert (attempt.worker, attempt.error, attempt.usage, attempt.cost_usd) == (
         "w",
         "WorkerUnavailable",
         Usage(10, 1),
         Decimal(12),
     )
-    assert "returned an empty answer" in lost.message
+    assert "returned an empty answer" in attempt.message
 
 
 async def test_a_second_one_is_the_answer_where_nobody_else_is_there():

@@ -84,8 +84,8 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
             await settle()
             most = max(places, min(most, crowd.n_held))  # those who have a place keep it
             assert 0 <= crowd.n_held <= most
-            kept = 1 if places >= FEWEST else 0
-            assert crowd.n_held >= places - kept or not crowd.waiting, "a place is free and somebody waits"
+            reserve = 1 if places >= FEWEST else 0
+            assert crowd.n_held >= places - reserve or not crowd.waiting, "a place is free and somebody waits"
             if crowd.n_held < places:
                 assert all(crowd.paying.count(each) for each in crowd.interactive), "it waits and has none"
         while crowd.n_held:
@@ -98,11 +98,11 @@ def test_no_place_is_lost_or_given_twice_whoever_comes_and_leaves(places: int, h
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30))
 def test_keys_take_turns(payers: list[str]) -> None:
     order = [payer for _, payer in asyncio.run(turns_of([("interactive", each) for each in payers]))]
-    left, had = Counter(payers), Counter[str]()
-    assert Counter(order) == left
+    remaining, had = Counter(payers), Counter[str]()
+    assert Counter(order) == remaining
     for payer in order:
         had[payer] += 1
-        waiting = [each for each in left if had[each] < left[each]]
+        waiting = [each for each in remaining if had[each] < remaining[each]]
         assert all(had[payer] - had[each] <= 1 for each in waiting), "somebody had two turns before another"
 
 
@@ -115,40 +115,40 @@ async def test_a_key_that_holds_more_places_than_another_waits_until_the_other_h
     assert [payer for _, payer in crowd.holders[4:]] == ["b", "b", "a", "a"]
 
 
-@pytest.mark.parametrize(("places", "kept"), [(3, 0), (4, 1), (8, 1), (30, 3)])
+@pytest.mark.parametrize(("places", "reserve"), [(3, 0), (4, 1), (8, 1), (30, 3)])
 async def test_the_last_tenth_is_kept_for_keys_that_have_less_than_their_share(
-    places: int, kept: int
+    places: int, reserve: int
 ) -> None:
     crowd = Crowd(places)
     await crowd.join("interactive", "modest")
     await crowd.give_back()
     for _ in range(2 * places):
         await crowd.join("interactive", "flood")
-    assert crowd.n_held == places - kept
-    assert (crowd.queue.free("flood"), crowd.queue.free("modest")) == (0, kept)
-    for _ in range(kept):
+    assert crowd.n_held == places - reserve
+    assert (crowd.queue.free("flood"), crowd.queue.free("modest")) == (0, reserve)
+    for _ in range(reserve):
         await crowd.join("interactive", "modest")
-    assert crowd.paying.count("modest") == kept
+    assert crowd.paying.count("modest") == reserve
     while crowd.n_held:
         await crowd.give_back()
     assert not crowd.waiting
 
 
 async def test_a_key_that_is_alone_has_all_places_and_so_it_is_once_the_others_call_no_more() -> None:
-    alone, left = Crowd(8), Crowd(8)
+    alone, shared = Crowd(8), Crowd(8)
     for _ in range(9):
         await alone.join("interactive", "flood")
     assert (alone.n_held, len(alone.waiting)) == (8, 1)
-    await left.join("interactive", "modest")
-    await left.give_back()
+    await shared.join("interactive", "modest")
+    await shared.give_back()
     for _ in range(8):
-        await left.join("interactive", "flood")
-    assert left.n_held == 7
-    await asyncio.sleep(left.queue.lent_after_s + 1)
-    await left.give_back()
-    assert (left.n_held, len(left.waiting)) == (7, 0)
-    await left.join("interactive", "flood")
-    assert left.n_held == 8
+        await shared.join("interactive", "flood")
+    assert shared.n_held == 7
+    await asyncio.sleep(shared.queue.lent_after_s + 1)
+    await shared.give_back()
+    assert (shared.n_held, len(shared.waiting)) == (7, 0)
+    await shared.join("interactive", "flood")
+    assert shared.n_held == 8
 
 
 async def test_keys_that_have_as_much_as_each_other_have_all_places_between_them() -> None:

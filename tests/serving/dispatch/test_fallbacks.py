@@ -111,8 +111,10 @@ async def test_every_call_of_a_step_has_a_number_of_its_own_whoever_is_asked():
     first, second, third = down("a"), down("b", "refused"), ScriptedWorker("c", ["C."])
     routes = [route(each, 2) for each in (first, second, third)]
     await ask(*routes, call=Call(CALL.messages, site=CallSite("wf_1", 0, 0, attempt=3)))
-    made = [(worker.name, call.site.attempt) for worker in (first, second, third) for call in worker.calls]
-    assert made == [("a", 3), ("a", 4), ("b", 5), ("c", 6)]
+    attempts = [
+        (worker.name, call.site.attempt) for worker in (first, second, third) for call in worker.calls
+    ]
+    assert attempts == [("a", 3), ("a", 4), ("b", 5), ("c", 6)]
 
 
 async def test_tools_are_offered_to_those_that_call_some():
@@ -126,5 +128,5 @@ async def test_who_wrote_the_newest_turn_goes_on_with_it():
     names = ("a", "b", "c")
     workers = [ScriptedWorker(name, [f"{name.upper()}."]) for name in names]
     turns = [Message("assistant", (Text("I look."),), Native(name, "", {})) for name in ("c", "b", "team")]
-    said = [(await ask(*workers, call=Call((*CALL.messages, *turns[:n]))))[0] for n in range(4)]
-    assert said == ["A.", "C.", "B.", "A."]
+    texts = [(await ask(*workers, call=Call((*CALL.messages, *turns[:n]))))[0] for n in range(4)]
+    assert texts == ["A.", "C.", "B.", "A."]

@@ -94,7 +94,7 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "kept"),
+    ("kind", "model", "expected"),
     [
         ("openai", "gpt-4o", {"temperature": 0.3, "top_p": 0.3, "stop": ["END"], "seed": 7}),
         ("openai", "gpt-5.2", {"temperature": 0.3, "top_p": 0.3, "seed": 7}),
@@ -108,20 +108,20 @@ async def test_a_known_model_refuses_nothing_at_any_effort(kind: str, model: str
         ("anthropic", "claude-sonnet-5-5", {"stop_sequences": ["END"]}),
     ],
 )
-async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[str, Any]):
+async def test_what_a_model_accepts_is_sent(kind: str, model: str, expected: dict[str, Any]):
     call = Call((USER,), Sampling(max_output_tokens=9000, temperature=0.3, top_p=0.3, stop=("END",), seed=7))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
-    sent = {
+    parameters = {
         name: server.body[name]
         for name in ("temperature", "top_p", "stop", "stop_sequences", "seed")
         if name in server.body
     }
-    assert sent == kept
+    assert parameters == expected
 
 
 @pytest.mark.parametrize(
-    ("kind", "model", "sent", "left_out"),
+    ("kind", "model", "expected", "left_out"),
     [
         ("openai", "gpt-4o", {}, ["top_k", "min_p", "repetition_penalty"]),
         ("anthropic", "claude-haiku-4-5", {"top_k": 20}, ["min_p", "repetition_penalty"]),
@@ -130,14 +130,14 @@ async def test_what_a_model_accepts_is_sent(kind: str, model: str, kept: dict[st
     ],
 )
 async def test_samplers_go_to_models_that_take_them_and_are_noted_on_others(
-    kind: str, model: str, sent: dict[str, Any], left_out: list[str]
+    kind: str, model: str, expected: dict[str, Any], left_out: list[str]
 ):
     call = Call((USER,), Sampling(max_output_tokens=9000, top_k=20, min_p=0.1, repetition_penalty=1.1))
     async with fitted(kind, model) as (worker, server), worker.open(call) as reply:
         [_ async for _ in reply]
     body = server.body | server.body.get("generationConfig", {})
     names = ("top_k", "topK", "min_p", "repetition_penalty")
-    assert {name: body[name] for name in names if name in body} == sent
+    assert {name: body[name] for name in names if name in body} == expected
     assert [note.split()[0] for note in reply.notes] == left_out
 
 
@@ -190,13 +190,13 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
     )
     old = Accepts(max_temperature=1, temperature_with_top_p=False, blank_stop_sequences=False, seed="int32",
                   efforts=("none", "low"), json_schema=False, max_output_tokens=8192)  # fmt: skip
-    sent, notes = fit(call, old, "m-1")
+    request, notes = fit(call, old, "m-1")
     assert (
-        sent.sampling.temperature,
-        sent.sampling.top_p,
-        sent.sampling.stop,
-        sent.sampling.seed,
-        sent.sampling.effort,
+        request.sampling.temperature,
+        request.sampling.top_p,
+        request.sampling.stop,
+        request.sampling.seed,
+        request.sampling.effort,
     ) == (
         1,
         None,
@@ -204,7 +204,7 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
         None,
         "low",
     )
-    assert (sent.sampling.max_output_tokens, sent.grammar) == (8192, None)
+    assert (request.sampling.max_output_tokens, request.grammar) == (8192, None)
     assert notes == (
         "effort was changed from xhigh to low, the nearest level that m-1 accepts.",
         "temperature was lowered to 1, the maximum of m-1.",
@@ -224,16 +224,16 @@ def test_what_says_no_more_than_the_default_goes_without_a_note():
 
 
 @pytest.mark.parametrize(
-    ("asked", "efforts", "sent"),
+    ("effort", "efforts", "expected"),
     [
         ("none", ("minimal", "low"), "minimal"), ("max", ("low", "high"), "high"), ("minimal", ("none", "low"), "none"),
         ("low", ("low", "high"), "low"), ("low", (), None), ("odd", ("low",), None), ("odd", None, "odd"), (None, ("low",), None),
     ],
 )  # fmt: skip
 def test_an_effort_becomes_the_nearest_that_the_model_knows(
-    asked: str | None, efforts: tuple[str, ...] | None, sent: str | None
+    effort: str | None, efforts: tuple[str, ...] | None, expected: str | None
 ):
-    assert Accepts(efforts=efforts).effort(asked) == sent
+    assert Accepts(efforts=efforts).effort(effort) == expected
 
 
 def test_the_settings_say_more_than_the_name():
@@ -278,8 +278,8 @@ async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
     cut = min(ends)[1] if ends else None  # the one that is complete first
     deltas = [delta async for delta in cut_at(stops, pieces(texts))]
     assert "".join(delta.text for delta in deltas) == whole[:cut]
-    told = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
-    assert [whole.find(stop) for stop in told] == ([] if cut is None else [cut])
+    matches = [delta.stop_sequence for delta in deltas if delta.stop_sequence]
+    assert [whole.find(stop) for stop in matches] == ([] if cut is None else [cut])
     assert [delta.finish for delta in deltas if delta.finish] == [
         FinishReason.LENGTH if cut is None else FinishReason.STOP
     ]
@@ -287,8 +287,8 @@ async def test_an_answer_ends_before_the_first_stop_sequence_however_it_arrives(
 
 
 async def test_words_are_shown_as_they_come_and_only_a_possible_stop_is_held_back():
-    shown = [delta.text async for delta in cut_at(["END"], pieces(["one ", "two E", "N", "G", "LISH"]))]
-    assert shown == ["one ", "two ", "", "ENG", "LISH", ""]
+    texts = [delta.text async for delta in cut_at(["END"], pieces(["one ", "two E", "N", "G", "LISH"]))]
+    assert texts == ["one ", "two ", "", "ENG", "LISH", ""]
 
 
 @pytest.mark.parametrize("error", [WorkerUnavailable, WorkerBusy])
@@ -332,8 +332,8 @@ async def test_without_a_deadline_the_rest_is_read_for_seconds_only(monkeypatch:
 async def test_a_stop_sequence_as_long_as_a_book_takes_no_time():
     began_s = time.process_time()
     stops = ["E" * 1_000_000] * 4
-    shown = [delta.text async for delta in cut_at(stops, pieces(["one", "two", "three"] * 10))]
-    assert "".join(shown) == "onetwothree" * 10
+    texts = [delta.text async for delta in cut_at(stops, pieces(["one", "two", "three"] * 10))]
+    assert "".join(texts) == "onetwothree" * 10
     assert time.process_time() - began_s < 1
 
 

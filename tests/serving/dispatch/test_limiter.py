@@ -184,12 +184,12 @@ async def test_a_key_whose_calls_are_long_does_not_keep_another_out(begins: bool
     worker, limiter = dispatcher(one), one.limiter
     async with worker.open(of_key("modest")):
         pass
-    held = await flood(one, 16)
+    tasks = await flood(one, 16)
     assert (limiter.open_calls, limiter.wait_s("modest")) == (7, 0)
     assert limiter.wait_s("flood") > 0
     async with asyncio.timeout(5), worker.open(of_key("modest", begins=begins)):
         assert (limiter.open_calls, limiter.queued) == (8, 9)
-    await leave(held)
+    await leave(tasks)
 
 
 @pytest.mark.parametrize("begins", [True, False])
@@ -197,24 +197,24 @@ async def test_where_a_key_has_all_slots_another_ones_call_of_any_step_goes_to_a
     begins: bool,
 ):
     first, second = full("a", slots=4, longest_queue_s=0.2), full("b", "Here.", slots=4)
-    held = await flood(first, 4)
+    tasks = await flood(first, 4)
     assert first.limiter.is_full, "it was alone"
     async with asyncio.timeout(5), dispatcher(first, second).open(of_key("modest", begins=begins)) as reply:
         (attempt,) = reply.attempts
         assert reply.worker == "b"
         assert attempt.error == ("LineTooLong" if begins else "WorkerUnavailable"), attempt.message
         assert (first.limiter.queued, first.limiter.open_calls, second.limiter._coming) == (0, 4, {})
-    await leave(held)
+    await leave(tasks)
 
 
 async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
     first = full("a", "Here.", longest_queue_s=1.0)
     failing = ScriptedWorker("b", [ScriptedReply(error="overflow")])
-    held = await flood(first, 1)
-    asked = asyncio.create_task(text_of(dispatcher(first, route(failing, slots=1)), of_key("modest")))
+    tasks = await flood(first, 1)
+    task = asyncio.create_task(text_of(dispatcher(first, route(failing, slots=1)), of_key("modest")))
     await until(lambda: failing.calls and not failing.open_calls, "it was asked")
-    await leave(held)
-    reply, text = await asked
+    await leave(tasks)
+    reply, text = await task
     assert (reply.worker, text) == ("a", "Here.")
     assert [(each.worker, each.error) for each in reply.attempts] == [
         ("a", "WorkerUnavailable"),
@@ -225,57 +225,57 @@ async def test_who_left_a_line_for_a_worker_that_fails_comes_back():
 
 async def test_who_leaves_goes_to_the_one_that_is_free_not_to_the_next_in_line():
     first, second, third = full("a", longest_queue_s=1.0), full("b"), full("c", "Here.")
-    held = await flood(first, 1) + await flood(second, 1)
+    tasks = await flood(first, 1) + await flood(second, 1)
     async with asyncio.timeout(5), dispatcher(first, second, third).open(of_key("modest")) as reply:
         assert (reply.worker, [attempt.worker for attempt in reply.attempts]) == ("c", ["a"])
-    await leave(held)
+    await leave(tasks)
 
 
 async def test_whoever_was_left_and_is_free_again_is_asked_once_before_those_that_were_not_asked():
     down = ScriptedWorker("a", ["x", ScriptedReply(error="unavailable")])
     first, second, third = route(down, slots=1), full("b", longest_queue_s=1.0), full("c", "Here.")
-    held = {each.name: await flood(each, 1) for each in (first, second, third)}
-    asked = asyncio.create_task(text_of(dispatcher(first, second, third), of_key("modest")))
+    tasks = {each.name: await flood(each, 1) for each in (first, second, third)}
+    task = asyncio.create_task(text_of(dispatcher(first, second, third), of_key("modest")))
     await until(lambda: first.limiter.queued == 1)
     for _ in range(FAILURES_BEFORE_REST):
         first.health.fail()
-    await leave(held["a"])
+    await leave(tasks["a"])
     await until(lambda: second.limiter.queued == 1, "the first one's circuit is open")
     first.health.rests_until_s = 0.0
     await until(lambda: len(down.calls) == 2, "it left for the first")
-    await leave(held["c"])
-    reply, text = await asked
+    await leave(tasks["c"])
+    reply, text = await task
     assert (reply.worker, text, len(down.calls)) == ("c", "Here.", 2)
-    await leave(held["b"])
+    await leave(tasks["b"])
 
 
 async def test_lines_of_several_are_waited_in_no_longer_than_one():
     workers = [full(name, longest_queue_s=0.4) for name in "abc"]
-    held = [each for one in workers for each in await flood(one, 1)]
+    tasks = [each for one in workers for each in await flood(one, 1)]
     began_s = time.monotonic()
     with pytest.raises(LineTooLong) as caught:
         await dispatcher(*workers).open(of_key("modest", begins=True)).__aenter__()
     assert time.monotonic() - began_s == pytest.approx(0.4, abs=0.01)
     assert [attempt.error for attempt in caught.value.attempts] == ["LineTooLong"] * 2
-    await leave(held)
+    await leave(tasks)
 
 
 async def test_lines_of_several_deployments_are_waited_in_no_longer_than_one():
     places = [target(ScriptedWorker("w", ["x"]), name, limiter=Limiter("w", 1, 0.4)) for name in "abc"]
-    held = [asyncio.create_task(hold_slot(each.limiter)) for each in places]
+    tasks = [asyncio.create_task(hold_slot(each.limiter)) for each in places]
     await until(lambda: all(each.limiter.is_full for each in places))
     began_s = time.monotonic()
     with pytest.raises(LineTooLong) as caught:
         await dispatcher(deployed(*places, limiter=Limiter("w", 8))).open(BEGUN).__aenter__()
     assert time.monotonic() - began_s == pytest.approx(0.4, abs=0.01)
     assert [attempt.error for attempt in caught.value.attempts] == ["LineTooLong"] * 2
-    await leave(held)
+    await leave(tasks)
 
 
 async def test_before_slots_of_calls_that_are_known_to_be_long_nobody_waits_where_another_is_free():
     first, second = full("a", slots=4, longest_queue_s=60), full("b", "Here.", slots=4)
     first.limiter._held_s = 30.0
-    held = await flood(first, 4)
+    tasks = await flood(first, 4)
     assert not first.limiter.is_overfull("interactive", "modest"), "alone its pace says how long"
     assert first.limiter.is_overfull("interactive", "modest", is_other_free=True), (
         "all four have begun just now"
@@ -283,19 +283,19 @@ async def test_before_slots_of_calls_that_are_known_to_be_long_nobody_waits_wher
     async with dispatcher(first, second).open(of_key("modest")) as reply:
         assert (reply.worker, [attempt.outcome for attempt in reply.attempts]) == ("b", ["left_alone"])
     others = await flood(second, 4)
-    asked = asyncio.create_task(hold(dispatcher(first, second), of_key("flood")))
+    task = asyncio.create_task(hold(dispatcher(first, second), of_key("flood")))
     await until(
         lambda: first.limiter.queued == 1, "it waits for the first: the place that is free is not for it"
     )
-    await leave([*held, *others, asked])
+    await leave([*tasks, *others, task])
 
 
 async def test_of_those_that_wait_no_more_leave_than_the_other_one_has_places_for():
     first, second = full("a", longest_queue_s=0.2), full("b", slots=2)
-    held = await flood(first, 1)
+    tasks = await flood(first, 1)
     line = dispatcher(first, second)
-    asked = [asyncio.create_task(hold(line, of_key("modest", f"wf_{n}"))) for n in range(5)]
+    waiting = [asyncio.create_task(hold(line, of_key("modest", f"wf_{n}"))) for n in range(5)]
     await until(lambda: second.limiter.open_calls == 2)
     await asyncio.sleep(0.5)
     assert (first.limiter.queued, second.limiter.queued) == (3, 0)
-    await leave([*held, *asked])
+    await leave([*tasks, *waiting])

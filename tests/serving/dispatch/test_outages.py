@@ -19,7 +19,7 @@ from conductor.model.reply import Reply
 from conductor.model.terms import Terms
 from conductor.model.worker import Worker
 from serving.dispatch import limits
-from serving.dispatch.build import lost_at_once
+from serving.dispatch.build import retry_reserve
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.limits import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.dispatch.resume_point import MARK
@@ -50,9 +50,9 @@ def pool(*workers: dict[str, Any]) -> Pool:
 
 
 def script(of: Pool, name: str) -> ScriptedWorker:
-    found = next(client for client in of.clients if client.name == name)
-    assert isinstance(found, ScriptedWorker)
-    return found
+    wire = next(client for client in of.clients if client.name == name)
+    assert isinstance(wire, ScriptedWorker)
+    return wire
 
 
 async def ask(of: Pool, name: str = "a", call: Call = CALL) -> tuple[str, Reply]:
@@ -166,7 +166,7 @@ async def test_clients_that_leave_a_worker_that_is_well_do_not_open_its_circuit(
     why: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "LEAST_S", 10.0 if why == "it was early" else 0.02)
-    health, begun = WorkerHealth(), asyncio.Event()
+    health, start = WorkerHealth(), asyncio.Event()
 
     class Starting(Silent):
         @asynccontextmanager
@@ -174,15 +174,15 @@ async def test_clients_that_leave_a_worker_that_is_well_do_not_open_its_circuit(
             on_queued = call.terms.limits.on_queued
             if why == "an engine was being started" and on_queued:
                 on_queued("the first replica is being started")
-            begun.set()
+            start.set()
             async with super().open(call) as reply:
                 yield reply
 
     worker = dispatcher(route(Starting(), health=health))
     for _ in range(FAILURES_BEFORE_REST):
-        begun.clear()
+        start.clear()
         asking = asyncio.create_task(anext(aiter_of(worker)))
-        await begun.wait()
+        await start.wait()
         await asyncio.sleep(0.05)
         if why == "others were answered":
             health.speak(0.01)
@@ -239,16 +239,16 @@ async def test_what_waits_for_a_worker_that_turns_out_to_be_dead_is_not_sent_to_
     assert {text for text, _ in answers} == {"Instead."}
     assert len(script(own, "a").calls) <= SLOTS + FAILURES_BEFORE_REST
     only_waited = [attempts for _, reply in answers if len(attempts := reply.attempts) == 1]
-    left = [attempt for (attempt,) in only_waited if attempt.outcome == "left_alone"]
-    assert len(left) >= AT_ONCE - SLOTS - FAILURES_BEFORE_REST
-    assert {(each.worker, each.error) for each in left} == {("a", "WorkerUnavailable")}
-    said = re.compile(
+    skipped_attempts = [attempt for (attempt,) in only_waited if attempt.outcome == "left_alone"]
+    assert len(skipped_attempts) >= AT_ONCE - SLOTS - FAILURES_BEFORE_REST
+    assert {(each.worker, each.error) for each in skipped_attempts} == {("a", "WorkerUnavailable")}
+    pattern = re.compile(
         r"a was skipped for [0-9.]+ s more: its newest calls failed, first with WorkerUnavailable: a was scripted to fail \(unavailable\)\."
     )
-    assert all(said.fullmatch(each.message) for each in left)
-    assert any(each.took_s for each in left), "the wait is on record"
+    assert all(pattern.fullmatch(each.message) for each in skipped_attempts)
+    assert any(each.took_s for each in skipped_attempts), "the wait is on record"
     n_first = sum(call.site.attempt == 1 for call in script(own, "b").calls)
-    assert n_first == len(left), "calls that were not made are not counted"
+    assert n_first == len(skipped_attempts), "calls that were not made are not counted"
     assert is_idle(own)
 
 
@@ -465,9 +465,9 @@ async def test_a_probe_that_says_nothing_of_the_worker_lets_the_next_call_probe_
     a = {"name": "a", "replies": replies, "max_concurrency": 1, "fallbacks": ["b"], "retry": ONCE}
     own = pool(a, INSTEAD)
     health = own.health["a"]
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as stack:
         if ends == "client leaves the line":
-            await held.enter_async_context(own.limiters["a"].slot(CALL))
+            await stack.enter_async_context(own.limiters["a"].slot(CALL))
         for _ in range(FAILURES_BEFORE_REST):
             health.fail()
         health.rests_until_s = 0.0
@@ -509,9 +509,9 @@ async def test_a_probe_of_one_deployment_that_says_nothing_of_it_lets_the_next_c
         async with line.open(CALL) as reply:
             return "".join([delta.text async for delta in reply])
 
-    async with AsyncExitStack() as held:
+    async with AsyncExitStack() as stack:
         if ends == "client leaves the line":
-            await held.enter_async_context(here.limiter.slot(CALL))
+            await stack.enter_async_context(here.limiter.slot(CALL))
         healths[0].rests_until_s = 0.0
         probe = asyncio.create_task(answer())
         await until(lambda: probe.done() or here.limiter.queued)
@@ -558,7 +558,7 @@ def test_all_calls_of_a_lost_replica_may_be_made_again_at_another(replicas: int,
     shares = {"name": "same", "kind": "vllm", "deployment": "e"}
     settings = Settings.model_validate({"workers": [engine, shares]})
     for worker in settings.workers:
-        budget = RetryBudget(0.2, reserve=lost_at_once(worker, settings))
+        budget = RetryBudget(0.2, reserve=retry_reserve(worker, settings))
         assert sum(budget.spend() for _ in range(100)) == reserve
 
 
@@ -742,15 +742,15 @@ async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are
         own = build_pool(parse({"workers": [settings, {"kind": "scripted"} | INSTEAD]}), {}, {}, health)
         for _ in range(KNOWN_CALLS * (4 if places else 1)):  # so that each place's pace is known
             await ask(own)
-        known = [each for who, each in health.workers().items() if who.kind == "openai"]
-        assert len(known) == 1 + len(places)
-        assert all(each.first_tokens >= KNOWN_CALLS for each in known)
+        workers = [each for who, each in health.workers().items() if who.kind == "openai"]
+        assert len(workers) == 1 + len(places)
+        assert all(each.first_tokens >= KNOWN_CALLS for each in workers)
         asking = [asyncio.create_task(ask(own, call=HARD)) for _ in range(3)]
         while not all(each.done() for each in asking):
             assert (await ask(own))[0] == "Yes."
             await asyncio.sleep(SHORT_S / 20)
         assert {(await each)[0] for each in asking} == {"Instead."}
-        assert [(each.circuit, each.failures) for each in known] == [("closed", 0)] * len(known)
+        assert [(each.circuit, each.failures) for each in workers] == [("closed", 0)] * len(workers)
         await asyncio.sleep(SHORT_S)
         await asyncio.gather(*(ask(own, call=HARD) for _ in range(3)))
         assert own.health["a"].circuit == "open", "nobody was answered: it is down"

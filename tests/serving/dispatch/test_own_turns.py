@@ -27,7 +27,7 @@ def place(name: str) -> Target:
     return target(ScriptedWorker("w", [name]), name, slots=4, account=f"account-{name}")
 
 
-async def asked(worker: Worker, call: Call) -> str:
+async def ask(worker: Worker, call: Call) -> str:
     async with worker.open(call) as reply:
         async for _ in reply:
             pass
@@ -38,15 +38,15 @@ async def test_a_conversation_goes_on_where_it_began():
     places = [place("a"), place("b"), place("c")]
     worker = dispatcher(deployed(*places))
     call = Call(talk("w", "account-b"))
-    assert {await asked(worker, call) for _ in range(20)} == {"b"}
+    assert {await ask(worker, call) for _ in range(20)} == {"b"}
     places[1].health.fail(rest_s=60)
-    assert "b" not in {await asked(worker, call) for _ in range(5)}
+    assert "b" not in {await ask(worker, call) for _ in range(5)}
 
 
 async def test_a_conversation_of_another_worker_goes_anywhere():
     worker = dispatcher(deployed(place("a"), place("b")))
     call = Call(talk("v", "account-b"))
-    assert {await asked(worker, call) for _ in range(40)} == {"a", "b"}
+    assert {await ask(worker, call) for _ in range(40)} == {"a", "b"}
 
 
 async def test_calls_after_a_stop_sequence_are_not_made():
@@ -62,13 +62,13 @@ async def test_calls_after_a_stop_sequence_are_not_made():
 
 def test_only_its_own_turn_stays_and_the_words_before_it_do_not_change():
     own = Origin("w", "one")
-    begun = (*talk("w", "two")[:2], *talk("w", "two")[2:], Message.of("user", "On."))
-    first = own.messages(Call(begun))
+    conversation = (*talk("w", "two")[:2], *talk("w", "two")[2:], Message.of("user", "On."))
+    first = own.messages(Call(conversation))
     assert not any(message.tool_calls or message.tool_results for message in first)
     again = ToolCall("call_2", "read", "{}")
     turn = Message("assistant", (again,), own.sign([2]))
     results = Message("tool", (ToolResult("call_2", (Text("x"),)), ToolResult("call_1", (Text("late"),))))
-    second = own.messages(Call((*begun, turn, results)))
+    second = own.messages(Call((*conversation, turn, results)))
     assert second[: len(first)] == first
     assert second[len(first)] == turn
     assert [result.id for result in second[len(first) + 1].tool_results] == ["call_2"]
@@ -77,8 +77,8 @@ def test_only_its_own_turn_stays_and_the_words_before_it_do_not_change():
 
 def test_calls_of_others_stay_where_a_provider_takes_them_and_they_fit_their_results():
     own = Origin("w", "one")
-    taken = own.messages(Call(talk("v", "")), keep_foreign=True)
-    assert [bool(message.tool_calls) for message in taken] == [False, True, False]
-    assert not any(message.native for message in taken)
+    messages = own.messages(Call(talk("v", "")), keep_foreign=True)
+    assert [bool(message.tool_calls) for message in messages] == [False, True, False]
+    assert not any(message.native for message in messages)
     unanswered = own.messages(Call((*talk("v", "")[:2], Message.of("user", "On."))), keep_foreign=True)
     assert not any(message.tool_calls for message in unanswered)

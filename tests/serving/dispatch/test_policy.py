@@ -186,8 +186,8 @@ def is_same(one: Step, other: Step) -> bool:
 
 @pytest.mark.parametrize(("error", "state", "step"), STEPS.values(), ids=STEPS.keys())
 def test_what_follows_a_failure(error: WorkerError, state: dict[str, Any], step: Step):
-    found = after_failure(error, **state)
-    assert is_same(found, step), found
+    next_step = after_failure(error, **state)
+    assert is_same(next_step, step), next_step
 
 
 ERRORS = st.sampled_from([DOWN, LATE, busy(), busy(1), busy(30), REFUSED, FILTERED, INVALID])
@@ -287,13 +287,13 @@ def test_which_workers_may_answer(call: Call, kinds: Sequence[str], names: list[
     assert [each.name for each in candidates(routes, call)] == names
 
 
-def resting(found: Route) -> None:
-    found.health.rest(60)
+def resting(candidate: Route) -> None:
+    candidate.health.rest(60)
 
 
-def slow(found: Route) -> None:
+def slow(candidate: Route) -> None:
     """Its queue is longer than it is worth while another worker is free."""
-    found.limiter.max_wait_s = -1.0
+    candidate.limiter.max_wait_s = -1.0
 
 
 ASKS_OTHERS = Terms(has_fallback=True)

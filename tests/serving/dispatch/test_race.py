@@ -180,10 +180,10 @@ async def test_a_late_first_token_is_overtaken_and_both_calls_are_paid_as_the_re
     it.inner.delays_s = iter([SLOW, FAST])
     result = await it.ask()
     assert result.output == "call 2 said so"
-    (lost,) = result.attempts
-    assert (lost.outcome, lost.hedge, lost.cost_is_bound) == ("lost_race", False, price == PRICE)
-    assert it.ledger.spent_usd == (result.cost_usd or 0) + (lost.cost_usd or 0)
-    assert (lost.cost_usd is not None) == (price == PRICE)
+    (attempt,) = result.attempts
+    assert (attempt.outcome, attempt.hedge, attempt.cost_is_bound) == ("lost_race", False, price == PRICE)
+    assert it.ledger.spent_usd == (result.cost_usd or 0) + (attempt.cost_usd or 0)
+    assert (attempt.cost_usd is not None) == (price == PRICE)
     assert it.is_clean()
 
 
@@ -197,9 +197,9 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
     it.member = dataclasses.replace(it.member, worst_price=dear)  # of a fallback that nobody asks
     inner.delays_s = iter([SLOW, FAST])
     result = await it.ask()
-    (lost,) = result.attempts
+    (attempt,) = result.attempts
     bound = call_bound(it.member, replace(CALL, sampling=it.member.with_defaults(CALL.sampling)))
-    assert (lost.outcome, lost.deployment, lost.cost_usd) == ("lost_race", "east", PRICE.most(bound))
+    assert (attempt.outcome, attempt.deployment, attempt.cost_usd) == ("lost_race", "east", PRICE.most(bound))
     assert it.ledger.spent_usd == (result.cost_usd or 0) + PRICE.most(bound)
 
 
@@ -220,9 +220,9 @@ async def test_a_hedge_that_is_no_sooner_is_closed_and_on_record():
     it = Hedged(PRICE)
     it.inner.delays_s = iter([FAST * 5, SLOW])
     result = await it.ask()
-    (lost,) = result.attempts
-    assert (result.output, lost.outcome, lost.hedge) == ("call 1 said so", "lost_race", True)
-    assert it.ledger.spent_usd == (result.cost_usd or 0) + (lost.cost_usd or 0)
+    (attempt,) = result.attempts
+    assert (result.output, attempt.outcome, attempt.hedge) == ("call 1 said so", "lost_race", True)
+    assert it.ledger.spent_usd == (result.cost_usd or 0) + (attempt.cost_usd or 0)
     assert it.is_clean()
 
 
@@ -291,10 +291,10 @@ async def test_the_answer_does_not_wait_until_the_other_call_is_closed_and_paid(
     (ended,) = await asyncio.gather(reading, return_exceptions=True)
     expected = {"raise": WorkerUnavailable, "cancel": asyncio.CancelledError}
     assert type(ended) is expected.get(how, type(None)), ended
-    (lost,) = replies[0].result.attempts
-    assert lost.outcome == "lost_race"
-    assert it.ledger.spent_usd == (replies[0].result.cost_usd or 0) + (lost.cost_usd or 0)
-    assert lost.cost_usd
+    (attempt,) = replies[0].result.attempts
+    assert attempt.outcome == "lost_race"
+    assert it.ledger.spent_usd == (replies[0].result.cost_usd or 0) + (attempt.cost_usd or 0)
+    assert attempt.cost_usd
     assert it.is_clean()
     assert asyncio.all_tasks() == before
 
@@ -400,8 +400,8 @@ async def test_what_fails_at_a_deployment_is_paid_before_the_next_is_asked(is_he
     for _ in range(HEDGE_KNOWN_CALLS):
         it.hedged.health.speak(SLOW)  # nothing here is late
     result = await it.hedged.ask()
-    told = [(each.deployment, each.cost_usd, each.cost_is_bound) for each in result.attempts]
-    assert told == [("a", it.bound_usd, True), ("b", it.bound_usd, True)]
+    attempts = [(each.deployment, each.cost_usd, each.cost_is_bound) for each in result.attempts]
+    assert attempts == [("a", it.bound_usd, True), ("b", it.bound_usd, True)]
     assert it.is_paid_as_on_record(result)
 
 
@@ -419,8 +419,8 @@ async def test_what_had_failed_inside_the_one_that_lost_is_on_record():
     it = Deployed(PRICE, a=Silent, b=SLOW, c=FAST)
     it.inner["a"].fails_after_s = 0.0
     result = await it.hedged.ask()
-    told = [(each.outcome, each.cost_usd) for each in result.attempts]
-    assert (result.deployment, told) == ("c", [("failed", it.bound_usd), ("lost_race", it.bound_usd)])
+    attempts = [(each.outcome, each.cost_usd) for each in result.attempts]
+    assert (result.deployment, attempts) == ("c", [("failed", it.bound_usd), ("lost_race", it.bound_usd)])
     assert it.is_paid_as_on_record(result)
 
 
@@ -431,11 +431,11 @@ async def test_a_hedge_that_is_to_be_made_again_waits_for_what_the_first_call_ho
         it.inner["a"].delays_s, it.inner["a"].fails_after_s = repeat(WorkerRefused), FAST * 6
     it.afford(2.5)
     result = await it.hedged.ask()
-    told = [(each.outcome, each.cost_usd) for each in result.attempts]
+    attempts = [(each.outcome, each.cost_usd) for each in result.attempts]
     if fails:
-        assert (it.n_calls["c"], told) == (1, [("failed", None), ("failed", it.bound_usd)])
+        assert (it.n_calls["c"], attempts) == (1, [("failed", None), ("failed", it.bound_usd)])
     else:
-        assert (it.n_calls["c"], told) == (0, [("failed", it.bound_usd), ("lost_race", None)])
+        assert (it.n_calls["c"], attempts) == (0, [("failed", it.bound_usd), ("lost_race", None)])
     assert it.is_paid_as_on_record(result)
 
 
@@ -443,8 +443,8 @@ async def test_a_hedge_that_cannot_be_held_again_leaves_the_answer_to_the_first_
     it = Deployed(PRICE, a=FAST * 30, b=Silent, c=FAST)
     it.hedged.ledger = AwayLedger()
     result = await it.hedged.ask()
-    told = [(each.outcome, each.cost_usd) for each in result.attempts]
-    assert (result.deployment, told) == ("a", [("failed", it.bound_usd)])
+    attempts = [(each.outcome, each.cost_usd) for each in result.attempts]
+    assert (result.deployment, attempts) == ("a", [("failed", it.bound_usd)])
     assert it.is_paid_as_on_record(result)
 
 
@@ -462,8 +462,8 @@ async def test_a_failed_hedge_is_paid_as_on_record_also_where_the_first_call_spe
     it = Deployed(PRICE, a=FAST * 6, b=Told, c=FAST)
     it.hedged.ledger = SlowLedger()
     result = await it.hedged.ask()
-    told = [(each.outcome, each.cost_usd) for each in result.attempts]
-    assert (it.n_calls["c"], told) == (0, [("failed", Told.cost_usd), ("lost_race", None)])
+    attempts = [(each.outcome, each.cost_usd) for each in result.attempts]
+    assert (it.n_calls["c"], attempts) == (0, [("failed", Told.cost_usd), ("lost_race", None)])
     assert it.is_paid_as_on_record(result)
 
 
@@ -552,8 +552,8 @@ class Routed(ScriptedEngine):
         places = call.places
         assert places
         if self.replicas:
-            chosen = min(self.replicas - places.taken)
-            places.take(chosen, lambda: bool(self.replicas - places.taken))
+            chosen = min(self.replicas - places.used_names)
+            places.take(chosen, lambda: bool(self.replicas - places.used_names))
             self.asked_at.append(chosen)
         await asyncio.sleep(FAST * 5 if len(self.calls) == 0 else 0)
         async for chunk in super().generate(call, waiting):
@@ -582,8 +582,8 @@ async def test_a_call_that_waits_in_one_deployments_line_while_another_answers_c
     await until(lambda: it.limiters["a"].queued)
     it.limiters["b"].resize(8)
     result = await asking
-    (lost,) = result.attempts
+    (attempt,) = result.attempts
     assert (result.deployment, it.n_calls) == ("b", {"a": 0, "b": 1})
-    assert (lost.outcome, lost.cost_usd, lost.cost_is_bound) == ("lost_race", None, False)
-    assert lost.message.startswith("The call was still queued")
+    assert (attempt.outcome, attempt.cost_usd, attempt.cost_is_bound) == ("lost_race", None, False)
+    assert attempt.message.startswith("The call was still queued")
     assert it.is_paid_as_on_record(result)

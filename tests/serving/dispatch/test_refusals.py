@@ -27,13 +27,13 @@ def refusing(*replies: ScriptedReply | str) -> tuple[Worker, ScriptedWorker]:
 async def test_a_worker_is_asked_no_more_in_the_run_in_which_it_refused() -> None:
     worker, wire = refusing("Four.")
     run = Refusals()
-    told: list[str] = []
+    notes: list[str] = []
     for _ in range(3):
         with pytest.raises(WorkerRefused) as caught:
             await answer(worker, run)
-        told.append(caught.value.message)
+        notes.append(caught.value.message)
     assert len(wire.calls) == 1
-    assert len(set(told)) == 1, "the same words each time"
+    assert len(set(notes)) == 1, "the same words each time"
     assert await answer(worker, Refusals()) == "Four."
 
 

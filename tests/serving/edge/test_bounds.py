@@ -57,7 +57,7 @@ async def listening(dialects: Dialects = DIALECTS, **http: Any) -> AsyncGenerato
             connection.transport.abort()
 
 
-async def sent(port: int, data: bytes) -> Streams:
+async def send_bytes(port: int, data: bytes) -> Streams:
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**22)
     writer.write(data)
     return reader, writer
@@ -96,7 +96,7 @@ def whole(body: Any = ASK) -> bytes:
 
 async def test_headers_that_grow_without_end_are_refused_soon_and_cost_little() -> None:
     async with listening() as (port, _):
-        _, writer = await sent(port, HEAD + b"x-long: ")
+        _, writer = await send_bytes(port, HEAD + b"x-long: ")
         pieces = 0
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(20):
@@ -115,10 +115,12 @@ async def test_headers_that_are_too_long_are_a_431_whether_they_come_at_once_or_
     async with listening() as (port, _):
         assert (
             await answer(
-                await sent(port, HEAD + b"x-long: " + b"a" * size_bytes + b"\r\ncontent-length: 0\r\n\r\n")
+                await send_bytes(
+                    port, HEAD + b"x-long: " + b"a" * size_bytes + b"\r\ncontent-length: 0\r\n\r\n"
+                )
             )
         )[0] == 431
-        reader, writer = await sent(port, HEAD + b"x-long: ")
+        reader, writer = await send_bytes(port, HEAD + b"x-long: ")
         for _ in range(size_bytes // 1000):
             writer.write(b"a" * 1000)
             await asyncio.sleep(0)
@@ -130,12 +132,12 @@ async def test_long_headers_that_are_allowed_and_a_large_body_in_one_piece_with_
     body = json.dumps(ASK | {"messages": [{"role": "user", "content": "x" * 600_000}]}).encode()
     async with listening() as (port, _):
         request = HEAD + b"x-long: " + b"a" * 12_000 + b"\r\ncontent-length: %d\r\n\r\n" % len(body) + body
-        assert (await answer(await sent(port, request)))[0] == 200
+        assert (await answer(await send_bytes(port, request)))[0] == 200
 
 
 async def test_what_is_no_http_is_a_400_in_openais_shape() -> None:
     async with listening() as (port, _):
-        code, error = await answer(await sent(port, b"\x16\x03\x01 hello\r\n\r\n"))
+        code, error = await answer(await send_bytes(port, b"\x16\x03\x01 hello\r\n\r\n"))
         assert (code, error["type"]) == (400, "invalid_request_error")
 
 
@@ -143,10 +145,10 @@ async def test_a_connection_that_sends_nothing_is_closed_without_a_word_and_one_
     None
 ):
     async with listening(header_s=0.3) as (port, room):
-        silent, half = await sent(port, b""), await sent(port, HEAD)
+        silent, half = await send_bytes(port, b""), await send_bytes(port, HEAD)
         assert await closed(silent) == b""
         assert (await answer(half))[0] == 408
-        blank = await sent(port, b"")
+        blank = await send_bytes(port, b"")
         for _ in range(3):  # blank lines do not count as a request
             blank[1].write(b"\r\n")
             await asyncio.sleep(0.05)
@@ -156,7 +158,7 @@ async def test_a_connection_that_sends_nothing_is_closed_without_a_word_and_one_
 
 async def test_a_second_request_may_come_after_any_pause_but_not_half_of_one() -> None:
     async with listening(header_s=0.3) as (port, room):
-        reader, writer = await sent(port, whole())
+        reader, writer = await send_bytes(port, whole())
         head = await reader.readuntil(b"\r\n\r\n")
         length = next(
             int(line.split(b":")[1])
@@ -175,8 +177,8 @@ async def test_a_second_request_may_come_after_any_pause_but_not_half_of_one() -
 
 async def test_a_body_that_stops_or_drips_is_a_408_in_openais_shape_and_never_becomes_a_run() -> None:
     async with listening(stall_s=0.3, body_s=1.0) as (port, room):
-        stopped = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
-        reader, writer = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
+        stopped = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
+        reader, writer = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
 
         async def drip() -> None:
             while True:
@@ -193,7 +195,7 @@ async def test_a_body_that_stops_or_drips_is_a_408_in_openais_shape_and_never_be
 
 async def test_a_body_behind_another_request_in_the_same_packet_waits_and_ends_like_any_other() -> None:
     async with listening(stall_s=0.3) as (port, room):
-        streams = await sent(
+        streams = await send_bytes(
             port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n" + HEAD + b"content-length: 1000\r\n\r\n"
         )
         assert (await streams[0].readuntil(b"}")).startswith(b"HTTP/1.1 200")
@@ -204,7 +206,7 @@ async def test_a_body_behind_another_request_in_the_same_packet_waits_and_ends_l
 
 async def test_a_client_that_leaves_in_the_middle_of_its_body_leaves_nothing_behind() -> None:
     async with listening() as (port, room):
-        streams = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
+        streams = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
         await until(lambda: len(room) == 1)
         streams[1].transport.abort()
         await until(lambda: not len(room))
@@ -218,7 +220,7 @@ async def test_a_connection_that_is_reset_after_its_answer_leaves_nothing_in_mem
     others = set[EdgeProtocol]()
     others = protocols()
     async with listening() as (port, _):
-        reader, writer = await sent(port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
+        reader, writer = await send_bytes(port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n")
         await reader.readuntil(b"\r\n\r\n")
         assert len(protocols()) == 1
         writer.get_extra_info("socket").setsockopt(
@@ -232,14 +234,14 @@ async def test_300_idle_connections_and_300_unfinished_bodies_keep_out_neither_r
     None
 ):
     async with listening(max_waiting=100) as (port, room):
-        idle = [await sent(port, b"") for _ in range(300)]
-        bodies = [await sent(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(300)]
+        idle = [await send_bytes(port, b"") for _ in range(300)]
+        bodies = [await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(300)]
         began_s = time.monotonic()
         for _ in range(20):
-            assert (await answer(await sent(port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"), 2))[
-                0
-            ] == 200
-            assert (await answer(await sent(port, whole()), 2))[0] == 200
+            assert (
+                await answer(await send_bytes(port, b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n"), 2)
+            )[0] == 200
+            assert (await answer(await send_bytes(port, whole()), 2))[0] == 200
         assert (time.monotonic() - began_s) / 40 < 0.5
         assert len(room) <= 100
         assert room.evicted >= 500
@@ -252,8 +254,8 @@ async def test_300_idle_connections_and_300_unfinished_bodies_keep_out_neither_r
 
 async def test_a_body_pushed_out_says_when_to_come_again() -> None:
     async with listening(max_waiting=16) as (port, _):
-        first = await sent(port, HEAD + b"content-length: 1000\r\n\r\n{")
-        more = [await sent(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(20)]
+        first = await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{")
+        more = [await send_bytes(port, HEAD + b"content-length: 1000\r\n\r\n{") for _ in range(20)]
         assert b"retry-after: 5" in await first[0].readuntil(b"\r\n\r\n")
         for _, writer in [first, *more]:
             writer.transport.abort()
@@ -276,7 +278,7 @@ async def test_five_prompts_of_19_mb_are_refused_and_nobody_waits_for_them() -> 
     async with listening() as (port, _):
         looking = asyncio.create_task(look_at_the_clock())
         request = HEAD + b"content-length: %d\r\n\r\n" % len(body) + body
-        answers = await asyncio.gather(*[answer(await sent(port, request), 30) for _ in range(5)])
+        answers = await asyncio.gather(*[answer(await send_bytes(port, request), 30) for _ in range(5)])
         looking.cancel()
     assert [(code, error["param"]) for code, error in answers] == [(413, "messages")] * 5
     assert all("limits.max_text_bytes" in error["message"] for _, error in answers)
@@ -351,11 +353,11 @@ def test_the_proxy_is_given_the_protocol_in_the_place_where_uvicorn_looks(
 
 
 async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loop_to_itself() -> None:
-    n_turns, seen = 0, list[int]()
+    n_turns, samples = 0, list[int]()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        seen.append(n_turns)
+        samples.append(n_turns)
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": b'"data:a' + b"A" * 300_000 + b'"'}
@@ -380,4 +382,4 @@ async def test_of_large_bodies_that_are_whole_at_once_each_has_a_turn_of_the_loo
         )
     )
     counting.cancel()
-    assert len(set(seen)) == 5
+    assert len(set(samples)) == 5

@@ -17,7 +17,7 @@ def policy(**http: Any) -> HttpPolicy:
     return HttpPolicy.model_validate({"max_body_bytes": 10**6, "max_text_bytes": 10**6, **http})
 
 
-async def asked(api: Served, **headers: str) -> httpx2.Response:
+async def ask(api: Served, **headers: str) -> httpx2.Response:
     return await api.http.post(CHAT, json=ASK, headers=headers)
 
 
@@ -26,7 +26,7 @@ async def asked(api: Served, **headers: str) -> httpx2.Response:
 )
 async def test_every_name_of_the_loopback_is_served(host: str) -> None:
     async with served(team()) as api:
-        assert (await asked(api, host=host)).status_code == 200
+        assert (await ask(api, host=host)).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ async def test_every_name_of_the_loopback_is_served(host: str) -> None:
 async def test_a_foreign_host_on_loopback_is_refused_before_anything_is_run_or_told(host: str) -> None:
     async with served(team()) as api:
         answers = [
-            await asked(api, host=host),
+            await ask(api, host=host),
             await api.http.get("/v1/workflows", headers={"host": host}),
             await api.http.get("/readyz", headers={"host": host}),
         ]
@@ -60,12 +60,12 @@ async def test_a_foreign_host_on_loopback_is_refused_before_anything_is_run_or_t
 async def test_a_host_that_the_settings_name_is_served_and_no_other() -> None:
     async with served(team(http={"hosts": ["podium.example.com"]})) as api:
         codes = [
-            (await asked(api, host=host)).status_code
+            (await ask(api, host=host)).status_code
             for host in ("podium.example.com", "localhost", "evil.example")
         ]
         assert codes == [200, 200, 403]
     async with served(team(http={"hosts": ["*"]})) as api:
-        assert (await asked(api, host="any.example")).status_code == 200
+        assert (await ask(api, host="any.example")).status_code == 200
 
 
 def test_away_from_loopback_any_host_is_served_until_the_settings_name_some_and_its_own_address_always() -> (
@@ -90,22 +90,22 @@ def test_one_foreign_host_among_several_is_enough_to_refuse() -> None:
 )
 async def test_a_page_of_a_foreign_origin_may_not_ask_and_its_preflight_allows_nothing(origin: str) -> None:
     async with served(team()) as api:
-        answer = await asked(api, origin=origin)
+        answer = await ask(api, origin=origin)
         assert (answer.status_code, answer.json()["error"]["param"]) == (403, "Origin")
         preflight = await api.http.options(
             CHAT, headers={"origin": origin, "access-control-request-method": "POST"}
         )
         assert preflight.status_code == 403
-        for said in (answer, preflight):
-            assert not [name for name in said.headers if name.startswith("access-control-")]
+        for response in (answer, preflight):
+            assert not [name for name in response.headers if name.startswith("access-control-")]
         assert not api.worker("conductor").calls
 
 
 async def test_no_origin_the_same_origin_and_pages_of_this_machine_are_served() -> None:
     async with served(team()) as api:
-        assert (await asked(api)).status_code == 200
+        assert (await ask(api)).status_code == 200
         for origin in (api.url, "http://localhost:3000", "http://[::1]:5173"):
-            answer = await asked(api, origin=origin)
+            answer = await ask(api, origin=origin)
             assert answer.status_code == 200
             assert "access-control-allow-origin" not in answer.headers
 
@@ -119,7 +119,7 @@ async def test_a_page_that_the_settings_name_may_ask_and_read_the_answer() -> No
         assert preflight.status_code == 204
         allowed = preflight.headers["access-control-allow-headers"].split(", ")
         assert {"content-type", "authorization", "x-api-key"} <= set(allowed)
-        answer = await asked(api, origin=page)
+        answer = await ask(api, origin=page)
         assert (answer.status_code, answer.headers["access-control-allow-origin"]) == (200, page)
         assert "x-podium-workflow-id" in answer.headers["access-control-expose-headers"]
 
@@ -145,9 +145,9 @@ async def test_a_preflight_is_given_the_headers_that_it_asks_for_and_never_cooki
             "access-control-request-headers": asked_for,
         }
         preflight = await api.http.options("/v1/responses", headers=headers)
-        answer = await asked(api, origin=page)
-    given = preflight.headers["access-control-allow-headers"]
-    assert given == asked_for if is_given else "authorization" in given
+        answer = await ask(api, origin=page)
+    allowed = preflight.headers["access-control-allow-headers"]
+    assert allowed == asked_for if is_given else "authorization" in allowed
     for each in (preflight, answer):
         assert "access-control-allow-credentials" not in each.headers
 
@@ -160,15 +160,15 @@ def test_a_page_served_by_the_host_itself_is_no_foreign_one_wherever_it_runs() -
 
 
 @pytest.mark.parametrize(
-    "given",
+    "content_type",
     ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "application/jsonp", None],
 )
 @pytest.mark.parametrize("path", [CHAT, "/v1/plans"])
 async def test_a_body_that_does_not_say_that_it_is_json_is_a_415_that_names_the_header(
-    path: str, given: str | None
+    path: str, content_type: str | None
 ) -> None:
     async with served(team()) as api:
-        headers = {"content-type": given} if given else {}
+        headers = {"content-type": content_type} if content_type else {}
         answer = await api.http.post(path, content=b'{"model": "a"}', headers=headers)
         assert (answer.status_code, answer.json()["error"]["param"]) == (415, "Content-Type")
         assert "application/json" in answer.json()["error"]["message"]
@@ -176,13 +176,13 @@ async def test_a_body_that_does_not_say_that_it_is_json_is_a_415_that_names_the_
 
 async def test_json_with_a_charset_is_json() -> None:
     async with served(team()) as api:
-        assert (await asked(api, **{"content-type": "Application/JSON; charset=utf-8"})).status_code == 200
+        assert (await ask(api, **{"content-type": "Application/JSON; charset=utf-8"})).status_code == 200
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/octet-stream"}])
 async def test_a_request_without_a_body_needs_no_type(headers: dict[str, str]) -> None:
     async with served(team()) as api:
-        run_id = (await asked(api)).headers["x-podium-workflow-id"]
+        run_id = (await ask(api)).headers["x-podium-workflow-id"]
         answer = await api.http.post(f"/v1/workflows/{run_id}/cancel", headers=headers)
         assert answer.request.headers.get("content-type") == headers.get("content-type")
         assert answer.status_code == 200

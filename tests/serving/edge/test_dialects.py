@@ -56,9 +56,13 @@ async def answer(port: int, request: bytes) -> tuple[int, dict[str, Any]]:
 
 def post(path: str, body: Any, *headers: str, more_bytes: int = 0) -> bytes:
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    given = {"content-type: application/json", "host: localhost", *headers}
-    given = given - {"content-type: application/json"} if "content-type: text/plain" in headers else given
-    lines = [f"POST {path} HTTP/1.1", *given, f"content-length: {len(content) + more_bytes}"]
+    header_lines = {"content-type: application/json", "host: localhost", *headers}
+    header_lines = (
+        header_lines - {"content-type: application/json"}
+        if "content-type: text/plain" in headers
+        else header_lines
+    )
+    lines = [f"POST {path} HTTP/1.1", *header_lines, f"content-length: {len(content) + more_bytes}"]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + content
 
 

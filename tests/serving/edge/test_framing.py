@@ -154,15 +154,15 @@ async def test_trailers_and_chunk_extensions_are_bounded_as_headers_are(
     base: Base, method: bytes, pieces: list[bytes]
 ) -> None:
     async with listening(base) as echo:
-        sent = 0
+        n_bytes = 0
 
         async def send(writer: asyncio.StreamWriter) -> None:
-            nonlocal sent
+            nonlocal n_bytes
             writer.write(CHUNKED.replace(b"POST", method))
             for piece in [*pieces, *pieces[-1:] * 100]:
                 writer.write(piece)
                 await writer.drain()
-                sent += len(piece)
+                n_bytes += len(piece)
 
         reader, writer = await asyncio.open_connection("127.0.0.1", echo.port)
         sending = asyncio.create_task(send(writer))

@@ -10,15 +10,15 @@ from serving.edge.capacity import Ticket, WaitingRoom
 
 def filled(places: int, peers: list[str], room_bytes: int = 10**9) -> tuple[WaitingRoom, list[str]]:
     """A room into which these have come in turn, and the names of those who had to go, `PEER-NUMBER`."""
-    room, gone = WaitingRoom(places, room_bytes), list[str]()
+    room, evictions = WaitingRoom(places, room_bytes), list[str]()
     for number, peer in enumerate(peers):
-        room.enter(peer, lambda name=f"{peer}-{number}": gone.append(name))
-    return room, gone
+        room.enter(peer, lambda name=f"{peer}-{number}": evictions.append(name))
+    return room, evictions
 
 
 def test_an_attacker_pushes_out_its_own_oldest_and_nobody_else() -> None:
-    room, gone = filled(4, ["slow client", "attacker", "attacker", "attacker", "attacker", "attacker"])
-    assert gone == ["attacker-1", "attacker-2"]
+    room, evictions = filled(4, ["slow client", "attacker", "attacker", "attacker", "attacker", "attacker"])
+    assert evictions == ["attacker-1", "attacker-2"]
     assert (len(room), room.evicted) == (4, 2)
 
 
@@ -27,21 +27,21 @@ def test_of_many_addresses_with_one_each_the_oldest_goes() -> None:
 
 
 def test_unfinished_bodies_that_are_too_much_together_go_with_the_address_that_sent_the_most() -> None:
-    gone: list[str] = []
+    evictions: list[str] = []
     room = WaitingRoom(100, room_bytes=1000)
-    idle = room.enter("attacker", lambda: gone.append("idle"))
+    idle = room.enter("attacker", lambda: evictions.append("idle"))
     tickets = {
-        name: room.enter(name.split()[0], lambda name=name: gone.append(name))
+        name: room.enter(name.split()[0], lambda name=name: evictions.append(name))
         for name in ("attacker 1", "attacker 2", "client 1")
     }
     room.grow(tickets["client 1"], 300)
     room.grow(tickets["attacker 1"], 350)
     room.grow(tickets["attacker 2"], 400)
-    assert gone == ["attacker 1"]
+    assert evictions == ["attacker 1"]
     room.leave(idle)
     room.leave(tickets["attacker 1"])  # it was told to go, and goes
     room.grow(tickets["attacker 1"], 10**6)  # what still comes of it counts for nobody
-    assert (gone, len(room)) == (["attacker 1"], 2)
+    assert (evictions, len(room)) == (["attacker 1"], 2)
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdef"), st.booleans()), max_size=200), st.integers(1, 12))
@@ -50,7 +50,7 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
 ) -> None:
     room, inside = WaitingRoom(places, 10**9), dict[Ticket, str]()
 
-    def gone_from(peer: str) -> None:
+    def evict(peer: str) -> None:
         ticket = next(
             ticket for ticket, owner in inside.items() if owner == peer
         )  # the oldest: dicts keep their order
@@ -61,7 +61,7 @@ def test_it_is_never_over_full_and_the_one_that_goes_is_always_of_the_address_wi
     for peer, enters in moves:
         mine = [ticket for ticket, owner in inside.items() if owner == peer]
         if enters:
-            ticket = room.enter(peer, lambda peer=peer: gone_from(peer))
+            ticket = room.enter(peer, lambda peer=peer: evict(peer))
             inside[ticket] = peer
         elif mine:
             room.leave(mine[-1])

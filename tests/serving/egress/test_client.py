@@ -197,8 +197,8 @@ def test_whoever_makes_a_client_in_serving_guards_it() -> None:
     )
     root = Path(serving.__file__).parent
     sources = {str(path.relative_to(root)): path.read_text() for path in root.rglob("*.py")}
-    found = {name for name, source in sources.items() if makes.search(source)}
-    assert found == {"egress/client.py"} | {f"workers/{name}.py" for name in PROVIDERS}
+    makers = {name for name, source in sources.items() if makes.search(source)}
+    assert makers == {"egress/client.py"} | {f"workers/{name}.py" for name in PROVIDERS}
     for name in PROVIDERS:
         source = sources[f"workers/{name}.py"]
         assert len(makes.findall(source)) == len(re.findall(r"guard\(\n?\s*\w+\.\w*Client\(", source)) == 1

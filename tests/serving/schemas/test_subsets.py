@@ -24,8 +24,8 @@ def closed(**properties: Json) -> Json:
 
 
 def native(translate: Any, schema: Json) -> Any:
-    told = translate(AnswerFormat(schema), NO_TOOLS)
-    return told.native.schema if told.native else None
+    translation = translate(AnswerFormat(schema), NO_TOOLS)
+    return translation.native.schema if translation.native else None
 
 
 @given(ROOTS.map(whole))
@@ -33,8 +33,10 @@ def test_every_provider_is_sent_what_it_takes_and_may_give_what_is_right(made: M
     schema, value = made
     wanted = AnswerFormat(schema, "it")
     for translate in (openai.translate, gemini.translate, vllm.translate):
-        told = translate(wanted, NO_TOOLS).native
-        assert told is None or is_right(dict(told.schema or {}), value), translate.__module__
+        native_format = translate(wanted, NO_TOOLS).native
+        assert native_format is None or is_right(dict(native_format.schema or {}), value), (
+            translate.__module__
+        )
     for_openai, for_claude, for_gemini = (
         each.translate(wanted, NO_TOOLS).native for each in (openai, anthropic, gemini)
     )
@@ -48,13 +50,13 @@ def test_every_provider_is_sent_what_it_takes_and_may_give_what_is_right(made: M
 
 def test_words_that_a_provider_lacks_are_told_to_the_model():
     schema = closed(word={"type": "string", "minLength": 2, "default": "x"}, list={"type": "array", "items": {"type": "null"}, "maxItems": 2})  # fmt: skip
-    told = anthropic.translate(AnswerFormat(schema), NO_TOOLS)
-    assert told.native is not None
-    assert told.native.schema == closed(
+    translation = anthropic.translate(AnswerFormat(schema), NO_TOOLS)
+    assert translation.native is not None
+    assert translation.native.schema == closed(
         word={"type": "string"}, list={"type": "array", "items": {"type": "null"}}
     )
-    assert '"minLength": 2' in told.instructions
-    assert told.notes == (
+    assert '"minLength": 2' in translation.instructions
+    assert translation.notes == (
         "Keywords of the answer's schema that were put into the prompt: maxItems, minLength.",
     )
 
@@ -62,9 +64,9 @@ def test_words_that_a_provider_lacks_are_told_to_the_model():
 def test_a_schema_inside_the_subset_is_sent_alone():
     schema = closed(a={"type": "integer"})
     for module in (openai, anthropic, gemini):
-        told = module.translate(AnswerFormat(schema), NO_TOOLS)
-        assert told.native == AnswerFormat(schema)
-        assert not told.instructions
+        translation = module.translate(AnswerFormat(schema), NO_TOOLS)
+        assert translation.native == AnswerFormat(schema)
+        assert not translation.instructions
     assert vllm.translate(AnswerFormat(schema), NO_TOOLS).instructions, "a grammar tells a model nothing"
 
 
@@ -79,11 +81,11 @@ def test_a_schema_inside_the_subset_is_sent_alone():
     ids=["open", "may be left out", "a choice at the root", "anything"],
 )
 def test_what_openai_does_not_take_as_strict_is_sent_as_not_strict(schema: Json):
-    told = openai.translate(AnswerFormat(schema), NO_TOOLS)
-    assert told.native is not None
-    assert not told.native.strict
-    assert told.native.schema == schema
-    assert told.notes
+    translation = openai.translate(AnswerFormat(schema), NO_TOOLS)
+    assert translation.native is not None
+    assert not translation.native.strict
+    assert translation.native.schema == schema
+    assert translation.notes
 
 
 def test_what_a_provider_cannot_say_is_told_in_words_as_a_whole():

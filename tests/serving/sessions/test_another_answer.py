@@ -23,7 +23,7 @@ from conductor.run.events import (
 from conductor.run.fold import after
 from conductor.run.record import Record
 from conductor.run.task import Task
-from serving.api.feed import shown_events
+from serving.api.feed import show_event
 from serving.database.address import Address
 from serving.sessions.following import Pump, RetoldAnswer
 from serving.store.rows import Item
@@ -59,17 +59,17 @@ class Pages:
         return EventPage(self._pages.pop(0), is_over=False) if self._pages else EventPage([], is_over=True)
 
 
-async def follow(shown: str, *then: Event) -> list[Event]:
-    """What a reader is told who has read `shown` when the rest comes at once."""
+async def follow(text: str, *then: Event) -> list[Event]:
+    """What a reader is told who has read `text` when the rest comes at once."""
     first, n = PlanStarted(0.0, 0, 0, "client", None, ()), count(1)
-    begun = after(Record("wf_1", Task((Message.of("user", "Why?"),)), 0.0), first)
+    record = after(Record("wf_1", Task((Message.of("user", "Why?"),)), 0.0), first)
     before = (
         StepPlanned(0.0, 0, 0, Step("a", "do", ())),
         StepStarted(0.0, 0, 0, ()),
-        AnswerDelta(0.1, shown),
+        AnswerDelta(0.1, text),
     )
     pages = (
-        [Item(next(n), "wf_1", first, begun), *(Item(next(n), "wf_1", event, None) for event in before)],
+        [Item(next(n), "wf_1", first, record), *(Item(next(n), "wf_1", event, None) for event in before)],
         [Item(next(n), "wf_1", event, None) for event in then],
     )
     store: RecordStore = Pages(*pages)  # type: ignore[assignment]
@@ -80,8 +80,10 @@ async def follow(shown: str, *then: Event) -> list[Event]:
 
 
 async def test_nothing_follows_the_end_that_a_reader_of_the_first_words_is_told():
-    told = await follow("It is", *AGAIN, AnswerDelta(0.3, "Fo"), AnswerDelta(0.4, "ur."))
-    assert [type(event) for event in told if isinstance(event, Terminal)] == [type(told[-1])] == [RunFailed]
+    events = await follow("It is", *AGAIN, AnswerDelta(0.3, "Fo"), AnswerDelta(0.4, "ur."))
+    assert (
+        [type(event) for event in events if isinstance(event, Terminal)] == [type(events[-1])] == [RunFailed]
+    )
 
 
 async def test_a_reader_of_more_than_the_answer_is_told_that_it_is_another_one():
@@ -91,12 +93,12 @@ async def test_a_reader_of_more_than_the_answer_is_told_that_it_is_another_one()
 
 
 def test_a_watcher_of_more_than_the_answer_is_told_the_whole_of_it():
-    answer, told = RetoldAnswer(), list[Json]()
+    answer, bodies = RetoldAnswer(), list[Json]()
     end = RunFinished(0.5, "Yes", FinishReason.STOP)
     for event in (AnswerDelta(0.1, "Yes, but"), *AGAIN, AnswerDelta(0.3, "Yes"), end):
-        told += shown_events(event, answer)
-    assert [each["type"] for each in told[-2:]] == ["answer_restarted", "finished"]
-    assert told[-2]["text"] == "Yes"
+        bodies += show_event(event, answer)
+    assert [each["type"] for each in bodies[-2:]] == ["answer_restarted", "finished"]
+    assert bodies[-2]["text"] == "Yes"
 
 
 async def test_a_second_reader_gets_an_end_and_no_mixture(store_address: Address):
@@ -113,8 +115,8 @@ async def test_a_second_reader_gets_an_end_and_no_mixture(store_address: Address
 
 async def test_a_response_whose_events_are_numbered_for_good_does_not_change(store_address: Address):
     async with replicas(store_address, breaking(tokens_per_s=40), n=1) as (one,), one.api.sdk as sdk:
-        asked = await sdk.responses.create(model="a", input="Go.", background=True, stream=True)
-        live: list[Any] = [event.to_dict() async for event in asked]
+        stream = await sdk.responses.create(model="a", input="Go.", background=True, stream=True)
+        live: list[Any] = [event.to_dict() async for event in stream]
         id = live[0]["response"]["id"]
         for after_n in range(0, len(live) - 1, 3):
             again = await sdk.responses.retrieve(id, stream=True, starting_after=after_n)

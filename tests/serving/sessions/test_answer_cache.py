@@ -58,13 +58,13 @@ async def test_an_equal_request_gets_the_answer_again_at_once_for_nothing_and_sa
             assert again.headers["x-podium-cache"] == "hit"
             if stream:
                 events = parsed(again.text)
-                shown = events[-2]["podium"]
+                summary = events[-2]["podium"]
                 assert said(events) == first.json()["choices"][0]["message"]["content"]
             else:
-                shown = again.json()["podium"]
+                summary = again.json()["podium"]
                 assert again.json()["choices"] == first.json()["choices"]
                 assert again.json()["usage"]["total_tokens"] == 0
-            assert (shown["cached_from"], shown["cost_usd"], shown["steps"]) == (id, 0, [])
+            assert (summary["cached_from"], summary["cost_usd"], summary["steps"]) == (id, 0, [])
             record = await router.api.record(again.headers["x-podium-workflow-id"])
             assert (record["cached_from"], record["status"], record["cost_usd"]) == (id, "finished", 0)
             assert record["id"] != id
@@ -113,9 +113,9 @@ async def test_who_asks_and_in_which_conversation_makes_no_difference_and_each_i
                 "metadata": {"user": name},
                 "conversation": conversation,
             }
-            shown = (await api.http.post("/v1/responses", json=body)).json()
-            assert ("cached_from" in shown["podium"]) == (name == "bob")
-            assert (shown["metadata"], shown["conversation"]) == ({"user": name}, {"id": conversation})
+            response = (await api.http.post("/v1/responses", json=body)).json()
+            assert ("cached_from" in response["podium"]) == (name == "bob")
+            assert (response["metadata"], response["conversation"]) == ({"user": name}, {"id": conversation})
 
 
 async def test_nothing_is_kept_unless_the_settings_say_so() -> None:

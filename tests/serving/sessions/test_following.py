@@ -41,12 +41,12 @@ async def asking(api: Served, **body: Any) -> AsyncGenerator[tuple["asyncio.Task
 
 def events_of(text: str) -> list[tuple[int | None, Json]]:
     """Server-sent events: the id and the data of each."""
-    found: list[tuple[int | None, Json]] = []
+    events: list[tuple[int | None, Json]] = []
     for block in text.strip().split("\n\n"):
         fields = dict(line.split(": ", 1) for line in block.splitlines())
         if "data" in fields:
-            found.append((int(fields["id"]) if "id" in fields else None, json.loads(fields["data"])))
-    return found
+            events.append((int(fields["id"]) if "id" in fields else None, json.loads(fields["data"])))
+    return events
 
 
 async def read(api: Served, id: str, until_n: int, **headers: str) -> list[tuple[int | None, Json]]:
@@ -66,15 +66,17 @@ async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(st
         while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
             await asyncio.sleep(0.01)
         asked_s = time.monotonic()
-        seen = await read(other.api, id, len(BEFORE_IT_STALLS) + 1)
+        events = await read(other.api, id, len(BEFORE_IT_STALLS) + 1)
         assert time.monotonic() - asked_s < 1, "the piece of text that was said before anybody watched"
-        assert sorted(event["type"] for _, event in seen) == sorted([*BEFORE_IT_STALLS, "answer"])
-        assert (seen[-1][1]["type"], seen[-1][1]["text"]) == ("answer", "one "), "a word waits for its end"
-        assert [event["output"] for _, event in seen if event["type"] == "step_ended"] == ["A reason."]
-        ids = [number for number, _ in seen]
+        assert sorted(event["type"] for _, event in events) == sorted([*BEFORE_IT_STALLS, "answer"])
+        assert (events[-1][1]["type"], events[-1][1]["text"]) == ("answer", "one "), (
+            "a word waits for its end"
+        )
+        assert [event["output"] for _, event in events if event["type"] == "step_ended"] == ["A reason."]
+        ids = [number for number, _ in events]
         assert ids == sorted(set(ids))
         again = await read(other.api, id, 4, **{"last-event-id": str(ids[5])})
-        assert again == seen[6:]
+        assert again == events[6:]
         following = asyncio.create_task(other.api.http.get(f"/v1/workflows/{id}/events?after={ids[-1]}"))
         assert (await other.api.http.post(f"/v1/workflows/{id}/cancel", json={})).json()[
             "status"
@@ -84,7 +86,7 @@ async def test_a_run_is_followed_and_resumed_on_another_replica_until_it_ends(st
         assert rest[1][1]["text"] == "two"
         assert rest[-1] == (None, {"type": "end", "status": "cancelled"})
         whole = events_of((await one.api.http.get(f"/v1/workflows/{id}/events")).text)
-        assert whole == seen + rest, "also once it has ended, and on its own replica"
+        assert whole == events + rest, "also once it has ended, and on its own replica"
 
 
 PACED = team(
@@ -103,7 +105,7 @@ async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_
     words = PACED["workers"][2]["replies"][0]
     if not with_store:
         async with served(PACED) as api, asking(api) as (_, id):
-            assert said_in(events_of((await api.http.get(f"/v1/workflows/{id}/events")).text)) == words
+            assert answer_in(events_of((await api.http.get(f"/v1/workflows/{id}/events")).text)) == words
         return
     async with replicas(store_address, PACED) as (one, other):
         async with asking(one.api) as (unwatched, _):
@@ -117,19 +119,19 @@ async def test_what_is_said_is_seen_while_somebody_watches_and_nothing_of_it_is_
             )
             while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
                 await asyncio.sleep(0.01)
-            told = events_of((await other.api.http.get(f"/v1/workflows/{id}/events")).text)
-        assert said_in(told) == words
-        assert len([event for _, event in told if event["type"] == "answer"]) > 2, "as it is said"
+            events = events_of((await other.api.http.get(f"/v1/workflows/{id}/events")).text)
+        assert answer_in(events) == words
+        assert len([event for _, event in events if event["type"] == "answer"]) > 2, "as it is said"
         pages = [
             await one.records.events(row[0], 0)
             for row in await one.rows("SELECT id FROM run ORDER BY made_us")
         ]
-        kept = ["".join(getattr(item.event, "text", "") for item in page.items) for page in pages]
-        assert kept == ["", words]
+        texts = ["".join(getattr(item.event, "text", "") for item in page.items) for page in pages]
+        assert texts == ["", words]
 
 
-def said_in(told: list[tuple[int | None, Json]]) -> str:
-    return "".join(event["text"] for _, event in told if event["type"] == "answer")
+def answer_in(events: list[tuple[int | None, Json]]) -> str:
+    return "".join(event["text"] for _, event in events if event["type"] == "answer")
 
 
 async def test_every_replica_tells_of_a_failed_attempt_while_the_next_is_under_way(
@@ -164,11 +166,11 @@ async def test_an_event_id_that_is_none_is_refused() -> None:
 async def test_without_a_store_its_own_replica_tells_what_happened() -> None:
     async with served(team()) as api:
         id = (await api.ok())["podium"]["workflow_id"]
-        told = [
+        events = [
             event["type"] for _, event in events_of((await api.http.get(f"/v1/workflows/{id}/events")).text)
         ]
-    assert told[0] == "plan_began"
-    assert told[-2:] == ["finished", "end"]
+    assert events[0] == "plan_began"
+    assert events[-2:] == ["finished", "end"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -199,7 +201,7 @@ async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
     store_address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with replicas(store_address, PACED) as (one, other):
-        begun = asyncio.create_task(ask_again(one.api))
+        task = asyncio.create_task(ask_again(one.api))
         await until(lambda: one.api.worker("b").open_calls == 1, "the answer has begun")
         (id,) = one.api.service.sessions.running
         while (await other.api.http.get(f"/v1/workflows/{id}")).status_code == 404:
@@ -217,8 +219,8 @@ async def test_who_follows_or_joins_a_run_stays_while_the_store_is_away(
 
         monkeypatch.setattr(other.records, "events", fail_first)
         words = PACED["workers"][2]["replies"][0]
-        assert said_in(events_of((await following).text)) == words
-        assert said(parsed((await joining).text)) == said(parsed((await begun).text)) == words
+        assert answer_in(events_of((await following).text)) == words
+        assert said(parsed((await joining).text)) == said(parsed((await task).text)) == words
         assert failed == 4
 
 

@@ -88,9 +88,9 @@ async def test_a_worker_is_moved_to_another_server_under_load_and_no_request_fai
         load_tasks = [asyncio.create_task(load()) for _ in range(8)]
         for server in (new, old, new):
             n_before = len(server.requests)
-            taken = asyncio.create_task(it.until_taken())
+            task = asyncio.create_task(it.until_taken())
             it.write(one(server.url))
-            await taken
+            await task
             while len(server.requests) < n_before + 20:
                 await asyncio.sleep(0.01)
         ended.set()
@@ -192,8 +192,10 @@ async def test_what_a_user_config_has_patched_stays_patched_when_the_file_change
         await it.settings.patch({"workers": [{"name": "v", "replies": ["patched"]}]})
         it.write({"workers": [scripted("w", "two"), scripted("v")]})
         await it.until_taken()
-        said = [(await it.api.ok({"model": name}))["choices"][0]["message"]["content"] for name in ("w", "v")]
-        assert said == ["two", "patched"]
+        texts = [
+            (await it.api.ok({"model": name}))["choices"][0]["message"]["content"] for name in ("w", "v")
+        ]
+        assert texts == ["two", "patched"]
 
 
 async def test_a_replica_that_starts_after_an_edit_takes_the_file_as_it_is(tmp_path: Path) -> None:
@@ -208,8 +210,8 @@ async def test_a_replica_that_starts_after_an_edit_takes_the_file_as_it_is(tmp_p
             api.service, deployed, lambda new: build_pool(new, NOTHING, {}), source, poll_s=0.02
         )
         it = Live(api, follows, path)
-        taken = asyncio.create_task(it.until_taken())
+        task = asyncio.create_task(it.until_taken())
         follows.start()
-        await taken
+        await task
         assert (await api.ok({"model": "w"}))["choices"][0]["message"]["content"] == "as edited"
         await follows.aclose()

@@ -35,14 +35,14 @@ async def test_one_run_is_followed_by_so_many_and_the_next_is_told_to_come_back(
 ) -> None:
     monkeypatch.setattr(admission_module, "MOST_READERS", 2)
     async with replicas(store_address, SLOW, n=1) as (one,):
-        asked = [follow_chat(one)]
+        tasks = [follow_chat(one)]
         await until(lambda: one.api.service.running == 1)
-        asked += [follow_chat(one) for _ in range(3)]
-        await until(lambda: any(each.done() for each in asked))
-        refused = next(each.result() for each in asked if each.done())
+        tasks += [follow_chat(one) for _ in range(3)]
+        await until(lambda: any(each.done() for each in tasks))
+        refused = next(each.result() for each in tasks if each.done())
         assert (refused.status_code, refused.json()["error"]["code"]) == (429, "overloaded")
         assert int(refused.headers["retry-after"]) >= 1
-        for each in asked:
+        for each in tasks:
             each.cancel()
         id = (await one.api.newest())["id"]
         await one.api.http.post(f"/v1/workflows/{id}/cancel")

@@ -44,8 +44,8 @@ async def test_as_many_runs_that_outlive_their_clients_begin_at_once_as_there_ar
 ):
     settings = team(workers=[scripted("a", WORDS, tokens_per_s=40)], workflows={}, limits={"max_running": 10})
     async with replicas(store_address, settings, n=1) as (one,):
-        told = await asyncio.gather(*(ask(one.api, f"name {n}", model="a") for n in range(10)))
-        assert [each.status_code for each in told] == [200] * 10
+        answers = await asyncio.gather(*(ask(one.api, f"name {n}", model="a") for n in range(10)))
+        assert [each.status_code for each in answers] == [200] * 10
 
 
 async def test_who_asks_again_for_a_run_that_is_under_way_needs_no_place(store_address: Address):
@@ -263,9 +263,9 @@ async def test_no_client_is_told_of_a_run_of_which_nothing_is_written_a_while_af
     async with replicas(store_address, settings, n=1) as (one,), listening(build_api(one.api.service)) as url:
         await one.api.post({"model": "a"})  # the store is open
         async with hanging(store_address, one):
-            asked = asyncio.create_task(one_byte(url, ASK | {"model": "a", "stream": True}))
-            assert not (await asyncio.wait([asked], timeout=1))[0]  # its first byte is due after 0.1 s
-        await asked
+            task = asyncio.create_task(one_byte(url, ASK | {"model": "a", "stream": True}))
+            assert not (await asyncio.wait([task], timeout=1))[0]  # its first byte is due after 0.1 s
+        await task
 
 
 async def test_a_store_that_hangs_holds_a_stream_up_once_and_the_next_one_not_at_all(store_address: Address):

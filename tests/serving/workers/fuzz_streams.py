@@ -5,18 +5,18 @@ out, doubled, swapped, values replaced by others of any type, bytes cut, added a
 early. A call must end soon, with an answer that makes sense or with an error of ours; nothing may stay open.
 """
 
-import argparse
 import asyncio
 import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Annotated, Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
+from typer import Option
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
@@ -25,6 +25,7 @@ from conductor.model.messages import Message, Native, Tool, Toolset
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
 from conductor.run.codec import dump, load
+from podium.command_line.program import Program
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
@@ -66,9 +67,9 @@ class Dialect:
 
     def answers(self) -> list[list[bytes]]:
         """Answers in its own words: with text and thoughts, with calls of tools, and one that ends in an error."""
-        told = self.wire.events(TOLD)
+        events = self.wire.events(TOLD)
         called = self.signing.events(ANY_REQUEST, 0, CALLS)
-        return [told, called, [*told[:3], self.wire.error_event(TOLD)]]
+        return [events, called, [*events[:3], self.wire.error_event(TOLD)]]
 
 
 DIALECTS = {
@@ -106,18 +107,18 @@ HEADERS = st.dictionaries(
 def places(value: Json, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
     """Every place in a JSON value but its root."""
     inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    found: list[tuple[str | int, ...]] = []
+    paths: list[tuple[str | int, ...]] = []
     for key, each in inside:
-        found += [(*path, key), *places(each, (*path, key))]
-    return found
+        paths += [(*path, key), *places(each, (*path, key))]
+    return paths
 
 
 @st.composite
 def damaged_json(draw: st.DrawFn, value: Json) -> Json:
     """A JSON value with one place of it left out, or replaced by any other."""
-    if not (known := places(value)):
+    if not (paths := places(value)):
         return draw(VALUES)
-    *before, last = draw(st.sampled_from(known))
+    *before, last = draw(st.sampled_from(paths))
     copy = json.loads(json.dumps(value))
     inside = copy
     for key in before:
@@ -134,8 +135,8 @@ def damaged_event(draw: st.DrawFn, event: bytes) -> bytes:
     """An event with other JSON, or with other bytes."""
     head, mark, data = event.partition(b"data: ")
     match draw(st.sampled_from(["json", "json", "json", "cut", "noise", "crlf", "comment", "lines"])):
-        case "json" if (known := _json_of(data)) is not None:
-            return head + mark + json.dumps(draw(damaged_json(known))).encode() + b"\n\n"
+        case "json" if (value := _json_of(data)) is not None:
+            return head + mark + json.dumps(draw(damaged_json(value))).encode() + b"\n\n"
         case "cut":
             return event[: draw(st.integers(0, len(event)))]
         case "crlf":
@@ -213,7 +214,7 @@ async def ask(worker: Worker, server: WireServer, answer: Answer) -> str:
     server.answers.append(answer)
     try:
         async with asyncio.timeout(WITHIN_S), worker.open(CALL) as reply:
-            said = "".join([delta.text async for delta in reply])
+            text = "".join([delta.text async for delta in reply])
     except WorkerError as exc:
         check_error(exc)
         return type(exc).__name__
@@ -221,7 +222,7 @@ async def ask(worker: Worker, server: WireServer, answer: Answer) -> str:
         raise AssertionError(f"no end within {WITHIN_S} s") from None
     finally:
         server.answers.clear()
-    check(reply, said)
+    check(reply, text)
     return "answered"
 
 
@@ -237,14 +238,14 @@ def check_error(error: WorkerError) -> None:
     load(Failure, json.loads(json.dumps(dump(failure), allow_nan=False)))
 
 
-def check(reply: Reply, said: str) -> None:
+def check(reply: Reply, text: str) -> None:
     """Whether an answer makes sense.
 
     Raises:
         AssertionError: it does not.
     """
     result = reply.result
-    assert result.output == said
+    assert result.output == text
     assert result.finish is not None
     assert result.usage is None or result.usage.is_possible
     assert result.cost_usd is None or (result.cost_usd.is_finite() and result.cost_usd >= 0)
@@ -264,20 +265,20 @@ def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
     Raises:
         AssertionError: one ended as it must not. hypothesis has said which.
     """
-    dialect, seen = DIALECTS[name], Counter[str]()
+    dialect, outcomes = DIALECTS[name], Counter[str]()
     with asyncio.Runner() as runner:
         opened = serving(dialect.wire)
         server = runner.run(opened.__aenter__())
         account = ProviderAccount(
             "w", MODEL, SECRET, server.url + dialect.path, PRICE, stall_timeout_s=STALL_S
         )
-        worker = runner.run(_made(dialect.worker, account))
+        worker = runner.run(_make(dialect.worker, account))
 
         @seed(from_seed)
         @settings(max_examples=examples, deadline=None, database=None, phases=[Phase.generate, Phase.shrink], suppress_health_check=list(HealthCheck))  # fmt: skip
         @given(st.one_of(streams(dialect), streams(dialect), streams(dialect), refusals(dialect)))
         def try_one(answer: Answer) -> None:
-            seen[runner.run(ask(worker, server, answer))] += 1
+            outcomes[runner.run(ask(worker, server, answer))] += 1
 
         try:
             try_one()
@@ -285,28 +286,33 @@ def fuzz(name: str, examples: int, from_seed: int) -> Counter[str]:
         finally:
             runner.run(worker.aclose())
             runner.run(opened.__aexit__(None, None, None))
-    return seen
+    return outcomes
 
 
-async def _made(make: Make, account: ProviderAccount) -> Any:
+async def _make(make: Make, account: ProviderAccount) -> Any:
     return make(account)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+main = Program("podium prove fuzz-streams")
+
+
+@main.command(help=__doc__, epilog="Example: podium prove fuzz-streams --max-time 60")
+def run(
+    max_time: Annotated[float, Option(help="seconds of all of it")] = 600,
+    n: Annotated[int, Option("-n", metavar="N", help="answers in one go")] = 500,
+) -> int:
     """Fuzz every dialect in turn until the time is over; 1 at the first fault."""
-    parser = argparse.ArgumentParser(prog="make fuzz-streams", description=__doc__)
-    parser.add_argument("--max-time", type=float, default=600, help="seconds of all of it (default 600)")
-    parser.add_argument("-n", type=int, default=500, help="answers in one go (default 500)")
-    options = parser.parse_args(arguments)
-    began_s, rounds, seen = time.monotonic(), 0, Counter[str]()
-    while time.monotonic() - began_s < options.max_time:
+    began_s, rounds, outcomes = time.monotonic(), 0, Counter[str]()
+    while time.monotonic() - began_s < max_time:
         for name in DIALECTS:
-            found = fuzz(name, options.n, rounds)
-            seen.update({f"{name} {what}": n for what, n in found.items()})
+            outcome = fuzz(name, n, rounds)
+            outcomes.update({f"{name} {what}": n for what, n in outcome.items()})
         rounds += 1
-        sys.stdout.write(f"\r{seen.total()} damaged answers in {time.monotonic() - began_s:.0f} s, faults 0")
+        sys.stdout.write(
+            f"\r{outcomes.total()} damaged answers in {time.monotonic() - began_s:.0f} s, faults 0"
+        )
         sys.stdout.flush()
-    sys.stdout.write("\n" + "\n".join(f"  {what}: {n}" for what, n in sorted(seen.items())) + "\n")
+    sys.stdout.write("\n" + "\n".join(f"  {what}: {n}" for what, n in sorted(outcomes.items())) + "\n")
     return 0
 
 

@@ -86,7 +86,7 @@ async def scripted(behaviour: Behaviour) -> AsyncIterator[Subject]:
         text=behaviour.text, reasoning=behaviour.reasoning, finish=behaviour.finish, usage=USAGE,
         error=behaviour.fails, retry_after_s=RETRY_AFTER_S, fail_after_tokens=behaviour.breaks_after_words,
         stall_after_tokens=behaviour.stalls_after_words,
-        calls=tuple(ScriptedCall(name, json.dumps(given)) for name, given in behaviour.calls),
+        calls=tuple(ScriptedCall(name, json.dumps(arguments)) for name, arguments in behaviour.calls),
     )  # fmt: skip
     worker = ScriptedWorker("w", [reply], model=MODEL, price=PRICE)
     yield Subject(worker, lambda: worker.open_calls, lambda: len(worker.calls), PRICE)
@@ -187,7 +187,7 @@ class ScriptedEngine:
                 if piece is not None:
                     yield Chunk(piece, "", None, *counts)
                 await asyncio.sleep(0)
-            calls = tuple(ChunkCall(name, json.dumps(given)) for name, given in self._behaviour.calls)
+            calls = tuple(ChunkCall(name, json.dumps(arguments)) for name, arguments in self._behaviour.calls)
             finish = "tool_calls" if calls else self._behaviour.finish.value
             yield Chunk("", "", finish, *counts, calls)
         finally:

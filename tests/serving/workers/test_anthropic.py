@@ -54,19 +54,19 @@ async def test_everything_a_call_says_is_sent_but_the_seed():
     call = Call((USER,), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END",), seed=7, effort="high"), grammar=Grammar("root ::= ...", SCHEMA))  # fmt: skip
     async with serving(AnthropicWire()) as server:
         await ask(server, call)
-    sent = server.body
-    assert (sent["max_tokens"], sent["temperature"], sent["top_p"], sent["stop_sequences"]) == (
+    body = server.body
+    assert (body["max_tokens"], body["temperature"], body["top_p"], body["stop_sequences"]) == (
         50,
         0.0,
         0.9,
         ["END"],
     )
-    assert sent["output_config"] == {
+    assert body["output_config"] == {
         "effort": "high",
         "format": {"type": "json_schema", "schema": SCHEMA},
     }
-    assert sent["thinking"] == {"type": "adaptive", "display": "summarized"}
-    assert "seed" not in sent
+    assert body["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert "seed" not in body
 
 
 async def test_what_the_api_refuses_of_a_schema_becomes_a_description():
@@ -74,9 +74,9 @@ async def test_what_the_api_refuses_of_a_schema_becomes_a_description():
     schema = SCHEMA | {"properties": {"steps": steps}, "required": ["steps"]}
     async with serving(AnthropicWire()) as server:
         await ask(server, Call(messages=(USER,), grammar=Grammar("root ::= ...", schema)))
-    sent = server.body["output_config"]["format"]["schema"]["properties"]["steps"]
-    assert "maxItems" not in sent
-    assert "maxItems: 3" in sent["description"]
+    steps_schema = server.body["output_config"]["format"]["schema"]["properties"]["steps"]
+    assert "maxItems" not in steps_schema
+    assert "maxItems: 3" in steps_schema["description"]
     assert steps["maxItems"] == 3, "the call's own schema stays as it is"
 
 

@@ -102,8 +102,8 @@ async def test_an_error_without_end_is_read_to_its_bound(dialect: Dialect):
 
 @pytest.mark.parametrize("coding", ["gzip", "br"])
 async def test_an_error_that_is_packed_means_what_its_status_says(dialect: Dialect, coding: str):
-    told = gzip.compress(dialect.wire.error_body(Answer(status=429, error="slow down")))
-    answer = Answer(status=429, body=told, headers={"content-encoding": coding, "retry-after": "7"})
+    body = gzip.compress(dialect.wire.error_body(Answer(status=429, error="slow down")))
+    answer = Answer(status=429, body=body, headers={"content-encoding": coding, "retry-after": "7"})
     async with asking(dialect, answer) as (worker, _):
         with pytest.raises(WorkerBusy) as caught:
             await ask(worker)
@@ -160,8 +160,8 @@ MANY_VALUES = {
 @pytest.mark.parametrize("value", [b"{},", b"[],", b"1,", b'"",'])
 async def test_an_event_of_so_many_values_that_reading_them_takes_minutes_is_refused(name: str, value: bytes):
     """Anthropic's SDK takes a fifth of a millisecond for each, and all of the process waits."""
-    told = chunk(sse(MANY_VALUES[name] % (value * 300_000), "message_start"))
-    error = await failing(DIALECTS[name], Fault(EVENTS + CHUNKED, tail=told))
+    event = chunk(sse(MANY_VALUES[name] % (value * 300_000), "message_start"))
+    error = await failing(DIALECTS[name], Fault(EVENTS + CHUNKED, tail=event))
     assert error.message.startswith("w sent an event of more than")
     assert "values" in error.message
 

@@ -173,8 +173,8 @@ async def test_an_error_that_comes_with_a_call_of_a_tool_is_billed_at_the_bound(
 
 @pytest.mark.parametrize("name", WORD)
 async def test_after_a_word_a_count_of_the_prompt_alone_is_no_bill(name: str):
-    begun = () if name != "anthropic" else DIALECTS[name].wire.events(Answer())[:3]
-    _, reply = await broken(name, *begun, WORD[name])
+    start = () if name != "anthropic" else DIALECTS[name].wire.events(Answer())[:3]
+    _, reply = await broken(name, *start, WORD[name])
     assert reply is not None
     reply.bound = Usage(100, 1000)
     reply.close_bill()
@@ -199,51 +199,53 @@ async def test_a_broken_stream_is_billed_what_was_counted_as_written_to_the_cach
     assert reply is not None
     reply.bound = Usage(1100, 1000)
     reply.close_bill()
-    written = Usage(1002, 1 + ESTIMATE_SLACK_TOKENS, cache_write_tokens=1000, cache_write_1h_tokens=1000)
-    assert reply.result.cost_usd == PRICE.of(written)
+    expected_usage = Usage(
+        1002, 1 + ESTIMATE_SLACK_TOKENS, cache_write_tokens=1000, cache_write_1h_tokens=1000
+    )
+    assert reply.result.cost_usd == PRICE.of(expected_usage)
 
 
 @pytest.mark.parametrize("name", ["anthropic", "responses", "gemini", "openai"])
 async def test_a_broken_stream_is_billed_more_than_the_summary_of_its_thoughts(name: str):
-    said = "Let me see. " * 10
+    thoughts = "Let me see. " * 10
     events = {
         "anthropic": event(
-            "content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": said}
+            "content_block_delta", index=0, delta={"type": "thinking_delta", "thinking": thoughts}
         ),
-        "responses": event("response.reasoning_summary_text.delta", delta=said),
+        "responses": event("response.reasoning_summary_text.delta", delta=thoughts),
         "gemini": sse(
-            {"candidates": [{"index": 0, "content": {"parts": [{"text": said, "thought": True}]}}]}
+            {"candidates": [{"index": 0, "content": {"parts": [{"text": thoughts, "thought": True}]}}]}
         ),
-        "openai": chat(reasoning_content=said),
+        "openai": chat(reasoning_content=thoughts),
     }
     _, reply = await broken(name, events[name], accepts=Accepts(default_effort="high"))
     assert reply is not None
     reply.bound = Usage(100, 5000)
     reply.close_bill()
     times = 1 if name == "openai" else 10
-    n_tokens = times * len(said) // 2 + ESTIMATE_SLACK_TOKENS
+    n_tokens = times * len(thoughts) // 2 + ESTIMATE_SLACK_TOKENS
     assert reply.result.cost_usd == PRICE.of(Usage(50, n_tokens))
 
 
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_an_estimate_counts_what_streamed_of_a_call_and_unseen_thoughts_by_their_time(name: str):
     error, _ = await broken(name, BEGUN[name])
-    seen = error.streamed_bytes
+    streamed = error.streamed_bytes
     assert (error.billed_at_bound, error.sent_bytes) == (True, input_bound(CALL))
-    assert seen is not None
+    assert streamed is not None
     thinks = Accepts(default_effort="high")
     error, _ = await broken(name, BEGUN[name], accepts=thinks, late_s=10.0)
     least = ESTIMATE_BYTES_PER_TOKEN * 10 * THOUGHT_TOKENS_PER_S
     assert error.billed_at_bound
     assert error.streamed_bytes is not None
-    assert seen + least <= error.streamed_bytes < seen + 2 * least
+    assert streamed + least <= error.streamed_bytes < streamed + 2 * least
 
 
 def test_an_estimate_is_never_above_the_bound_nor_below_what_prose_takes():
-    said = "It is four, since two and two are four. " * 100
-    seen = estimate(Usage(400, 4000), len(said))
-    assert seen.input_tokens == 200
-    assert 2 * len(said) / 4.5 < seen.output_tokens < 3 * len(said) / 4
+    text = "It is four, since two and two are four. " * 100
+    estimated = estimate(Usage(400, 4000), len(text))
+    assert estimated.input_tokens == 200
+    assert 2 * len(text) / 4.5 < estimated.output_tokens < 3 * len(text) / 4
     assert estimate(Usage(1, 3), 10**6) == Usage(1, 3)
 
 
@@ -258,9 +260,9 @@ async def test_an_answer_is_whole_whatever_its_server_says_after_its_end(name: s
     async with serving(dialect.wire, Answer(instead=events)) as server:
         worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path, PRICE))
         async with worker.open(CALL) as reply:
-            said = "".join([delta.text async for delta in reply])
+            text = "".join([delta.text async for delta in reply])
         await worker.aclose()
-    assert (said, reply.finish, reply.result.cost_usd) == (
+    assert (text, reply.finish, reply.result.cost_usd) == (
         "It is four.",
         FinishReason.STOP,
         PRICE.of(Usage(12, 7)),

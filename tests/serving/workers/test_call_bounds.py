@@ -67,10 +67,10 @@ async def test_arguments_within_the_limit_are_whole(dialect: Dialect):
 
 
 async def test_an_answer_calls_so_many_tools_and_no_more(dialect: Dialect):
-    def told(n_calls: int) -> tuple[bytes, ...]:
+    def call_events(n_calls: int) -> tuple[bytes, ...]:
         return tuple(dialect.signing.events(ANY_REQUEST, 0, [("look", {"n": "1"})] * n_calls))
 
-    most, more = told(MOST_CALLS), told(MOST_CALLS + 1)
+    most, more = call_events(MOST_CALLS), call_events(MOST_CALLS + 1)
     async with asking(dialect, Answer(instead=most), Answer(instead=more, stall_after=len(more) - 1)) as (
         worker,
         server,
@@ -108,9 +108,9 @@ async def test_what_goes_back_with_a_turn_is_kept_to_its_bound(name: str, monkey
 async def test_the_tokens_whose_likelihood_is_told_are_tokens():
     """A word may come with any number of them."""
     content = [{"token": "x", "logprob": -1.0, "bytes": None, "top_logprobs": []}] * 50
-    told = sse({"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": content}}]})
+    stream = sse({"choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {"content": content}}]})
     options = WireOptions(top_logprobs=1)
     call = replace(CALL, sampling=Sampling(max_output_tokens=FEW_TOKENS, options=options))
-    async with asking(DIALECTS["openai"], Answer(instead=(told,) * 10, stall_after=9)) as (worker, _):
+    async with asking(DIALECTS["openai"], Answer(instead=(stream,) * 10, stall_after=9)) as (worker, _):
         reply = await ask(worker, call)
     assert (reply.finish, len(reply.logprobs)) == (FinishReason.LENGTH, 200)

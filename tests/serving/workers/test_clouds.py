@@ -88,7 +88,7 @@ async def test_azure_without_a_key_is_asked_with_a_token_of_the_machine_s_identi
 
 
 @pytest.mark.parametrize(
-    ("wire", "worker", "path", "asked"),
+    ("wire", "worker", "path", "expected_path"),
     [
         (
             AnthropicWire(),
@@ -106,7 +106,7 @@ async def test_azure_without_a_key_is_asked_with_a_token_of_the_machine_s_identi
     ids=["anthropic", "gemini"],
 )
 async def test_vertex_is_asked_in_its_region_with_a_token_of_the_service_account(
-    tmp_path: Path, wire: Wire, worker: Json, path: str, asked: str
+    tmp_path: Path, wire: Wire, worker: Json, path: str, expected_path: str
 ) -> None:
     async with giving(access_token="token-of-google", expires_in=3600, token_type="Bearer") as google:
         place = {
@@ -116,7 +116,7 @@ async def test_vertex_is_asked_in_its_region_with_a_token_of_the_service_account
             "credentials_file": service_account(tmp_path, f"{google.url}/token"),
         }
         requests = await ask(wire, worker | place, path=path, n=2)
-        assert [request.path for request in requests] == [asked] * 2
+        assert [request.path for request in requests] == [expected_path] * 2
         assert [request.headers["authorization"] for request in requests] == ["Bearer token-of-google"] * 2
         assert len(google.asked) == 1, "the token is kept until it expires"
 

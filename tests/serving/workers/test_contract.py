@@ -40,10 +40,10 @@ async def read(reply: Reply) -> list[Delta]:
     return [delta async for delta in reply]
 
 
-async def listen(worker: Worker, heard: list[Delta]) -> None:
+async def listen(worker: Worker, deltas: list[Delta]) -> None:
     async with worker.open(CALL) as reply:
         async for delta in reply:
-            heard.append(delta)  # noqa: PERF401 - kept where the stream breaks
+            deltas.append(delta)  # noqa: PERF401 - kept where the stream breaks
 
 
 async def test_the_words_come_in_order_and_piece_by_piece(make: MakeSubject):
@@ -148,13 +148,13 @@ async def test_an_error_crosses_a_process_border(make: MakeSubject):
 
 
 async def test_a_stream_that_breaks_is_unavailable_and_what_came_before_was_received(make: MakeSubject):
-    heard: list[Delta] = []
+    deltas: list[Delta] = []
     async with make(Behaviour(text="one two three four", breaks_after_words=2)) as subject:
         with pytest.raises(WorkerUnavailable) as caught:
-            await listen(subject.worker, heard)
+            await listen(subject.worker, deltas)
         await subject.nothing_open()
-    assert "".join(delta.text for delta in heard) == words("one two three four", 2)
-    assert [delta.finish for delta in heard] == [None] * len(heard)
+    assert "".join(delta.text for delta in deltas) == words("one two three four", 2)
+    assert [delta.finish for delta in deltas] == [None] * len(deltas)
     assert caught.value.worker == "w"
 
 

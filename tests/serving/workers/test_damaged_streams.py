@@ -33,8 +33,8 @@ async def test_what_was_found_before_is_an_error_of_ours(
     name: str, events: Sequence[dict[str, object]]
 ) -> None:
     dialect = DIALECTS[name]
-    said = tuple(sse(event, str(event["type"]) if name == "anthropic" else None) for event in events)
-    async with serving(dialect.wire, Answer(instead=said)) as server:
+    frames = tuple(sse(event, str(event["type"]) if name == "anthropic" else None) for event in events)
+    async with serving(dialect.wire, Answer(instead=frames)) as server:
         worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
         with pytest.raises(WorkerError):
             async with asyncio.timeout(5), worker.open(CALL) as reply:

@@ -42,12 +42,12 @@ async def playing(provider: Provider, fault: Fault, stall_s: float = STALL_S) ->
         worker = provider.make(server.url, stall_timeout_s=stall_s)
 
         async def ask() -> tuple[WorkerError, str]:
-            heard: list[str] = []
+            texts: list[str] = []
 
             async def listen() -> None:
                 async with worker.open(CALL) as reply:
                     async for delta in reply:
-                        heard.append(delta.text)
+                        texts.append(delta.text)
                         server.heard.set()
 
             with pytest.raises(WorkerError) as caught:
@@ -55,7 +55,7 @@ async def playing(provider: Provider, fault: Fault, stall_s: float = STALL_S) ->
             if not fault.keeps_alive:
                 await until(lambda: server.open_connections == 0)
             assert server.requests <= 1, "the SDK asked again by itself"
-            return caught.value, "".join(heard)
+            return caught.value, "".join(texts)
 
         yield ask
         await worker.aclose()
@@ -65,7 +65,7 @@ async def outcomes(provider: Provider, faults: dict[str, Fault]) -> dict[str, tu
     async with AsyncExitStack() as stack:
         asks = [await stack.enter_async_context(playing(provider, fault)) for fault in faults.values()]
         results = await asyncio.gather(*(ask() for ask in asks))
-    return {name: (type(error), heard) for name, (error, heard) in zip(faults, results, strict=True)}
+    return {name: (type(error), text) for name, (error, text) in zip(faults, results, strict=True)}
 
 
 async def test_what_is_no_http_is_unavailable(provider: Provider):
@@ -97,8 +97,8 @@ async def test_comments_are_no_words(provider: Provider, speaks: bool):
 async def test_a_broken_frame_does_not_wait_for_the_stall_timeout(provider: Provider):
     """aiohttp's parser closes the connection and tells nobody who reads."""
     async with playing(provider, Fault(speaks=True, tail=b"zz\r\n"), stall_s=60) as ask:
-        error, heard = await ask()
-    assert (type(error), heard) == (WorkerUnavailable, "a b")
+        error, text = await ask()
+    assert (type(error), text) == (WorkerUnavailable, "a b")
 
 
 async def test_comments_while_a_model_thinks_do_no_harm(provider: Provider):

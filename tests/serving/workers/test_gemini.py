@@ -51,9 +51,9 @@ def camel(value: Any) -> Any:
 async def test_a_bare_call_sends_only_what_it_must():
     async with serving(GeminiWire()) as server:
         await ask(server)
-    sent = dict(server.body)
-    assert sent.pop("generationConfig", {}) == {}
-    assert sent == {"contents": [{"role": "user", "parts": [{"text": "What is two and two?"}]}]}
+    body = dict(server.body)
+    assert body.pop("generationConfig", {}) == {}
+    assert body == {"contents": [{"role": "user", "parts": [{"text": "What is two and two?"}]}]}
     assert server.requests[0].path == "/v1/models/gemini-2.5-pro:streamGenerateContent?alt=sse"
     assert server.requests[0].headers["x-goog-api-key"] == "AIza-test-key"
 
@@ -171,8 +171,8 @@ async def test_a_bad_key_is_no_401_here_and_still_says_so():
 
 
 async def test_a_400_that_quotes_what_a_client_called_api_key_says_nothing_of_the_key():
-    told = "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties[api_key_invalid].type: must be specified"
-    async with serving(GeminiWire(), Answer(status=400, error=told)) as server:
+    message = "* GenerateContentRequest.tools[0].function_declarations[0].parameters.properties[api_key_invalid].type: must be specified"
+    async with serving(GeminiWire(), Answer(status=400, error=message)) as server:
         with pytest.raises(WorkerRefused) as caught:
             await ask(server)
     assert "GEMINI_API_KEY" not in caught.value.detail

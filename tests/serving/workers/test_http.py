@@ -195,7 +195,7 @@ NOT_TOO_LONG = (
 
 
 async def test_a_400_about_the_context_is_an_overflow_and_any_other_a_refusal(provider: Provider):
-    async with provider(*(Answer(status=400, error=told) for told in (*TOO_LONG, *NOT_TOO_LONG))) as (
+    async with provider(*(Answer(status=400, error=error) for error in (*TOO_LONG, *NOT_TOO_LONG))) as (
         worker,
         _,
     ):
@@ -220,13 +220,13 @@ async def test_a_bad_key_says_where_keys_come_from_and_an_unknown_model_which_mo
 
 async def test_no_key_is_in_a_message_a_cause_or_a_log(provider: Provider, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.DEBUG)
-    told = (
+    text = (
         f"Incorrect API key provided: {SECRET}. Did you mean sk-other-key-987654 or AIzaSyD-some-other-key?"
     )
     answers = [
-        Answer(status=401, error=told),
-        Answer(status=500, error=told),
-        Answer(error_after=1, error=told),
+        Answer(status=401, error=text),
+        Answer(status=500, error=text),
+        Answer(error_after=1, error=text),
     ]
     async with provider(*answers) as (worker, _):
         for _ in answers:

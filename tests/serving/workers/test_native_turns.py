@@ -77,8 +77,8 @@ def go_on(
     messages: tuple[Message, ...], result: CallResult, *, is_error: bool = False
 ) -> tuple[Message, ...]:
     """The conversation with the turn and the results of its calls, the last one's first."""
-    said = (Text(result.output),) if result.output else ()
-    turn = Message("assistant", (*said, *result.tool_calls), result.native)
+    parts = (Text(result.output),) if result.output else ()
+    turn = Message("assistant", (*parts, *result.tool_calls), result.native)
     results = [
         ToolResult(call.id, (Text(f"it is {call.arguments}"), PICTURE), is_error)
         for call in result.tool_calls
@@ -107,16 +107,16 @@ async def test_turns_of_tools_go_back_as_they_came(provider: Provider):
 
 @each_provider
 async def test_a_pdf_goes_out_whole_the_users_and_what_a_tool_gave(provider: Provider):
-    asked = (*START[:1], Message("user", (Text("Read it."), PDF)))
+    conversation = (*START[:1], Message("user", (Text("Read it."), PDF)))
     async with asking(provider) as (worker, server):
-        first = await ask(worker, asked)
+        first = await ask(worker, conversation)
         assert json.dumps(server.body).count("JVBERi0xLjc=") == 1
-        assistant, *given = go_on(asked, first)[len(asked) :]
+        assistant, *tool_turns = go_on(conversation, first)[len(conversation) :]
         results = (
             Message("tool", tuple(replace(each, parts=(PDF,)) for each in message.tool_results))
-            for message in given
+            for message in tool_turns
         )
-        await ask(worker, (*asked, assistant, *results))
+        await ask(worker, (*conversation, assistant, *results))
         assert json.dumps(server.body).count("JVBERi0xLjc=") == 3
         await worker.aclose()  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -126,8 +126,8 @@ async def test_a_native_turn_survives_a_record(provider: Provider):
     async with asking(provider) as (worker, _):
         first = await ask(worker, START)
         assert first.native is not None
-        kept = replace(first.native, payload=json.loads(json.dumps(first.native.payload)))
-        second = await ask(worker, go_on(START, replace(first, native=kept)))
+        stored_turn = replace(first.native, payload=json.loads(json.dumps(first.native.payload)))
+        second = await ask(worker, go_on(START, replace(first, native=stored_turn)))
         await worker.aclose()  # pyright: ignore[reportAttributeAccessIssue]
     assert [each.name for each in second.tool_calls] == ["write"]
 
@@ -175,19 +175,19 @@ async def test_another_account_or_worker_gets_no_signature(provider: Provider, s
     async with asking(provider) as (worker, server):
         first = await ask(worker, START)
         assert first.native is not None
-        asked = make(provider, server, "sk-two" if stranger == "another key" else "sk-one")
+        other_worker = make(provider, server, "sk-two" if stranger == "another key" else "sk-one")
         native = first.native
         if stranger == "another worker":
             native = Native("someone", native.account, native.payload)
         server.respond = PLAIN[provider.worker]
-        result = await ask(asked, go_on(START, replace(first, native=native)))
-        sent = json.dumps(server.body)
+        result = await ask(other_worker, go_on(START, replace(first, native=native)))
+        request_text = json.dumps(server.body)
         await worker.aclose()  # pyright: ignore[reportAttributeAccessIssue]
-        await asked.aclose()  # pyright: ignore[reportAttributeAccessIssue]
+        await other_worker.aclose()  # pyright: ignore[reportAttributeAccessIssue]
     assert result.output == "done"
     for sign in ("reasoning_content", 'encrypted_content"', "signature", "thoughtSignature"):
-        assert f'"{sign}' not in sent.replace('"reasoning.encrypted_content"', "")
-    assert "it is" in sent
+        assert f'"{sign}' not in request_text.replace('"reasoning.encrypted_content"', "")
+    assert "it is" in request_text
 
 
 def _answer_plainly(signing: Any) -> Callable[[Any], Any]:
@@ -221,12 +221,12 @@ async def test_a_custom_tool_is_a_function_with_one_text_and_comes_back_as_text(
     async with asking(provider) as (worker, server):
         server.respond = lambda request: _call_custom(provider, request)
         result = await ask(worker, START, custom)
-        sent = json.dumps(server.body["tools"])
+        tools_text = json.dumps(server.body["tools"])
         await worker.aclose()  # pyright: ignore[reportAttributeAccessIssue]
     call = result.tool_calls[0]
     assert (call.name, call.namespace, call.kind, call.arguments) == ("write", "shell", "custom", "ls -l")
-    assert '"shell__write"' in sent
-    assert '"input"' in sent
+    assert '"shell__write"' in tools_text
+    assert '"input"' in tools_text
 
 
 def _call_custom(provider: Provider, request: Any) -> Any:

@@ -46,12 +46,12 @@ async def test_everything_a_call_says_is_sent():
     call = Call((Message.of("system", "Be short."), USER, Message.of("assistant", "4"), Message.of("user", "Sure?")), Sampling(max_output_tokens=50, temperature=0.0, top_p=0.9, stop=("END", "\n\n"), seed=7, effort="high"), grammar=Grammar("root ::= ...", {"type": "object"}), site=CallSite(operation="plan"))  # fmt: skip
     async with serving(OpenAIWire()) as server:
         await ask(server, call)
-    sent = server.body
-    assert [message["role"] for message in sent["messages"]] == ["system", "user", "assistant", "user"]
-    assert (sent["max_tokens"], sent["temperature"], sent["top_p"]) == (50, 0.0, 0.9)
-    assert (sent["stop"], sent["seed"], sent["reasoning_effort"]) == (["END", "\n\n"], 7, "high")
+    body = server.body
+    assert [message["role"] for message in body["messages"]] == ["system", "user", "assistant", "user"]
+    assert (body["max_tokens"], body["temperature"], body["top_p"]) == (50, 0.0, 0.9)
+    assert (body["stop"], body["seed"], body["reasoning_effort"]) == (["END", "\n\n"], 7, "high")
     schema = {"name": "plan", "strict": True, "schema": {"type": "object"}}
-    assert sent["response_format"] == {"type": "json_schema", "json_schema": schema}
+    assert body["response_format"] == {"type": "json_schema", "json_schema": schema}
 
 
 async def test_a_grammar_that_is_not_json_sends_nothing():
@@ -93,10 +93,10 @@ async def test_azures_addresses_are_asked_with_their_query_and_their_header(base
         async with worker.open(BARE) as reply:
             assert "".join([delta.text async for delta in reply]) == "It is four."
         await worker.aclose()
-    asked = server.requests[0]
-    assert asked.path == path
-    given = {name: value for name, value in asked.headers.items() if name in ("authorization", "api-key")}
-    assert given == {key: "Bearer sk-test" if key == "authorization" else "sk-test"}
+    request = server.requests[0]
+    assert request.path == path
+    headers = {name: value for name, value in request.headers.items() if name in ("authorization", "api-key")}
+    assert headers == {key: "Bearer sk-test" if key == "authorization" else "sk-test"}
 
 
 async def test_what_arrives_together_is_one_piece_and_a_short_one_where_somebody_reads_along():

@@ -69,7 +69,7 @@ async def test_an_engine_of_several_replicas_is_asked_again_at_another():
             self, call: EngineCall, waiting: Callable[[str], None] | None = None
         ) -> AsyncGenerator[Chunk]:
             assert call.places
-            replica = "b" if "a" in call.places.taken else "a"
+            replica = "b" if "a" in call.places.used_names else "a"
             call.places.take(replica, lambda: replica == "a")
             async for chunk in super().generate(call, waiting):
                 if replica == "a":
@@ -128,10 +128,10 @@ class Queued:
 
 
 async def test_the_time_does_not_count_while_a_replica_is_being_started_and_does_after_that():
-    told = Queued()
-    call = replace(CALL, terms=Terms(observer=told))
+    notice = Queued()
+    call = replace(CALL, terms=Terms(observer=notice))
     assert (await ask(pool(PacedEngine(starts=12), first_token_timeout_s=SHORT_S), call))[0] == "Done."
-    assert told.reasons == ["it is being started"], "once"
+    assert notice.reasons == ["it is being started"], "once"
     with pytest.raises(WorkerUnavailable):
         await ask(pool(PacedEngine(60, starts=2), first_token_timeout_s=SHORT_S), call)
 
@@ -163,7 +163,7 @@ async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pyte
 GOES_ON = replace(CALL, terms=Terms(outlasts_break=True))
 
 
-def known(own: Pool, pause_s: float = 0.001) -> Pool:
+def warm_up(own: Pool, pause_s: float = 0.001) -> Pool:
     """Whose worker has given many whole answers without longer pauses than that."""
     for _ in range(KNOWN_CALLS):
         own.health["a"].pause(pause_s)
@@ -173,7 +173,7 @@ def known(own: Pool, pause_s: float = 0.001) -> Pool:
 async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limits, "LEAST_PAUSE_S", SHORT_S)
     engine = ScriptedEngine(dataclasses.replace(SILENT, stalls_after_words=1))
-    own = known(pool(engine, fallbacks=["b"]))
+    own = warm_up(pool(engine, fallbacks=["b"]))
     with pytest.raises(WorkerUnavailable) as caught:
         await ask(own, GOES_ON)
     assert caught.value.only_late
@@ -194,7 +194,7 @@ async def test_a_pause_is_waited_for_where(
     call: Call, worker: dict[str, Any], pauses_s: float, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(limits, "LEAST_PAUSE_S", SHORT_S)
-    own = known(pool(PacedEngine(0.001, SHORT_S * 2), **worker), pauses_s)
+    own = warm_up(pool(PacedEngine(0.001, SHORT_S * 2), **worker), pauses_s)
     assert (await ask(own, call))[0] == "Done."
 
 
@@ -240,7 +240,7 @@ def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silenc
 
 
 @pytest.mark.parametrize(
-    ("patience", "call", "heard", "only_late"),
+    ("patience", "call", "has_text", "only_late"),
     [
         (Patience(), limited(0.01), False, True),
         (Patience(0.01), limited(60), False, False),
@@ -251,10 +251,10 @@ def test_how_long_an_engine_may_be_silent(patience: Patience, call: Call, silenc
     ids=["more than usual", "more than is borne", "more than is set", "in the middle", "a longer pause"],
 )
 async def test_only_what_takes_longer_than_usual_is_just_late(
-    patience: Patience, call: Call, heard: bool, only_late: bool
+    patience: Patience, call: Call, has_text: bool, only_late: bool
 ):
     timer = patience.with_engine(call)
-    if heard:
+    if has_text:
         timer.hear()
     with pytest.raises(WorkerUnavailable) as caught:
         await timer.wait(asyncio.sleep(5))

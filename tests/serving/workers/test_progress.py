@@ -110,8 +110,8 @@ async def test_what_says_nothing_keeps_no_call_alive(name: str):
         return caught.value.message
 
     tried = [(tail, idle) for tail in (b"", chunk(BEGUN[name])) for idle in (COMMENT, *PIECES[name].idle)]
-    for said in await asyncio.gather(*(outcome(*each) for each in tried)):
-        assert "sent no output for too long" in said
+    for text in await asyncio.gather(*(outcome(*each) for each in tried)):
+        assert "sent no output for too long" in text
 
 
 @pytest.mark.parametrize("name", PIECES)
@@ -119,29 +119,29 @@ async def test_an_answer_is_given_a_fixed_time_after_its_finish(name: str, monke
     """Of words and of calls; whatever comes then, the finish once more among it."""
     monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
     signing = DIALECTS[name].signing
-    told = {n: signing.events(ANY_REQUEST, n_turns, ONE_CALL[:n]) for n, n_turns in ((0, 2), (1, 0))}
+    turn_events = {n: signing.events(ANY_REQUEST, n_turns, ONE_CALL[:n]) for n, n_turns in ((0, 2), (1, 0))}
     tried = [
         (n_calls, events, idle)
-        for n_calls, events in told.items()
+        for n_calls, events in turn_events.items()
         for idle in (
             COMMENT,
             *PIECES[name].idle,
             *(each for each in events if any(mark in each for mark in FINISH)),
         )
     ]
-    asked = (
+    requests = (
         ask(name, Fault(tail=chunk(b"".join(events)), drips=chunk(idle)), stall_s=60)
         for _, events, idle in tried
     )
-    replies = await asyncio.gather(*asked)
+    replies = await asyncio.gather(*requests)
     assert [len(reply.tool_calls) for reply in replies] == [n_calls for n_calls, *_ in tried]
 
 
 async def test_nothing_is_waited_for_after_the_mark_of_the_end(monkeypatch: pytest.MonkeyPatch):
     """Also where nobody said why the model stopped."""
     monkeypatch.setattr(stall_timer, "GOODBYE_S", 0.2)
-    said = chat(content="words") + b"data: [DONE]\n\n"
-    reply = await ask("openai", Fault(tail=chunk(said), drips=chunk(COMMENT)), stall_s=60)
+    stream = chat(content="words") + b"data: [DONE]\n\n"
+    reply = await ask("openai", Fault(tail=chunk(stream), drips=chunk(COMMENT)), stall_s=60)
     assert (reply.finish, reply.result.output) == (FinishReason.STOP, "words")
 
 
@@ -171,8 +171,8 @@ async def test_embeddings_that_drip_end_with_the_stall_timeout(drip: bytes):
 @pytest.mark.parametrize("name", PIECES)
 async def test_a_call_that_breaks_while_a_tool_is_called_is_billed_at_its_bound(name: str):
     """Nothing of it was shown, and its provider was paid."""
-    dialect, begun = DIALECTS[name], (BEGUN[name], PIECES[name].argument)
-    for events, is_paid in ((begun, True), ((COMMENT, COMMENT), False)):
+    dialect, start = DIALECTS[name], (BEGUN[name], PIECES[name].argument)
+    for events, is_paid in ((start, True), ((COMMENT, COMMENT), False)):
         breaks = Answer(instead=events, pause_after=2, late_s=STALL_S, cut_after=2)
         async with serving(dialect.wire, breaks) as server:
             worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))

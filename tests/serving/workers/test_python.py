@@ -73,7 +73,7 @@ def test_its_price_is_unknown_unless_it_is_set():
 
 
 @pytest.mark.parametrize(
-    ("worker", "told"),
+    ("worker", "message"),
     [
         ({"factory": "no.such:Thing"}, "No module named 'no'"),
         ({"factory": f"{HERE}:Missing"}, "has no function or class 'Missing'"),
@@ -83,10 +83,10 @@ def test_its_price_is_unknown_unless_it_is_set():
         ({"factory": "Parrot"}, "workers[0].factory"),
     ],
 )
-def test_what_cannot_be_made_is_told_with_the_workers_name(worker: dict[str, Any], told: str):
+def test_what_cannot_be_made_is_told_with_the_workers_name(worker: dict[str, Any], message: str):
     with pytest.raises(SettingsError) as caught:
         pool(**worker)
-    assert told in str(caught.value)
+    assert message in str(caught.value)
     assert "polly" in str(caught.value) or "workers[0]" in str(caught.value)
 
 

@@ -15,17 +15,17 @@ def provider(request: pytest.FixtureRequest) -> Provider:
     return request.param
 
 
-@pytest.mark.parametrize("kept", [1, 5])
-async def test_a_kept_connection_that_is_reset_is_replaced_at_once(provider: Provider, kept: int):
+@pytest.mark.parametrize("n_idle", [1, 5])
+async def test_a_kept_connection_that_is_reset_is_replaced_at_once(provider: Provider, n_idle: int):
     async with provider() as (worker, server):
         server.respond = lambda _: Answer(late_s=0.2)
-        await asyncio.gather(*(ask(worker) for _ in range(kept)))
-        assert server.connections == kept
+        await asyncio.gather(*(ask(worker) for _ in range(n_idle)))
+        assert server.connections == n_idle
         server.resets_used, server.respond = True, lambda _: Answer()
         began_s = time.monotonic()
         assert (await ask(worker))[0] == "It is four."
         assert time.monotonic() - began_s < 0.2
-        assert len(server.requests) == kept + 1, "no request was read twice"
+        assert len(server.requests) == n_idle + 1, "no request was read twice"
 
 
 async def test_it_is_asked_again_once_and_never_after_an_answer_began(provider: Provider):

@@ -116,18 +116,18 @@ async def test_it_keeps_no_more_than_some_bytes_of_prompts():
 async def test_the_calls_it_keeps_hold_nothing_of_their_runs():
     """Of every field that may hold an object which is not part of what was asked."""
     plain = float | None, int | None
-    held = [
+    objects = [
         each.name
         for each in structs.fields(Terms)
         if each.default is None and Terms.__annotations__[each.name] not in plain
     ]
     limits = AttemptLimits(pauses=Pauses(), places=Places(), on_queued=print)
     worker = ScriptedWorker("w", ["x"])
-    await ask(worker, replace(CALL, terms=Terms(limits=limits, **dict.fromkeys(held, print))))
-    kept = worker.calls[0].terms
-    assert held == ["refusals", "observer", "holds"]
-    assert [name for name in held if getattr(kept, name) is not None] == []
-    assert [getattr(kept.limits, each.name) for each in fields(AttemptLimits)] == [None] * 5
+    await ask(worker, replace(CALL, terms=Terms(limits=limits, **dict.fromkeys(objects, print))))
+    terms = worker.calls[0].terms
+    assert objects == ["refusals", "observer", "holds"]
+    assert [name for name in objects if getattr(terms, name) is not None] == []
+    assert [getattr(terms.limits, each.name) for each in fields(AttemptLimits)] == [None] * 5
     assert worker.calls[0] == CALL
 
 
@@ -151,6 +151,6 @@ async def test_a_call_is_open_from_the_first_step_to_the_last():
 
 
 async def test_usage_and_finish_can_be_told():
-    told = ScriptedReply("x", finish=FinishReason.CONTENT_FILTER, usage=Usage(1, 2, 1, 1))
-    _, reply = await ask(ScriptedWorker("w", [told]))
+    script = ScriptedReply("x", finish=FinishReason.CONTENT_FILTER, usage=Usage(1, 2, 1, 1))
+    _, reply = await ask(ScriptedWorker("w", [script]))
     assert (reply.finish, reply.usage) == (FinishReason.CONTENT_FILTER, Usage(1, 2, 1, 1))

@@ -35,8 +35,8 @@ async def ask(worker: Worker, *messages: Message, tools: Toolset = TOOLS) -> Cal
 def answered(result: CallResult, text: str) -> tuple[Message, ...]:
     """A turn that called tools, and what they gave."""
     calls = tuple(PendingCall(n, call) for n, call in enumerate(result.tool_calls))
-    given = tuple(GivenResult(n, ToolResult(call.call.id, (Text(text),))) for n, call in enumerate(calls))
-    return conversation([StepTurn(result, calls, given)])
+    results = tuple(GivenResult(n, ToolResult(call.call.id, (Text(text),))) for n, call in enumerate(calls))
+    return conversation([StepTurn(result, calls, results)])
 
 
 async def test_it_calls_the_tools_that_are_offered_and_goes_on_with_what_they_gave() -> None:
@@ -55,7 +55,7 @@ async def test_without_tools_it_says_what_calls_none() -> None:
 
 async def test_it_refuses_a_turn_of_its_own_that_was_changed() -> None:
     worker = agent()
-    asked, gave = answered(await ask(worker), "seven")
-    other = replace(asked, parts=(replace(asked.tool_calls[0], arguments="{}"),))
+    turns, gave = answered(await ask(worker), "seven")
+    other = replace(turns, parts=(replace(turns.tool_calls[0], arguments="{}"),))
     with pytest.raises(WorkerRefused, match="one of its earlier turns was changed"):
         await ask(worker, other, gave)

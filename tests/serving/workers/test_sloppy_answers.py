@@ -89,9 +89,9 @@ def calls_chunk(*pieces: object) -> bytes:
 
 
 def piece(index: object = 0, id: object = None, name: object = None, arguments: object = None) -> Json:
-    given = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
-    function = {key: value for key, value in given["function"].items() if value is not None}
-    whole = {key: value for key, value in given.items() if value is not None and key != "function"}
+    fields = {"index": index, "id": id, "function": {"name": name, "arguments": arguments}}
+    function = {key: value for key, value in fields["function"].items() if value is not None}
+    whole = {key: value for key, value in fields.items() if value is not None and key != "function"}
     return whole | ({"function": function} if function else {})
 
 
@@ -248,11 +248,11 @@ def item(id: str | None, name: str, arguments: object) -> Json:
     return {"type": "function_call", "call_id": id, "name": name, "arguments": arguments}
 
 
-def done(item: Json, index: object = 0) -> bytes:
+def item_done(item: Json, index: object = 0) -> bytes:
     return event("response.output_item.done", output_index=index, item=item)
 
 
-def said(text: str) -> Json:
+def message_item(text: str) -> Json:
     return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
 
 
@@ -268,20 +268,20 @@ def response(*output: Json) -> bytes:
 
 WEATHER, TIME = item("a", "get_weather", ROME), item("b", "get_time", UTC)
 RESPONSES = {
-    "parallel calls under one index": Row([done(WEATHER), done(TIME), response_end()], calls=BOTH, ids=["a", "b"]),
-    "no index": Row([done(WEATHER, None), done(TIME, None), response_end()], calls=BOTH),
-    "an index as text": Row([done(WEATHER, "0"), done(TIME, "1"), response_end(WEATHER, TIME)], calls=BOTH),
+    "parallel calls under one index": Row([item_done(WEATHER), item_done(TIME), response_end()], calls=BOTH, ids=["a", "b"]),
+    "no index": Row([item_done(WEATHER, None), item_done(TIME, None), response_end()], calls=BOTH),
+    "an index as text": Row([item_done(WEATHER, "0"), item_done(TIME, "1"), response_end(WEATHER, TIME)], calls=BOTH),
     "calls with the end alone": Row([response_end(WEATHER, TIME)], calls=BOTH),
-    "calls twice": Row([done(WEATHER), done(TIME, 1), response_end(WEATHER, TIME)], calls=BOTH),
-    "calls without ids": Row([done(item(None, "get_weather", ROME)), done(item(None, "get_time", UTC), 1), response_end()], calls=BOTH),
-    "arguments as an object": Row([done(item("a", "get_weather", {"city": "Rome"})), done(item("b", "get_time", {"tz": "UTC"}), 1), response_end()], calls=BOTH),
+    "calls twice": Row([item_done(WEATHER), item_done(TIME, 1), response_end(WEATHER, TIME)], calls=BOTH),
+    "calls without ids": Row([item_done(item(None, "get_weather", ROME)), item_done(item(None, "get_time", UTC), 1), response_end()], calls=BOTH),
+    "arguments as an object": Row([item_done(item("a", "get_weather", {"city": "Rome"})), item_done(item("b", "get_time", {"tz": "UTC"}), 1), response_end()], calls=BOTH),
     "arguments in pieces alone": Row([event("response.output_item.added", output_index=0, item=item("a", "get_weather", "")),
         event("response.function_call_arguments.delta", output_index=0, delta=ROME), response_end()], calls=BOTH[:1]),
-    "words with the end alone": Row([response_end(said(FOUR))], FOUR),
-    "words with the item alone": Row([done(said(FOUR)), response_end()], FOUR),
-    "words in pieces and at the end": Row([text_delta("It is "), text_delta("four."), done(said(FOUR)), response_end(said(FOUR))], FOUR),
-    "whole JSON": Row([response(said(FOUR))], FOUR),
-    "whole JSON with thoughts": Row([response({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}, said(FOUR))], FOUR, "Hm."),
+    "words with the end alone": Row([response_end(message_item(FOUR))], FOUR),
+    "words with the item alone": Row([item_done(message_item(FOUR)), response_end()], FOUR),
+    "words in pieces and at the end": Row([text_delta("It is "), text_delta("four."), item_done(message_item(FOUR)), response_end(message_item(FOUR))], FOUR),
+    "whole JSON": Row([response(message_item(FOUR))], FOUR),
+    "whole JSON with thoughts": Row([response({"type": "reasoning", "summary": [{"type": "summary_text", "text": "Hm."}]}, message_item(FOUR))], FOUR, "Hm."),
     "whole JSON with calls": Row([response(WEATHER, TIME)], calls=BOTH),
     "events without names": Row([sse({"type": "response.output_text.delta", "delta": FOUR}), response_end()], FOUR),
     "events without types": Row([sse({"delta": FOUR}, "response.output_text.delta"), response_end()], FOUR),
@@ -293,7 +293,7 @@ RESPONSES = {
     "thoughts in halves": Row([text_delta("\ud83d", "reasoning_text"), text_delta("\ude00", "reasoning_text"), text_delta(FOUR), response_end()], FOUR, "😀"),
     "a lone half": Row([text_delta("Fine \ud83d"), text_delta(" day"), response_end()], LONE),
     "a lone half at the end": Row([text_delta("Fine \ud83d"), response_end()], "Fine \ufffd"),
-    "arguments with a lone half": Row([done(item("a", "get_weather", '{"city": "\ud83d"}')), response_end()], calls=[("get_weather", '{"city": "\ufffd"}')]),
+    "arguments with a lone half": Row([item_done(item("a", "get_weather", '{"city": "\ud83d"}')), response_end()], calls=[("get_weather", '{"city": "\ufffd"}')]),
 }  # fmt: skip
 
 
@@ -396,10 +396,13 @@ def parts(*each: Json, reason: object = None, **more: object) -> bytes:
 
 
 def candidate(*each: Json, reason: object = None) -> Json:
-    said: Json = {"index": 0, "content": {"role": "model", "parts": list(each)}}
+    candidate_json: Json = {"index": 0, "content": {"role": "model", "parts": list(each)}}
     if reason is not None:
-        said["finishReason"] = reason
-    return {"candidates": [said], "usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 4}}
+        candidate_json["finishReason"] = reason
+    return {
+        "candidates": [candidate_json],
+        "usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 4},
+    }
 
 
 def function(name: str, args: object) -> Json:
@@ -528,19 +531,19 @@ async def test_a_malformed_event_is_a_cut_after_the_words_before_it(
     if name == "anthropic":
         broken = b"event: content_block_delta\n" + broken
     events = (first + broken, last) if together else (first, broken, last)
-    dialect, heard = DIALECTS[name], list[str]()
+    dialect, texts = DIALECTS[name], list[str]()
     async with serving(dialect.wire, Answer(instead=events)) as server:
         worker = dialect.worker(ProviderAccount("w", MODEL, SECRET, server.url + dialect.path))
 
         async def listen() -> None:
             async with asyncio.timeout(SOON_S), worker.open(BARE) as reply:
                 async for each in reply:
-                    heard.append(each.text)
+                    texts.append(each.text)
 
         with pytest.raises(WorkerUnavailable) as caught:
             await listen()
         await worker.aclose()
-    assert "".join(heard) == "It is "
+    assert "".join(texts) == "It is "
     assert caught.value.retryable
 
 
@@ -570,7 +573,7 @@ async def test_embeddings_are_read_generously(events: Sequence[bytes]):
 
 JSON_ANSWERS = {
     "openai": bare(WHOLE),
-    "responses": response(said(FOUR)),
+    "responses": response(message_item(FOUR)),
     "anthropic": bare(MESSAGE_WHOLE),
     "gemini": bare([candidate({"text": "It is "}), candidate({"text": "four."}, reason="STOP")]),
 }

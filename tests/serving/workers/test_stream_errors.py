@@ -90,23 +90,23 @@ async def failing(wire: str, *events: bytes) -> WorkerError:
 @pytest.mark.parametrize("is_named", [False, True])
 @pytest.mark.parametrize("wire", WIRES)
 async def test_it_means_what_its_status_would_mean(wire: str, is_named: bool):
-    seen = {
+    errors = {
         name: type(await failing(wire, sse(body, "error" if is_named else None)))
         for name, (body, _) in ERRORS.items()
     }
-    assert seen == {name: expected for name, (_, expected) in ERRORS.items()}
+    assert errors == {name: expected for name, (_, expected) in ERRORS.items()}
 
 
 async def test_the_wire_of_many_servers_knows_their_other_forms():
-    seen = {name: type(await failing("openai", sse(body))) for name, (body, _) in BARE.items()}
-    assert seen == {name: expected for name, (_, expected) in BARE.items()}
+    errors = {name: type(await failing("openai", sse(body))) for name, (body, _) in BARE.items()}
+    assert errors == {name: expected for name, (_, expected) in BARE.items()}
 
 
 @pytest.mark.parametrize("wire", PROVIDERS)
 async def test_it_means_the_same_after_words(wire: str):
     provider = PROVIDERS[wire]
-    begun = provider.wire.events(Answer(text="a b c"))[: provider.first_word + 2]
-    error = await failing(wire, *begun, sse({"error": {"code": "content_filter", "status": 400}}))
+    start = provider.wire.events(Answer(text="a b c"))[: provider.first_word + 2]
+    error = await failing(wire, *start, sse({"error": {"code": "content_filter", "status": 400}}))
     assert type(error) is ContentFiltered
 
 

@@ -73,10 +73,10 @@ SCHEMAS: dict[str, tuple[Any, Json, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("schema", "expected", "said"), SCHEMAS.values(), ids=SCHEMAS.keys())
+@pytest.mark.parametrize(("schema", "expected", "description"), SCHEMAS.values(), ids=SCHEMAS.keys())
 @pytest.mark.parametrize("provider", PROVIDERS.values(), ids=PROVIDERS.keys())
 async def test_each_provider_is_sent_one_object(
-    provider: Provider, schema: Any, expected: Json, said: str
+    provider: Provider, schema: Any, expected: Json, description: str
 ) -> None:
     tools = Toolset((Tool("find", "Finds.", schema, strict=True),))
     async with serving(provider.wire) as upstream:
@@ -91,15 +91,15 @@ async def test_each_provider_is_sent_one_object(
         listed.get("function")
         or (listed.get("functionDeclarations") or listed.get("function_declarations") or [listed])[0]
     )
-    sent = next(
+    tool_schema = next(
         tool[name]
         for name in ("parameters", "input_schema", "parameters_json_schema", "parametersJsonSchema")
         if name in tool
     )
-    assert sent == expected
+    assert tool_schema == expected
     assert tool["description"].startswith("Finds.")
-    assert (said in tool["description"]) if said else tool["description"] == "Finds."
-    if said:
+    assert (description in tool["description"]) if description else tool["description"] == "Finds."
+    if description:
         assert not tool.get("strict"), "a flattened union leaves properties out"
 
 
@@ -120,17 +120,17 @@ ANY_SCHEMA = st.recursive(
 @example(schema={"properties": {"type": "string"}, "required": [{"type": "string"}]})
 @given(schema=ANY_SCHEMA.filter(lambda each: isinstance(each, dict)))
 def test_whatever_a_client_sends_becomes_one_object(schema: Json) -> None:
-    sent, _ = object_schema(schema)
-    assert sent["type"] == "object"
-    assert isinstance(sent["properties"], dict)
-    assert isinstance(sent.get("required", []), list)
-    assert not any(word in sent for word in ROOT_REFUSED)
+    object_json, _ = object_schema(schema)
+    assert object_json["type"] == "object"
+    assert isinstance(object_json["properties"], dict)
+    assert isinstance(object_json.get("required", []), list)
+    assert not any(word in object_json for word in ROOT_REFUSED)
 
 
 def test_a_schema_that_refers_to_itself_comes_to_an_end() -> None:
     endless = {"$defs": {"A": {"anyOf": [{"$ref": "#/$defs/A"}] * 20}}, "anyOf": [{"$ref": "#/$defs/A"}] * 20}
-    sent, _ = object_schema(endless)
-    assert sent["properties"] == {}
+    schema, _ = object_schema(endless)
+    assert schema["properties"] == {}
 
 
 def test_a_call_is_not_changed_by_what_is_sent_of_it() -> None:
@@ -156,16 +156,16 @@ def test_references_make_a_schema_only_a_few_times_longer_and_nothing_is_forbidd
         for n in range(100)
     ]
     schema = {"$defs": {"large": {"properties": large}}, "anyOf": variants}
-    sent, _ = object_schema(schema)
-    assert len(json.dumps(sent)) < 8 * len(json.dumps(schema))
-    assert "required" not in sent
-    assert "additionalProperties" not in sent
+    object_json, _ = object_schema(schema)
+    assert len(json.dumps(object_json)) < 8 * len(json.dumps(schema))
+    assert "required" not in object_json
+    assert "additionalProperties" not in object_json
 
 
 def test_a_reference_to_many_properties_costs_no_more_for_being_repeated() -> None:
     names: Json = {f"p{n}": {} for n in range(20_000)}
     schema = {"$defs": {"a": {"properties": names}}, "anyOf": [{"$ref": "#/$defs/a"}] * 256}
     began_s = time.thread_time()
-    sent, _ = object_schema(schema)
+    object_json, _ = object_schema(schema)
     assert time.thread_time() - began_s < 1.5
-    assert set(sent["properties"]) == set(names)
+    assert set(object_json["properties"]) == set(names)

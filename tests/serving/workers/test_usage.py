@@ -57,11 +57,11 @@ async def paid(provider: Provider, answer: Answer, price: Price | None = PRICE, 
     async with serving(provider.wire, answer) as server:
         worker = provider.worker(ProviderAccount("w", "m", "sk-test", server.url + provider.path, price))
         member = PoolMember("w", worker, price=price, worst_price=price)
-        async with open_call(member, call, ledger) as asked:
-            texts = [delta.text async for delta in asked]
+        async with open_call(member, call, ledger) as reply:
+            texts = [delta.text async for delta in reply]
         await worker.aclose()
     assert ledger.holds == []
-    return Paid("".join(texts), asked, asked.result.cost_usd, ledger)
+    return Paid("".join(texts), reply, reply.result.cost_usd, ledger)
 
 
 @pytest.mark.parametrize("tokens", [HUGE, -1_000_000, 1e300, 7.5, "many", [7], {"n": 7}, 5_000_000])
@@ -140,8 +140,8 @@ async def test_a_price_that_is_not_known_stays_unknown(provider: Provider):
 @pytest.mark.parametrize("where", ["usage", "podium"])
 async def test_a_cost_that_cannot_be_is_dropped_and_the_price_list_holds(cost: object, where: str):
     usage = '"prompt_tokens": 12, "completion_tokens": 7'
-    told = f', "cost": {cost}}}' if where == "usage" else f'}}, "podium": {{"cost_usd": {cost}}}'
-    last = f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {{{usage}{told}}}'
+    cost_text = f', "cost": {cost}}}' if where == "usage" else f'}}, "podium": {{"cost_usd": {cost}}}'
+    last = f'{{"choices": [{{"delta": {{}}, "finish_reason": "stop"}}], "usage": {{{usage}{cost_text}}}'
     *events, _, _, done = OpenAIWire().events(Answer(text="It is four."))
     got = await paid(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
     assert (got.text, got.reply.usage) == ("It is four.", Usage(12, 7))
@@ -261,8 +261,8 @@ async def test_a_count_that_was_believed_is_billed_where_the_bound_is_less():
 
 
 async def test_cache_writes_are_read_where_a_wire_tells_them():
-    written = {"cache_written": 30, "cache_written_1h": 20}
-    answer = Answer(input_tokens=100, output_tokens=7, cached_tokens=50, extra=written)
+    usage = {"cache_written": 30, "cache_written_1h": 20}
+    answer = Answer(input_tokens=100, output_tokens=7, cached_tokens=50, extra=usage)
     assert (await paid(PROVIDERS["openai"], answer)).reply.usage == Usage(100, 7, 50, 0, 30)
     assert (await paid(PROVIDERS["anthropic"], answer)).reply.usage == Usage(100, 7, 50, 0, 30, 20)
 

@@ -28,7 +28,7 @@ from conductor.run.events import (
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api import event_json, record_json
-from serving.api.dialect import CallId, cancelled, interrupted
+from serving.api.dialect import CallId, cancellation_error, interruption_error
 from serving.api.dialects.chat.tools import call_json
 from serving.api.encode import dumps
 from serving.api.error_json import caller_failure, error_json
@@ -143,9 +143,9 @@ class ChatEncoder:
                     + DONE
                 )
             case RunCancelled():
-                return _data(chat_error_body(cancelled(), self._run.record.id)) + DONE
+                return _data(chat_error_body(cancellation_error(), self._run.record.id)) + DONE
             case RunDetached():
-                return _data(chat_error_body(interrupted(), self._run.record.id)) + DONE
+                return _data(chat_error_body(interruption_error(), self._run.record.id)) + DONE
             case _:
                 return self._progress(event)
 
@@ -153,18 +153,18 @@ class ChatEncoder:
         return HEARTBEAT
 
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
+        if self._podium.progress == "off" or (progress := event_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
-            return self.chunk({"choices": [], "podium": shown})
+            return self.chunk({"choices": [], "podium": progress})
         line = "" if self._answering else in_words(event)
         return self._delta({"reasoning_content": line}) if line else b""
 
     def _calls(self, calls: tuple[PendingCall, ...]) -> bytes:
         """Return one chunk per call, with its complete arguments."""
-        written = [call_json(self._call_id(pending.number), pending.call) for pending in calls]
+        calls_json = [call_json(self._call_id(pending.number), pending.call) for pending in calls]
         return b"".join(
-            self._delta({"tool_calls": [{"index": index} | call]}) for index, call in enumerate(written)
+            self._delta({"tool_calls": [{"index": index} | call]}) for index, call in enumerate(calls_json)
         )
 
     def last_chunks(self, choice: Json) -> bytes:

@@ -20,7 +20,7 @@ from conductor.model.messages import File
 from conductor.model.operation import TokenBias, WireOptions
 from conductor.model.terms import Priority
 from serving.api.answer_format import ANY_OBJECT, read_schema
-from serving.api.attachments import kept_file, to_file
+from serving.api.attachments import file_by_id, to_file
 from serving.api.dialects.chat.tools import ChatToolFields, MessageTools
 from serving.api.dialects.read_body import (
     NEUTRAL,
@@ -241,8 +241,8 @@ class NotedFields(ExtraFields):
         """One line per ignored field, unknown ones included. It never has the value, which may be personal
         data.
         """
-        sent = (name for name in NotedFields.model_fields if getattr(self, name) not in NEUTRAL)
-        return (*(f"{name} has no effect here." for name in sent), *self.extras)
+        names = (name for name in NotedFields.model_fields if getattr(self, name) not in NEUTRAL)
+        return (*(f"{name} has no effect here." for name in names), *self.extras)
 
 
 MOST_PARTS = 2048
@@ -317,7 +317,7 @@ class ChatFile(LenientModel):
         """
         if self.file_data is not None:
             return to_file(self.filename, self.file_data)
-        return kept_file(self.file_id or "", self.filename)
+        return file_by_id(self.file_id or "", self.filename)
 
 
 class FilePart(MarkFields):
@@ -407,8 +407,8 @@ def read(body: bytes) -> ChatRequest:
     return request
 
 
-def _remedy(param: str, given: object) -> str:
-    if given == LEGACY_ROLE and param.endswith("].role"):
+def _remedy(param: str, value: object) -> str:
+    if value == LEGACY_ROLE and param.endswith("].role"):
         return " Use the role `tool` for tool results."
     if (
         param.startswith("podium.")

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResult
-from serving.api.attachments import NO_ADDRESS, kept_file, one_line, to_file
+from serving.api.attachments import NO_ADDRESS, file_by_id, one_line, to_file
 from serving.api.dialects.chat.tools import CalledName
 from serving.api.dialects.read_body import LenientModel, MarkFields
 from serving.workers.images import picture_url, plain_media_type
@@ -210,7 +210,7 @@ class DocumentBlock(Marked):
 
     def _file(self, source: FileBase64 | KeptSource) -> File:
         if isinstance(source, KeptSource):
-            return kept_file(source.file_id, self.title)
+            return file_by_id(source.file_id, self.title)
         return replace(source.file, name=one_line(self.title) or source.file.name)
 
 
@@ -252,10 +252,10 @@ class ToolUseBlock(Marked):
     @property
     def parts(self) -> tuple[ToolCall, ...]:
         """The call."""
-        written = json.dumps(
+        arguments = json.dumps(
             self.input, ensure_ascii=False, separators=(",", ":")
         )  # not orjson, which rejects integers beyond 64 bits
-        return (ToolCall(self.id, self.name, written, cache=self.mark),)
+        return (ToolCall(self.id, self.name, arguments, cache=self.mark),)
 
 
 ResultBlock = Annotated[

@@ -139,8 +139,8 @@ def read_prompt(body: bytes) -> Prompt:
     return read_body(Prompt, body, _remedy)
 
 
-def _remedy(param: str, given: object) -> str:
-    if given == "function" and param.startswith("tools["):
+def _remedy(param: str, value: object) -> str:
+    if value == "function" and param.startswith("tools["):
         return ' Send tools as {"name": "...", "input_schema": {...}}.'
     return {
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',

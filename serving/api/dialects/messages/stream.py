@@ -18,7 +18,7 @@ from conductor.run.events import (
 )
 from conductor.run.run import Run
 from serving.api import event_json, record_json
-from serving.api.dialect import CallId, cancelled, interrupted
+from serving.api.dialect import CallId, cancellation_error, interruption_error
 from serving.api.dialects.chat.encoding import in_words
 from serving.api.dialects.messages.errors import messages_error_body
 from serving.api.dialects.messages.message import (
@@ -74,17 +74,17 @@ class MessagesEncoder:
                 error = caller_failure(failure, self._run.record)
                 return _frame("error", messages_error_body(error, self._run.record.id))
             case RunCancelled():
-                return _frame("error", messages_error_body(cancelled(), self._run.record.id))
+                return _frame("error", messages_error_body(cancellation_error(), self._run.record.id))
             case RunDetached():
-                return _frame("error", messages_error_body(interrupted(), self._run.record.id))
+                return _frame("error", messages_error_body(interruption_error(), self._run.record.id))
             case _:
                 return self._progress(event)
 
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (shown := event_json.progress(event)) is None:
+        if self._podium.progress == "off" or (progress := event_json.progress(event)) is None:
             return b""
         if self._podium.progress == "events":
-            return _frame("ping", {"podium": shown})
+            return _frame("ping", {"podium": progress})
         return b"" if self._answering else self._think(in_words(event))
 
     def _think(self, thought: str) -> bytes:
@@ -108,9 +108,9 @@ class MessagesEncoder:
         """Start a block of that kind, unless one is open."""
         if self._open == kind:
             return b""
-        begun = self._close() + self._start({"type": kind} | empty)
+        frames = self._close() + self._start({"type": kind} | empty)
         self._open = kind
-        return begun
+        return frames
 
     def _close(self) -> bytes:
         """Close the open block. A thinking block ends with its signature."""
@@ -136,10 +136,10 @@ class MessagesEncoder:
 
     def _end(self) -> bytes:
         records = self._run.records
-        taken = usage(records.record)
+        usage_json = usage(records.record)
         last = {
             "delta": stop_of(records.record) | {"stop_details": None, "container": None},
-            "usage": {name: taken[name] for name in IN_DELTA},
+            "usage": {name: usage_json[name] for name in IN_DELTA},
             "podium": record_json.summary(records.record, records.inner, trace=self._podium.trace),
         }
         return _frame("message_delta", last) + _frame("message_stop", {})

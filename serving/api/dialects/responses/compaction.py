@@ -59,7 +59,7 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
             f"{at}.encrypted_content was not created by this server's POST /v1/responses/compact.",
             param=f"{at}.encrypted_content",
         ) from exc
-    for part in _shown(messages):
+    for part in _attachments(messages):
         if isinstance(part, Image):
             read_part(ImageUrl, {"url": part.url, "detail": part.detail}, f"{at}.encrypted_content")
         else:
@@ -68,7 +68,7 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
 
 
 def _check_file(file: File, at: str) -> None:
-    """Check that `file` is what `to_file` or `kept_file` returns: without a URL, and with a name on one line."""
+    """Check that `file` is what `to_file` or `file_by_id` returns: without a URL, and with a name on one line."""
     holds = (bool(file.url), file.text is not None, bool(file.id))
     is_made_here = sum(holds) == 1 and file.name == one_line(file.name)
     try:
@@ -78,6 +78,6 @@ def _check_file(file: File, at: str) -> None:
         raise BadTask(f"{at}: {exc}.", param=at) from exc
 
 
-def _shown(messages: tuple[Message, ...]) -> Iterator[Image | File]:
+def _attachments(messages: tuple[Message, ...]) -> Iterator[Image | File]:
     for message in messages:
         yield from (part for part in message.all_parts if isinstance(part, Image | File))

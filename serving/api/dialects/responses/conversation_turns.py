@@ -28,21 +28,21 @@ class ConversationTurns:
     async def __call__(self, service: Service, records: RunRecords) -> None:
         """Add the response, unless it was added before or belongs to no conversation."""
         record = records.record
-        shown_before: dict[str, Any] = record.task.echo.get("response", {})
-        conversation = shown_before.get("conversation")
+        echo: dict[str, Any] = record.task.echo.get("response", {})
+        conversation = echo.get("conversation")
         if conversation is None or record.status not in ENDED_WELL or not record.task.permit.stores:
             return
         turn = response_id(record.id, part_of(record))
         if turn in self._newest:  # called before the answer is sent, and again when the run is closed
             return
-        kept = service.sessions.find_kept(record.id) or kept_part(records)
+        stored_run = service.sessions.find_kept(record.id) or kept_part(records)
         ids = await service.store.call_ids()
 
         def call_id(number: int) -> str:
             return ids.sign(CallName(record.id, number))
 
-        shown = show_again(kept, call_id)
+        response = show_again(stored_run, call_id)
         # `dumps` replaces lone surrogates in a model's text
-        items = loads(dumps([*input_items(kept, call_id), *shown["output"]]))
+        items = loads(dumps([*input_items(stored_run, call_id), *response["output"]]))
         await service.conversations.append(conversation["id"], items, turn=turn)
         self._newest.append(turn)

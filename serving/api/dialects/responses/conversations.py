@@ -12,7 +12,7 @@ from conductor.errors import BadTask, TooLarge, UnknownName, quote
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import LenientModel, read_body
-from serving.api.dialects.responses.new_items import kept_metadata, new_id, new_items
+from serving.api.dialects.responses.new_items import new_id, new_items, redact_metadata
 from serving.api.dialects.responses.schema import remedy
 from serving.api.earlier_runs import CallersRuns, check_room
 from serving.api.request import NameText
@@ -61,11 +61,11 @@ async def create(request: Request) -> Response:
     """Create a conversation, with up to 20 items."""
     caller, store = caller_of(request), _store(request)
     CallersRuns(request.app.state.service, caller).check_keeps()
-    sent = read_body(NewConversation, await request.body() or b"{}", remedy)
-    items = await new_items(sent.items or [], caller)
+    body = read_body(NewConversation, await request.body() or b"{}", remedy)
+    items = await new_items(body.items or [], caller)
     await _check_room(store, caller, new=1)
     conversation = new_conversation(
-        new_id("conv"), caller.account, kept_metadata(sent.metadata, caller.policies)
+        new_id("conv"), caller.account, redact_metadata(body.metadata, caller.policies)
     )
     await store.create(conversation)
     await store.append(conversation.id, items)
@@ -83,10 +83,10 @@ async def update(request: Request, conversation_id: str) -> Response:
     """Replace the metadata of a conversation."""
     caller = caller_of(request)
     await CallersRuns(request.app.state.service, caller).own_conversation(conversation_id)
-    sent = read_body(NewMetadata, await request.body(), remedy)
-    if sent.metadata:
+    body = read_body(NewMetadata, await request.body(), remedy)
+    if body.metadata:
         CallersRuns(request.app.state.service, caller).check_keeps()
-    await _store(request).set_metadata(conversation_id, kept_metadata(sent.metadata, caller.policies))
+    await _store(request).set_metadata(conversation_id, redact_metadata(body.metadata, caller.policies))
     return success(conversation_json(await _find(request, conversation_id)))
 
 
@@ -105,8 +105,8 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     runs = CallersRuns(request.app.state.service, caller)
     current = await runs.own_conversation(conversation_id)
     runs.check_keeps()
-    sent = read_body(NewItems, await request.body(), remedy)
-    items = await new_items(sent.items, caller)
+    body = read_body(NewItems, await request.body(), remedy)
+    items = await new_items(body.items, caller)
     check_room(current, "items")
     await _check_room(store, caller)
     await store.append(conversation_id, items)

@@ -23,7 +23,7 @@ from serving.api.dialects.responses.schema import (
     check_served,
     remedy,
 )
-from serving.api.dialects.responses.segments import changed_echo
+from serving.api.dialects.responses.segments import echo_changes
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium, priority_of
@@ -33,7 +33,7 @@ from serving.api.request import ApiRequest, Podium, priority_of
 class SentRequest(ApiRequest):
     """Request whose earlier turns are not loaded yet."""
 
-    sent: ResponsesRequest | None = None
+    body: ResponsesRequest | None = None
 
 
 class ResponsesDialect(Dialect):
@@ -44,46 +44,46 @@ class ResponsesDialect(Dialect):
     tells_again = True
 
     def parse(self, body: bytes) -> ApiRequest:
-        sent = read_body(ResponsesRequest, body, remedy)
-        check_served(sent)
+        request = read_body(ResponsesRequest, body, remedy)
+        check_served(request)
         tools, left_out = read_tools(
-            sent.tools, sent.tool_choice, parallel=sent.parallel_tool_calls is not False
+            request.tools, request.tool_choice, parallel=request.parallel_tool_calls is not False
         )
         transcript = Transcript()
-        transcript.add(sent.input, _later)
+        transcript.add(request.input, _later)
         return SentRequest(
-            model=sent.model,
-            conversation=(*_instructions(sent), *transcript.messages),
+            model=request.model,
+            conversation=(*_instructions(request), *transcript.messages),
             sampling=Sampling(
-                max_output_tokens=sent.max_output_tokens,
-                temperature=sent.temperature,
-                top_p=sent.top_p,
-                options=sent.options,
-                **sent.samplers,
+                max_output_tokens=request.max_output_tokens,
+                temperature=request.temperature,
+                top_p=request.top_p,
+                options=request.options,
+                **request.samplers,
             ),
-            logprobs_field="top_logprobs" if sent.top_logprobs else "include",
-            effort=sent.reasoning.effort,
-            podium=_podium(sent),
-            stream=bool(sent.stream),
+            logprobs_field="top_logprobs" if request.top_logprobs else "include",
+            effort=request.reasoning.effort,
+            podium=_podium(request),
+            stream=bool(request.stream),
             include_usage=True,
             tools=tools,
-            answer_format=_answer_format(sent.text.format),
-            priority=priority_of(sent.service_tier),
-            left_out=(*left_out, *transcript.left_out, *_without_effect(sent), *sent.extras),
-            sent=sent,
+            answer_format=_answer_format(request.text.format),
+            priority=priority_of(request.service_tier),
+            left_out=(*left_out, *transcript.left_out, *_without_effect(request), *request.extras),
+            body=request,
         )
 
     async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
         """Load earlier turns and referenced items; see `Dialect.complete`."""
-        sent = request.sent if isinstance(request, SentRequest) else None
-        assert sent is not None, "this dialect parsed the request"
-        conversation, n_earlier = await conversation_of(sent, earlier)
-        conversation = (*_instructions(sent), *conversation)
+        body = request.body if isinstance(request, SentRequest) else None
+        assert body is not None, "this dialect parsed the request"
+        conversation, n_earlier = await conversation_of(body, earlier)
+        conversation = (*_instructions(body), *conversation)
         return replace(
             request,
             conversation=conversation,
             places=("input",) * len(conversation),
-            echo=echo_of(sent, request.podium.progress, n_earlier),
+            echo=echo_of(body, request.podium.progress, n_earlier),
         )
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
@@ -96,13 +96,13 @@ class ResponsesDialect(Dialect):
         raise BadTask(message, param="conversation")
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
-        return changed_echo(record.task.echo, request.echo) if record.task.echo else {}
+        return echo_changes(record.task.echo, request.echo) if record.task.echo else {}
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
         return show(records, request.echo, request.tools, request.podium, call_id)
 
-    def accepted(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
-        """Return a response that is in progress; see `Dialect.accepted`."""
+    def background_response(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
+        """Return a response that is in progress; see `Dialect.background_response`."""
         return 200, self.body(records, request, str)
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ResponsesEncoder:
@@ -121,9 +121,9 @@ def _conversation(echo: Mapping[str, Any]) -> str | None:
     return conversation["id"] if conversation else None
 
 
-def _without_effect(sent: ResponsesRequest) -> list[str]:
+def _without_effect(body: ResponsesRequest) -> list[str]:
     """Return a line for `text.verbosity`, which agents always send and which has no effect."""
-    asks = sent.text.verbosity not in (None, "medium")
+    asks = body.text.verbosity not in (None, "medium")
     return ["text.verbosity has no effect here."] if asks else []
 
 
@@ -132,28 +132,32 @@ def _later(id: str, at: str) -> Sequence[Message]:
     return ()
 
 
-def _instructions(sent: ResponsesRequest) -> tuple[Message, ...]:
-    return (Message.of("system", sent.instructions),) if sent.instructions else ()
+def _instructions(body: ResponsesRequest) -> tuple[Message, ...]:
+    return (Message.of("system", body.instructions),) if body.instructions else ()
 
 
-def _podium(sent: ResponsesRequest) -> Podium:
+def _podium(body: ResponsesRequest) -> Podium:
     """Return `podium`, with the options for which Responses has fields of its own."""
     changes: dict[str, Any] = {}
-    if sent.reasoning.is_shown and sent.podium.progress == "off":
+    if body.reasoning.is_shown and body.podium.progress == "off":
         changes["progress"] = "reasoning"
-    if sent.background:
+    if body.background:
         changes["background"] = True
-    return sent.podium.model_copy(update=changes) if changes else sent.podium
+    return body.podium.model_copy(update=changes) if changes else body.podium
 
 
-def _answer_format(sent: TextFormat) -> AnswerFormat | None:
-    match sent.type:
+def _answer_format(text_format: TextFormat) -> AnswerFormat | None:
+    match text_format.type:
         case "text":
             return None
         case "json_object":
             return ANY_OBJECT
         case "json_schema":
-            is_strict = sent.strict is not False
+            is_strict = text_format.strict is not False
             return read_schema(
-                sent.schema_, sent.name, is_strict, "text.format", description=sent.description
+                text_format.schema_,
+                text_format.name,
+                is_strict,
+                "text.format",
+                description=text_format.description,
             )

@@ -14,7 +14,7 @@ from serving.api.dialects.responses.schema import Referred
 from serving.api.dialects.responses.segments import (
     as_of,
     echo_of_newest,
-    given_messages,
+    input_messages,
     own_conversation,
     part_of,
     turns_of,
@@ -59,7 +59,7 @@ def _is_stored(records: RunRecords) -> bool:
     return records.has_content and bool(record.task.echo) and echo_of_newest(record)["response"]["store"]
 
 
-async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
+async def conversation_of(request: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
     """Return the earlier turns together with the new ones, and the number of earlier ones.
 
     Raises:
@@ -67,17 +67,17 @@ async def conversation_of(sent: Referred, earlier: EarlierRuns) -> tuple[tuple[M
         StoreUnavailable: the store is unreachable.
     """
     transcript = Transcript()
-    if sent.conversation and sent.previous_response_id is not None:
+    if request.conversation and request.previous_response_id is not None:
         message = "conversation cannot be combined with previous_response_id. Send only one of them."
         raise BadTask(message, param="conversation")
-    if sent.conversation:
-        transcript.add(answerable(await earlier.items(sent.conversation)), lambda _item, _at: ())
+    if request.conversation:
+        transcript.add(answerable(await earlier.items(request.conversation)), lambda _item, _at: ())
         check_size(transcript.messages, "conversation")
-    if sent.previous_response_id is not None:
-        transcript.messages += await _turns_before(sent.previous_response_id, earlier)
+    if request.previous_response_id is not None:
+        transcript.messages += await _turns_before(request.previous_response_id, earlier)
     n_earlier = len(transcript.messages)
-    references = await _find_references(sent.input, earlier)
-    transcript.add(sent.input, lambda item, at: _find_referenced(references, item, at))
+    references = await _find_references(request.input, earlier)
+    transcript.add(request.input, lambda item, at: _find_referenced(references, item, at))
     check_size(transcript.messages, "input")
     if not transcript.messages:
         raise BadTask("input has no messages. Send at least one.", param="input")
@@ -129,8 +129,8 @@ async def _find_items(response: str, ids: Sequence[str], earlier: EarlierRuns) -
     if records is None:
         return {}
     call_id = await earlier.call_id(records.record.id)
-    shown = (*input_items(records, call_id), *show_again(records, call_id)["output"])
-    items, messages = {item["id"]: item for item in shown}, dict[str, Sequence[Message]]()
+    response_items = (*input_items(records, call_id), *show_again(records, call_id)["output"])
+    items, messages = {item["id"]: item for item in response_items}, dict[str, Sequence[Message]]()
     for id in ids:
         if id in items:
             transcript = Transcript()
@@ -160,8 +160,8 @@ def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
     record, part = records.record, part_of(records.record)
     messages = own_conversation(record)[record.task.echo["n_earlier"] :]
     if part:
-        given = record.segments[part - 1].given
-        messages = given_messages(given, call_id) if given else ()
+        resume_input = record.segments[part - 1].given
+        messages = input_messages(resume_input, call_id) if resume_input else ()
     kinds = {
         pending.number: pending.call.kind for pending in record.calls_of_tools(range(record.n_tool_calls))
     }

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, Field
 
 from conductor.errors import BadTask, quote
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
-from serving.api.attachments import NO_ADDRESS, kept_file, to_file
+from serving.api.attachments import NO_ADDRESS, file_by_id, to_file
 from serving.api.dialects.chat.schema import MOST_PARTS, ImageUrl
 from serving.api.dialects.read_body import LenientModel, MarkFields, PartCount
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
@@ -241,7 +241,7 @@ def _file(part: _Part, at: str) -> File:
     if part.file_url is not None:
         raise BadTask(f"{at}.file_url: {NO_ADDRESS}.", param=f"{at}.file_url")
     if part.file_id:
-        return kept_file(part.file_id, part.filename)
+        return file_by_id(part.file_id, part.filename)
     try:
         return to_file(part.filename, part.file_data or "")
     except ValueError as exc:

@@ -26,21 +26,21 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{uuid.uuid4().hex}"
 
 
-async def new_items(sent: Sequence[Json], caller: Caller) -> list[Json]:
-    """Return `sent` as it will be stored. Redaction runs in slices, in turns among keys.
+async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
+    """Return `items` as it will be stored. Redaction runs in slices, in turns among keys.
 
     Raises:
         BadTask: an item is invalid, not supported or cannot be stored. The message names its place.
     """
     redact = redactor_of(caller.policies)
-    kept, _ = await in_turns(json_in_steps(list(sent), redact), caller.account.key_id)
+    redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account.key_id)
     packed = PartCount()
-    return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(kept)]
+    return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(redacted_items)]
 
 
-def kept_metadata(sent: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
+def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
     """Return the metadata of a conversation as it will be stored: redacted, since it may contain any text."""
-    return dict(map_texts(sent or {}, redactor_of(policies)))
+    return dict(map_texts(metadata or {}, redactor_of(policies)))
 
 
 def _new_item(item: Json, at: str, packed: PartCount) -> Json:

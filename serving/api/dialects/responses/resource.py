@@ -159,14 +159,14 @@ def _whole_usage(segments: Sequence[Segment]) -> Json:
 
 def _tools_json(toolset: Toolset) -> list[Json]:
     """Return the tools of a run, grouped by namespace. Tools that were left out are missing."""
-    shown: list[Json] = []
+    entries: list[Json] = []
     spaces: dict[str, list[Json]] = {}
     for tool in toolset.tools:
         if tool.namespace and tool.namespace not in spaces:
             inside = spaces[tool.namespace] = list[Json]()
-            shown.append({"type": "namespace", "name": tool.namespace, "description": "", "tools": inside})
-        spaces.get(tool.namespace, shown).append(_tool_json(tool))
-    return shown
+            entries.append({"type": "namespace", "name": tool.namespace, "description": "", "tools": inside})
+        spaces.get(tool.namespace, entries).append(_tool_json(tool))
+    return entries
 
 
 def _tool_json(tool: Tool) -> Json:

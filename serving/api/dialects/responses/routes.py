@@ -58,13 +58,13 @@ async def input_tokens(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    sent = read_body(CountRequest, await request.body(), remedy)
-    if sent.model is not None:
-        check_name(sent.model, service.pool, caller.policies)
-    messages, _ = await conversation_of(sent, CallersRuns(service, caller))
-    tools, _ = read_tools(sent.tools, None, parallel=True)
-    whole = (Message.of("system", sent.instructions or ""), *messages)
-    counted = ApiRequest(sent.model or "", whole, Sampling(), None, Podium(), False, False, tools)
+    body = read_body(CountRequest, await request.body(), remedy)
+    if body.model is not None:
+        check_name(body.model, service.pool, caller.policies)
+    messages, _ = await conversation_of(body, CallersRuns(service, caller))
+    tools, _ = read_tools(body.tools, None, parallel=True)
+    whole = (Message.of("system", body.instructions or ""), *messages)
+    counted = ApiRequest(body.model or "", whole, Sampling(), None, Podium(), False, False, tools)
     return success({"object": "response.input_tokens", "input_tokens": counted.input_token_estimate})
 
 
@@ -75,9 +75,9 @@ async def compact(request: Request) -> Response:
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
-    sent = read_body(CompactRequest, await request.body(), remedy)
-    check_name(sent.model, service.pool, caller.policies)
-    messages, _ = await conversation_of(sent, CallersRuns(service, caller))
+    body = read_body(CompactRequest, await request.body(), remedy)
+    check_name(body.model, service.pool, caller.policies)
+    messages, _ = await conversation_of(body, CallersRuns(service, caller))
     id = f"resp_{uuid.uuid4().hex}00"
     item = {"id": item_id("cmp", id, 0), "type": "compaction", "encrypted_content": pack(messages)}
     usage = {

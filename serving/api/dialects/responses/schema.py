@@ -156,8 +156,8 @@ def remedy(param: str, _: object) -> str:
     """Return a further sentence for an error at `param`, or ""."""
     if param.startswith("podium.") and param.count(".") == 1:
         return f" Fields of `podium`: {', '.join(Podium.model_fields)}."
-    known = {"model": " GET /v1/models lists the names.", "input": " Send text, or a list of items."}
-    return known.get(param, "")
+    remedies = {"model": " GET /v1/models lists the names.", "input": " Send text, or a list of items."}
+    return remedies.get(param, "")
 
 
 def check_served(request: ResponsesRequest) -> None:

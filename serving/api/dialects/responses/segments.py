@@ -19,7 +19,7 @@ def part_of(record: Record) -> int:
     return sum(segment.given is not None for segment in record.segments)
 
 
-def changed_echo(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
+def echo_changes(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return how the echo of a later request differs from that of the run's first (`resource.echo_of`)."""
     fields = {name: value for name, value in echo["response"].items() if value != first["response"].get(name)}
     return {name: echo[name] for name in ("progress", "shows_encrypted")} | {"response": fields}
@@ -28,10 +28,10 @@ def changed_echo(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[s
 def echo_of_newest(record: Record) -> Mapping[str, Any]:
     """Return the echo of the request for a run's newest response."""
     first, part = record.task.echo, part_of(record)
-    given = record.segments[part - 1].given if part else None
-    if given is None or not given.echo:
+    resume_input = record.segments[part - 1].given if part else None
+    if resume_input is None or not resume_input.echo:
         return first
-    return {**first, **given.echo, "response": first["response"] | given.echo["response"]}
+    return {**first, **resume_input.echo, "response": first["response"] | resume_input.echo["response"]}
 
 
 def as_of(records: RunRecords, part: int) -> RunRecords | None:
@@ -59,29 +59,32 @@ def turns_of(record: Record, call_id: CallId) -> tuple[Message, ...]:
     `as_of`.
     """
     turns = list(own_conversation(record))
-    sent = set[int]()
+    earlier_calls = set[int]()
     for segment in record.segments:
-        turns += _calls_messages(record, segment, sent, call_id)
-        sent.update(segment.calls)
-        turns += given_messages(segment.given, call_id) if segment.given else ()
+        turns += _calls_messages(record, segment, earlier_calls, call_id)
+        earlier_calls.update(segment.calls)
+        turns += input_messages(segment.given, call_id) if segment.given else ()
     if record.status == "finished" and record.answer:
         turns.append(Message.of("assistant", record.answer))
     return tuple(turns)
 
 
-def given_messages(given: Given, call_id: CallId) -> tuple[Message, ...]:
+def input_messages(resume_input: Given, call_id: CallId) -> tuple[Message, ...]:
     """Return the messages that a client sent to resume a run, with the client's call ids."""
     results = tuple(
-        ToolResult(call_id(each.number), each.result.parts, each.result.is_error) for each in given.results
+        ToolResult(call_id(each.number), each.result.parts, each.result.is_error)
+        for each in resume_input.results
     )
-    return (*((Message("tool", results),) if results else ()), *given.said)
+    return (*((Message("tool", results),) if results else ()), *resume_input.said)
 
 
-def _calls_messages(record: Record, segment: Segment, sent: set[int], call_id: CallId) -> list[Message]:
+def _calls_messages(
+    record: Record, segment: Segment, earlier_calls: set[int], call_id: CallId
+) -> list[Message]:
     """Return the turn in which a run called tools, without calls that its client has already."""
     parts: list[Part] = [Text(segment.text)] if segment.text else []
     for pending in record.calls_of_tools(segment.calls):
-        if pending.number not in sent:
+        if pending.number not in earlier_calls:
             call = pending.call
             parts.append(
                 ToolCall(call_id(pending.number), call.name, call.arguments, call.kind, call.namespace)

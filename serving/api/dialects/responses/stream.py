@@ -19,7 +19,7 @@ from conductor.run.events import (
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving.api import event_json
-from serving.api.dialect import CallId, cancelled, interrupted
+from serving.api.dialect import CallId, cancellation_error, interruption_error
 from serving.api.dialects.chat.encoding import in_words
 from serving.api.dialects.responses.ids import response_id
 from serving.api.dialects.responses.items import call_item
@@ -67,15 +67,15 @@ class ResponsesEncoder:
             case RunFailed(failure=failure):
                 return self._fail(failure)
             case RunCancelled():
-                return self._fail(cancelled())
+                return self._fail(cancellation_error())
             case RunDetached():
-                return self._fail(interrupted())
+                return self._fail(interruption_error())
             case _:
                 return self._progress(event)
 
     def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "events" and (shown := event_json.progress(event)) is not None:
-            return self._state("in_progress", "in_progress", podium=shown)
+        if self._podium.progress == "events" and (progress := event_json.progress(event)) is not None:
+            return self._state("in_progress", "in_progress", podium=progress)
         line = in_words(event) if self._podium.progress == "reasoning" and not self._is_answering else ""
         return self._writer.think(line) if line else b""
 
@@ -88,10 +88,10 @@ class ResponsesEncoder:
 
     def _suspend(self, calls: tuple[PendingCall, ...]) -> bytes:
         closed = self._writer.close("commentary")
-        written = [
+        frames = [
             self._writer.call(call_item(pending.call, self._call_id(pending.number))) for pending in calls
         ]
-        return closed + b"".join(written) + self._state("completed", "completed")
+        return closed + b"".join(frames) + self._state("completed", "completed")
 
     def _fail(self, failure: Failure | PodiumError) -> bytes:
         error = error_of(failure, self._run.record)
@@ -124,10 +124,10 @@ def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id
     writer.close()
     for pending in record.pending:
         writer.call(call_item(pending.call, call_id(pending.number)))
-    shown = resource(id, records, echo, tools, status, writer.output, trace=podium.trace)
+    response = resource(id, records, echo, tools, status, writer.output, trace=podium.trace)
     if status == "failed":
-        shown["error"] = error_of(record.failure or interrupted(), record)
-    return shown
+        response["error"] = error_of(record.failure or interruption_error(), record)
+    return response
 
 
 def _item_status(status: str) -> str:

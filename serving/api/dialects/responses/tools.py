@@ -53,7 +53,7 @@ class _Choice(LenientModel):
 
 
 def read_tools(
-    sent: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
+    items: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
     """Return the supported tools, and a line for each that is left out.
 
@@ -62,7 +62,7 @@ def read_tools(
     """
     tools: list[Tool] = []
     hosted: dict[str, str] = {}
-    for at, item, namespace in _flat(sent or ()):
+    for at, item, namespace in _flat(items or ()):
         match item.get("type"):
             case "function":
                 function = read_part(_Function, item, at)

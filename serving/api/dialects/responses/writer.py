@@ -75,12 +75,12 @@ class ResponseWriter:
         item = {"id": self._item_id("ctc" if is_custom else "fc")} | item
         self._open = item
         name = {} if is_custom else {"name": item["name"]}
-        written = [
+        frames = [
             self._item_event("added", item | {field: "", "status": "in_progress"}),
             self._in_item(f"{kind}.delta", delta=item[field]) if item[field] else b"",
             self._in_item(f"{kind}.done", **{field: item[field]}, **name),
         ]
-        return before + b"".join(written) + self._end(item)
+        return before + b"".join(frames) + self._end(item)
 
     def close(self, phase: Phase = "commentary", status: str = "completed") -> bytes:
         """Close the open output item, if any, and return its events. `phase` applies to messages."""
@@ -132,10 +132,10 @@ class ResponseWriter:
         return before + self._item_event("added", item) + self._in_item(opening, **place)
 
     def _end(self, item: Json) -> bytes:
-        done = self._item_event("done", item)
+        frame = self._item_event("done", item)
         self.output.append(item)
         self._open = None
-        return done
+        return frame
 
     def _item_event(self, what: str, item: Json) -> bytes:
         return self.event(f"response.output_item.{what}", output_index=len(self.output), item=item)

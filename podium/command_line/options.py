@@ -1,27 +1,32 @@
-"""Types of command-line options, as `type=` of argparse. Standard library only."""
+"""Types of command-line options: a `parser` of Typer for each, and the options that several verbs have."""
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Callable
 from decimal import Decimal
 from ipaddress import ip_address
-from typing import TypeVar
+from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
+
+import typer
 
 Value = TypeVar("Value")
 Number = TypeVar("Number", int, float, Decimal)
 
+JsonLines = Annotated[bool, typer.Option("--json", help="print one JSON object per line")]
+
 
 def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """Wrap `parse` for argparse, which shows only the messages of ArgumentTypeError."""
+    """Make `parse` the parser of an option: its ValueError names the option, and a default passes unchanged."""
 
     def convert(text: str) -> Value:
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            return text
         try:
             return parse(text)
         except ValueError as exc:
-            raise argparse.ArgumentTypeError(str(exc)) from exc
+            raise typer.BadParameter(str(exc)) from exc
 
     return convert
 
@@ -29,7 +34,7 @@ def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 def number(
     convert: Callable[[str], Number], what: str, allow: Callable[[Number], bool]
 ) -> Callable[[str], Number]:
-    """Return an argparse type for numbers.
+    """Return a parser of numbers.
 
     Args:
         convert: parses the text.
@@ -43,30 +48,31 @@ def number(
         except (ValueError, ArithmeticError):
             value = None
         if value is None or not allow(value):
-            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+            raise ValueError(f"{text!r} is not {what}")
         return value
 
-    return read
+    return option(read)
 
 
 RATE = "a rate: a number of requests per second above 0"
 
-count = number(int, "a whole number of at least 1", lambda value: value >= 1)
-seed = number(int, "a whole number of at least 0", lambda value: value >= 0)
-port = number(int, "a port number (0 to 65535)", lambda value: 0 <= value < 2**16)
-seconds = number(float, "a number of seconds above 0", lambda value: 0 < value < math.inf)
-rate = number(float, RATE, lambda value: 0 < value < math.inf)
-exact_rate = number(Decimal, RATE, lambda value: value.is_finite() and value > 0)
-usd = number(Decimal, "a number of dollars above 0", lambda value: value.is_finite() and value > 0)
-
-
-def rates(text: str) -> list[float]:
-    """Parse rates separated by commas."""
-    return [rate(part) for part in text.split(",")]
+parse_count = number(int, "a whole number of at least 1", lambda value: value >= 1)
+parse_seed = number(int, "a whole number of at least 0", lambda value: value >= 0)
+parse_port = number(int, "a port number (0 to 65535)", lambda value: 0 <= value < 2**16)
+parse_seconds = number(float, "a number of seconds above 0", lambda value: 0 < value < math.inf)
+parse_rate = number(float, RATE, lambda value: 0 < value < math.inf)
+parse_exact_rate = number(Decimal, RATE, lambda value: value.is_finite() and value > 0)
+parse_usd = number(Decimal, "a number of dollars above 0", lambda value: value.is_finite() and value > 0)
 
 
 @option
-def address(text: str) -> str:
+def parse_rates(text: str) -> list[float]:
+    """Parse rates separated by commas."""
+    return [parse_rate(part) for part in text.split(",")]
+
+
+@option
+def parse_address(text: str) -> str:
     """Parse an IP address to listen on. A name is rejected, because what it resolves to can change."""
     try:
         return str(ip_address(text))
@@ -75,7 +81,7 @@ def address(text: str) -> str:
 
 
 @option
-def url(text: str) -> str:
+def parse_url(text: str) -> str:
     """Parse an HTTP URL and drop a trailing slash. Credentials are rejected, because URLs are printed."""
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme; write http://{text}")

@@ -1,4 +1,4 @@
-"""Process of a command-line program: signals, limits, the machine and its console."""
+"""Process of a command-line program: signals, limits and the machine."""
 
 import os
 import platform
@@ -6,8 +6,6 @@ import resource
 import signal
 import sys
 import threading
-
-from rich.console import Console
 
 AGAIN_AFTER_S = 0.05
 
@@ -55,8 +53,3 @@ def machine() -> str:
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     return f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {system}, load {os.getloadavg()[0]:.1f}"
-
-
-def wide_console() -> Console:
-    """Return a console for standard output that is wide enough for tables if it is a file or a pipe."""
-    return Console(width=None if sys.stdout.isatty() else 200)
