@@ -23,7 +23,7 @@ from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
     PlainQuestion,
-    Program,
+    ProgramWorker,
     Rule,
     answer_by,
     load,
@@ -370,12 +370,12 @@ def _joined(match: re.Match[str]) -> re.Match[str]:
     return found
 
 
-class Calculator(Program):
-    """Program that computes exactly."""
+class Calculator(ProgramWorker):
+    """ProgramWorker that computes exactly."""
 
     topic = "sums, percentages, comparisons of numbers and algebra"
     packages = ("sympy",)
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the result; see `Program.answer`."""
+        """Return the result; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

@@ -14,7 +14,7 @@ from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
     PlainQuestion,
-    Program,
+    ProgramWorker,
     Rule,
     answer_by,
     load,
@@ -383,12 +383,12 @@ def _renamed(match: re.Match[str]) -> re.Match[str]:
     return match
 
 
-class Atlas(Program):
-    """Program that answers questions about countries from CLDR, ISO and countryinfo."""
+class Atlas(ProgramWorker):
+    """ProgramWorker that answers questions about countries from CLDR, ISO and countryinfo."""
 
     topic = "capitals, continents, languages, currencies, flags and codes of countries"
     packages = ("babel", "countryinfo", "pycountry", "phonenumbers")
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the fact; see `Program.answer`."""
+        """Return the fact; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

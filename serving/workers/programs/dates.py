@@ -32,7 +32,7 @@ from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
     PlainQuestion,
-    Program,
+    ProgramWorker,
     Rule,
     answer_by,
     pattern,
@@ -61,8 +61,8 @@ def _cities() -> dict[str, str]:
     return {name: zone for name, zone in cities.items() if names[name] == 1} | same
 
 
-class Calendar(Program):
-    """Program that answers questions about dates and times.
+class Calendar(ProgramWorker):
+    """ProgramWorker that answers questions about dates and times.
 
     Attributes:
         clock: returns the time now, with its zone.
@@ -77,7 +77,7 @@ class Calendar(Program):
         self.clock = clock
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the date, distance or time; see `Program.answer`."""
+        """Return the date, distance or time; see `ProgramWorker.answer`."""
         return answer_by(self._rules, question)
 
     @property

@@ -183,7 +183,7 @@ def _split(message: Message) -> tuple[str, str]:
     return "".join(texts), ""
 
 
-class Program:
+class ProgramWorker:
     """Base of the workers that are programs. A subclass sets the class variables and writes `answer`."""
 
     provenance = "program"

@@ -15,7 +15,7 @@ from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
     PlainQuestion,
-    Program,
+    ProgramWorker,
     pattern,
     read_question,
 )
@@ -266,14 +266,14 @@ RULES: tuple[tuple[re.Pattern[str], Callable[[Command], str]], ...] = (
 )  # fmt: skip
 
 
-class TextTools(Program):
-    """Program that transforms, counts, extracts from and summarises a text."""
+class TextTools(ProgramWorker):
+    """ProgramWorker that transforms, counts, extracts from and summarises a text."""
 
     topic = "sorting, counting, converting, extracting from and summarising a given text"
     most_chars = MOST_TEXT_CHARS
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the transformed text; see `Program.answer`."""
+        """Return the transformed text; see `ProgramWorker.answer`."""
         reasons: list[str] = []
         for head, text in _splits(question):
             command = read_question(head).text

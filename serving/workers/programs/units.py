@@ -17,7 +17,7 @@ from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
     PlainQuestion,
-    Program,
+    ProgramWorker,
     Rule,
     answer_by,
     load,
@@ -368,12 +368,12 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-class UnitConverter(Program):
-    """Program that converts units and currencies."""
+class UnitConverter(ProgramWorker):
+    """ProgramWorker that converts units and currencies."""
 
     topic = "units of measurement and exchange rates"
     packages = ("pint", "currency_converter")
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the converted amount; see `Program.answer`."""
+        """Return the converted amount; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

@@ -15,7 +15,7 @@ from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
     PlainQuestion,
-    Program,
+    ProgramWorker,
     Rule,
     answer_by,
     load,
@@ -196,12 +196,12 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-class Dictionary(Program):
-    """Program that answers questions about English words."""
+class Dictionary(ProgramWorker):
+    """ProgramWorker that answers questions about English words."""
 
     topic = "meanings, opposites, inflections, spelling and letters of English words"
     packages = ("lemminflect",)
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the word or number; see `Program.answer`."""
+        """Return the word or number; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from serving.workers.programs.program import NotForProgram, Program, read_question
+from serving.workers.programs.program import NotForProgram, ProgramWorker, read_question
 
 NOT_FOR_ANY = (
     "", " \n ", "?", "Write a poem about the sea.", "Who wrote Hamlet?", "Explain quantum physics to a child.", "it", "Why?",
@@ -23,7 +23,7 @@ HOSTILE = (
 """Requests that would take a careless program for ever, or all memory. Their time is bounded by the limits of their size."""
 
 
-def check(program: Program, answers: Mapping[str, str]) -> None:
+def check(program: ProgramWorker, answers: Mapping[str, str]) -> None:
     """Assert that the program's sentence for each phrasing is exactly this one."""
     wrong = {
         phrasing: reply
@@ -33,14 +33,14 @@ def check(program: Program, answers: Mapping[str, str]) -> None:
     assert wrong == {}
 
 
-def check_refusals(program: Program, phrasings: Sequence[str]) -> None:
+def check_refusals(program: ProgramWorker, phrasings: Sequence[str]) -> None:
     """Assert that the program answers none of the phrasings, and gives a reason for each."""
     assert {
         text[:80]: reply for text in phrasings if not (reply := say(program, text)).startswith("refused: ")
     } == {}
 
 
-def say(program: Program, text: str) -> str:
+def say(program: ProgramWorker, text: str) -> str:
     """Return the reply, or the reason of the refusal."""
     try:
         return program.reply(read_question(text))
@@ -48,7 +48,7 @@ def say(program: Program, text: str) -> str:
         return f"refused: {reason}"
 
 
-def never_fails(program: Program) -> None:
+def never_fails(program: ProgramWorker) -> None:
     """Assert that the program replies or refuses whatever is asked, with short texts only."""
     for text in (*HOSTILE, *NOT_FOR_ANY):
         assert len(say(program, text)) < 30_000, text[:80]
