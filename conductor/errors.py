@@ -212,6 +212,9 @@ class WorkerRefused(WorkerError):
     fault."""
     in_doubt: bool = False
     """True if `every_call` is a guess, because a firewall may have rejected this one prompt."""
+    only_this_call: bool = False
+    """True if the worker answers other prompts, as a program does that did not understand this one. Later calls of the
+    same run are then sent to it."""
 
 
 class ContentFiltered(WorkerRefused):

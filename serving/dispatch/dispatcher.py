@@ -339,7 +339,7 @@ class _RefusalNote:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         """Record a refusal."""
         refusals = self._call.terms.refusals
-        if refusals is not None and isinstance(error, WorkerRefused):
+        if refusals is not None and isinstance(error, WorkerRefused) and not error.only_this_call:
             refusals.add(self._worker, self._call.site.operation, error)
 
 

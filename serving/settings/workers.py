@@ -372,8 +372,8 @@ class ScriptedSettings(_WorkerBase):
 
 
 class PythonSettings(_WorkerBase):
-    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships one such
-    worker, a vote: docs/operations/program-workers.md.
+    """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships seven, such
+    as a calculator and a vote: docs/operations/program-workers.md.
     """
 
     kind: Literal["python"]

@@ -1,0 +1,122 @@
+"""Polynomials in one variable for the calculator: equations, factors, expansions and derivatives, with SymPy.
+
+SymPy never reads text: `expressions.Expression` builds the polynomials. Their degree and coefficients are bounded after
+each operation.
+"""
+
+import re
+from fractions import Fraction
+from typing import Any
+
+from serving.workers.programs.expressions import Expression
+from serving.workers.programs.program import ExactAnswer, NotForProgram, load
+
+MOST_DEGREE, MOST_COEFFICIENT_BITS = 8, 200
+
+
+def polynomial_answer(match: re.Match[str]) -> ExactAnswer:
+    """Answer a command (group `what`) about an expression or equation (`e`) in a variable (`letter`, or the only one).
+
+    Raises:
+        NotForProgram: it cannot be read, is too large, or has no exact answer.
+    """
+    text, what = match["e"], match["what"].casefold()
+    letter = match["letter"] or _only_letter(text)
+    if letter != "x" and "x" in text.casefold():
+        raise NotForProgram("it knows one variable only.")
+    sides = [_polynomial(side, letter) for side in text.split("=")]
+    if what in ("solve", "find"):
+        if len(sides) != 2:
+            raise NotForProgram("this is not one equation.")
+        return _solution(letter, text, sides[0] - sides[1])
+    if len(sides) != 1:
+        raise NotForProgram("this is an equation.")
+    if what.startswith("factor"):
+        return ExactAnswer(f"{text} = {_factored(sides[0])}.", _factored(sides[0]))
+    if what in ("expand", "simplify"):
+        return ExactAnswer(f"{text} = {_written(sides[0])}.", _written(sides[0]))
+    result = _written(sides[0].diff())
+    return ExactAnswer(f"The derivative of {text} is {result}.", result)
+
+
+def _only_letter(text: str) -> str:
+    letters = set(re.findall(r"[a-z]", text.casefold()))
+    if len(letters) != 1 or letters & {"e", "i"}:
+        raise NotForProgram("it knows one variable only.")
+    return letters.pop()
+
+
+def _polynomial(text: str, letter: str) -> Any:
+    sympy = load("sympy")
+    symbol = sympy.Symbol(letter)
+
+    def lift(value: Fraction) -> Any:
+        return sympy.Poly(sympy.Rational(value.numerator, value.denominator), symbol, domain=sympy.QQ)
+
+    return _bounded(
+        _Polynomial(
+            text.casefold().replace(letter, "x"),
+            lambda: sympy.Poly(symbol, symbol, domain=sympy.QQ),
+            lift,
+            _power,
+        ).value()
+    )
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    degree = exponent if isinstance(exponent, Fraction) else _constant(exponent)
+    if degree.denominator != 1 or not 0 <= degree * max(base.degree(), 1) <= MOST_DEGREE:
+        raise NotForProgram(f"it knows whole exponents and polynomials up to degree {MOST_DEGREE} only.")
+    return _bounded(base ** int(degree))
+
+
+class _Polynomial(Expression):
+    """Expression whose values are polynomials. Divisors and exponents are numbers."""
+
+    def _compute(self, sign: str, left: Any, right: Any) -> Any:
+        if sign in ("/", "mod"):
+            if sign == "mod" or not (divisor := _constant(right)):
+                raise NotForProgram("it divides polynomials by numbers only.")
+            return _bounded(left * self._lift(1 / divisor))
+        return _bounded(super()._compute(sign, left, right))
+
+
+def _bounded(polynomial: Any) -> Any:
+    sizes = (max(int(each.p).bit_length(), int(each.q).bit_length()) for each in polynomial.coeffs())
+    if polynomial.degree() > MOST_DEGREE or max(sizes) > MOST_COEFFICIENT_BITS:
+        raise NotForProgram(f"it knows small polynomials up to degree {MOST_DEGREE} only.")
+    return polynomial
+
+
+def _constant(polynomial: Any) -> Fraction:
+    if polynomial.degree() > 0:
+        raise NotForProgram("a divisor or exponent contains the variable.")
+    value = polynomial.LC()
+    return Fraction(int(value.p), int(value.q))
+
+
+def _written(expression: Any) -> str:
+    plain = expression.as_expr() if hasattr(expression, "as_expr") else expression
+    return re.sub(r"(?<=\d)\*(?=[a-z(])", "", str(plain).replace("**", "^"))
+
+
+def _factored(polynomial: Any) -> str:
+    constant, powers = polynomial.factor_list()
+    parts = [f"({_written(each)})" + (f"^{count}" if count > 1 else "") for each, count in powers]
+    if len(parts) < 2 and (not powers or powers[0][1] == 1):
+        raise NotForProgram("this has no rational factors.")
+    return ("" if constant == 1 else "-" if constant == -1 else str(constant)) + "".join(parts)
+
+
+def _solution(letter: str, text: str, polynomial: Any) -> ExactAnswer:
+    if polynomial.degree() < 1:
+        raise NotForProgram("this equation does not depend on the variable.")
+    found: dict[Any, int] = load("sympy").roots(polynomial, cubics=False, quartics=False)
+    if sum(found.values()) != polynomial.degree() or any(each.is_real is None for each in found):
+        raise NotForProgram("this equation has solutions that it cannot write exactly.")
+    real = sorted((each for each in found if each.is_real), key=lambda each: float(each))
+    if not real:
+        return ExactAnswer(f"{text} has no real solution.", "no real solution")
+    shown = [_written(each) + ("" if each.is_rational else f" (about {float(each):.6g})") for each in real]
+    value = " or ".join(f"{letter} = {each}" for each in shown)
+    return ExactAnswer(f"{text} has the solution{'s' if len(real) > 1 else ''} {value}.", value)

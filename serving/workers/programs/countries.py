@@ -1,0 +1,394 @@
+"""Atlas: capitals, continents, languages, currencies, flags and codes of countries, and names of CLDR in other languages.
+
+Capitals and neighbours are countryinfo's, with the corrections of `_CAPITALS`. Languages are answered as far as CLDR and
+countryinfo agree. Currencies and names are CLDR's, codes are ISO's.
+"""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from serving.workers.programs.program import (
+    ExactAnswer,
+    NotForProgram,
+    PlainQuestion,
+    ProgramWorker,
+    Rule,
+    answer_by,
+    load,
+    pattern,
+)
+
+_CAPITALS = {
+    "KZ": "Astana", "BI": "Gitega", "LK": "Sri Jayawardenepura Kotte", "US": "Washington, D.C.", "VA": "Vatican City",
+    "SG": "Singapore", "MX": "Mexico City", "CO": "Bogotá", "BO": "", "ZA": "", "SZ": "", "IL": "", "PS": "", "EH": "",
+    "HK": "", "MO": "", "GQ": "", "NR": "", "MS": "", "AN": "", "CS": "", "GE": "", "IO": "", "BQ": "", "TK": "",
+}  # fmt: skip
+"""Corrections of countryinfo's capitals. Empty: the country has none, several, or a disputed one, or is moving it."""
+_PARTS_OF_UK = {
+    "england": "London",
+    "scotland": "Edinburgh",
+    "wales": "Cardiff",
+    "northern ireland": "Belfast",
+}
+_SEVERAL_CAPITALS = {
+    "ZA": "South Africa has three capitals: Pretoria, Cape Town and Bloemfontein.",
+    "BO": "Bolivia's constitutional capital is Sucre; its government sits in La Paz.",
+    "SZ": "Eswatini has two capitals: Mbabane and Lobamba.",
+}
+_ALIASES = {
+    "usa": "US", "u.s.": "US", "us": "US", "u.s.a.": "US", "united states of america": "US", "america": "US", "uk": "GB",
+    "u.k.": "GB", "britain": "GB", "great britain": "GB", "holland": "NL", "uae": "AE", "emirates": "AE", "czechia": "CZ",
+    "czech republic": "CZ", "drc": "CD", "dr congo": "CD", "vatican": "VA", "vatican city": "VA", "cabo verde": "CV",
+    "swaziland": "SZ", "burma": "MM", "macedonia": "MK", "turkey": "TR", "ivory coast": "CI", "cote d'ivoire": "CI",
+    "saint lucia": "LC", "russian federation": "RU", "persia": "IR", "bosnia": "BA", "trinidad": "TT", "east timor": "TL",
+}  # fmt: skip
+_AMBIGUOUS = {
+    "georgia",
+    "congo",
+    "the congo",
+    "korea",
+    "guinea",
+    "micronesia",
+    "samoa",
+    "ireland island",
+    "sudans",
+}
+_SOUTH_AMERICA = {"AR", "BO", "BR", "CL", "CO", "EC", "FK", "GF", "GY", "PY", "PE", "SR", "UY", "VE"}
+_ON_TWO = {"RU": "Europe and Asia", "TR": "Asia and Europe", "KZ": "Asia and Europe"}
+_NO_CONTINENT = {"GE", "AZ", "AM", "CY", "AQ", "IO", "BV", "GS", "TF", "UM", "HM"}
+_SWITZERLAND = {"de", "fr", "it", "rm"}
+_LANGUAGES = {
+    "spanish": "es", "french": "fr", "german": "de", "italian": "it", "portuguese": "pt", "dutch": "nl", "polish": "pl",
+    "swedish": "sv", "danish": "da", "norwegian": "nb", "finnish": "fi", "greek": "el", "turkish": "tr", "russian": "ru",
+    "japanese": "ja", "czech": "cs", "hungarian": "hu", "romanian": "ro", "catalan": "ca", "latin": "la", "welsh": "cy",
+    "indonesian": "id", "ukrainian": "uk", "korean": "ko", "chinese": "zh", "hebrew": "he", "arabic": "ar", "hindi": "hi",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Country:
+    """Facts of a country or territory. An empty field is not certain."""
+
+    code: str
+    name: str
+    capital: str
+    region: str
+    borders: tuple[str, ...]
+    languages: frozenset[str]
+
+
+def _key(text: str) -> str:
+    plain = "".join(c for c in unicodedata.normalize("NFKD", text) if not unicodedata.combining(c))
+    return re.sub(
+        r"^the ", "", plain.casefold().replace("’", "'").replace("&", "and").replace("st.", "saint")
+    ).strip()
+
+
+@cache
+def _atlas() -> tuple[dict[str, Country], dict[str, str]]:
+    """Return the countries by ISO code, and the codes by name."""
+    all_countries: Any = load("countryinfo").all_countries
+    iso: Any = load("pycountry").countries
+
+    names: Any = load("babel").Locale("en").territories
+    countries: dict[str, Country] = {}
+    by_name: dict[str, str] = {}
+    for each in all_countries():
+        facts: Any = each.info()
+        code = facts.get("ISO", {}).get("alpha2") or ""
+        official: Any = iso.get(alpha_2=code) if code else None
+        if official is None or code in countries:
+            continue
+        capital = facts.get("capital")
+        capital = capital if isinstance(capital, str) else ""
+        name = getattr(official, "common_name", None) or names.get(code, facts["name"])
+        countries[code] = Country(
+            code,
+            name.replace("&", "and").replace("Congo - Kinshasa", "the Democratic Republic of the Congo"),
+            _CAPITALS.get(code, capital),
+            facts.get("region") or "",
+            tuple(facts.get("borders") or ()),
+            frozenset(facts.get("languages") or ()),
+        )
+        for alias in (
+            names.get(code, ""),
+            facts["name"],
+            official.name,
+            getattr(official, "official_name", ""),
+        ):
+            by_name.setdefault(_key(alias), code)
+            by_name.setdefault(
+                _key(alias.split(" (")[0].split(",")[0]) if alias.count(",") == 1 else _key(alias), code
+            )
+    by_name |= _ALIASES
+    for name in ("", *_AMBIGUOUS):
+        by_name.pop(name, None)
+    return countries, by_name
+
+
+def _country(text: str) -> Country:
+    countries, by_name = _atlas()
+    if (key := _key(text)) in _AMBIGUOUS:
+        raise NotForProgram(f"{text!r} is the name of more than one place.")
+    code = by_name.get(key)
+    if code is None:
+        raise NotForProgram(f"it knows no country named {text!r}.")
+    return countries[code]
+
+
+def _named(country: Country) -> str:
+    needs_article = (
+        country.code in {"US", "GB", "NL", "PH", "AE", "BS", "GM", "MV", "CZ"} and country.name != "Czechia"
+    )
+    return f"the {country.name}" if needs_article else country.name
+
+
+def _and(texts: list[str]) -> str:
+    return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
+
+
+def _capital(match: re.Match[str]) -> ExactAnswer:
+    if part := _PARTS_OF_UK.get(_key(match["country"])):
+        return ExactAnswer(f"The capital of {match['country'].title()} is {part}.", part)
+    country = _country(match["country"])
+    if several := _SEVERAL_CAPITALS.get(country.code):
+        return ExactAnswer(several)
+    if not country.capital:
+        raise NotForProgram(f"it knows no undisputed capital of {country.name}.")
+    return ExactAnswer(
+        f"The capital of {_named(country)} is {country.capital.removesuffix('.')}.", country.capital
+    )
+
+
+def _is_capital(match: re.Match[str]) -> ExactAnswer:
+    right = _capital(match)
+    if not right.value:
+        raise NotForProgram("this country has more than one capital.")
+    is_so = _key(right.value.split(",")[0]) == _key(match["city"].split(",")[0])
+    if is_so:
+        return ExactAnswer(f"Yes, {right.sentence[0].lower()}{right.sentence[1:]}", "Yes")
+    return ExactAnswer(f"No, {right.sentence[0].lower()}{right.sentence[1:]}", "No")
+
+
+def _capital_of(match: re.Match[str]) -> ExactAnswer:
+    city = _key(re.sub(r",? (?:d\.?c\.?)$", ", d.c.", match["city"], flags=re.IGNORECASE))
+    countries = [
+        each
+        for each in _atlas()[0].values()
+        if each.capital and _key(each.capital) in (city, f"{city}, d.c.")
+    ]
+    if len(countries) != 1:
+        raise NotForProgram(f"it does not know exactly one country whose capital is {match['city']!r}.")
+    return ExactAnswer(f"{countries[0].capital} is the capital of {_named(countries[0])}.", countries[0].name)
+
+
+def _continent(match: re.Match[str]) -> ExactAnswer:
+    if _key(match["country"]) in _PARTS_OF_UK:
+        return ExactAnswer(f"{match['country'].title()} is in Europe.", "Europe")
+    country = _country(match["country"])
+    continent = country.region
+    if continent == "Americas":
+        continent = "South America" if country.code in _SOUTH_AMERICA else "North America"
+    if country.code in _NO_CONTINENT or not continent:
+        raise NotForProgram(f"it knows no undisputed continent of {country.name}.")
+    continent = _ON_TWO.get(country.code, continent)
+    name = _named(country)
+    return ExactAnswer(f"{name[0].upper()}{name[1:]} is in {continent}.", continent)
+
+
+def _is_on(match: re.Match[str]) -> ExactAnswer:
+    right = _continent(match)
+    if " and " in right.value:
+        raise NotForProgram("this country lies on two continents.")
+    text = "Yes" if right.value.casefold() == match["continent"].casefold() else "No"
+    return ExactAnswer(f"{text}, {right.sentence}", text)
+
+
+def _currency(match: re.Match[str]) -> ExactAnswer:
+    get_territory_currencies: Any = load("babel.numbers").get_territory_currencies
+
+    code = "GB" if _key(match["country"]) in _PARTS_OF_UK else _country(match["country"]).code
+    country = _atlas()[0][code]
+    names: Any = load("babel").Locale("en").currencies
+    currencies: list[str] = list(get_territory_currencies(code))
+    if not currencies or code == "PS":
+        raise NotForProgram(f"it knows no currency of {country.name}.")
+    shown = _and([f"{names[each]} ({each})" for each in currencies])
+    verb = "currency of {} is the" if len(currencies) == 1 else "currencies of {} are the"
+    return ExactAnswer(
+        f"The {verb.format(_named(country))} {shown}.", _and([names[each] for each in currencies])
+    )
+
+
+def _language(match: re.Match[str]) -> ExactAnswer:
+    get_official_languages: Any = load("babel.languages").get_official_languages
+
+    code = "GB" if _key(match["country"]) == "england" else _country(match["country"]).code
+    country = _atlas()[0][code]
+    found: Any = get_official_languages(code) or get_official_languages(code, de_facto=True)
+    cldr = {str(each).split("_")[0] for each in found}
+    cldr, other = (_SWITZERLAND, _SWITZERLAND) if code == "CH" else (cldr, set(country.languages))
+    if code == "GB":
+        other = {"en"}
+    cldr, other = ({"no"} if each & {"no", "nb"} else each for each in (cldr, other))
+    names: Any = load("babel").Locale("en").languages
+    both = sorted(names[each] for each in cldr & other)
+    wants_all = re.search(r"languages", match[0], re.IGNORECASE) is not None
+    if not both or (cldr != other and (wants_all or len(both) > 1)):
+        raise NotForProgram(f"its sources disagree about the official languages of {country.name}.")
+    name = _named(country)
+    if len(both) > 1:
+        return ExactAnswer(f"The official languages of {name} are {_and(both)}.", _and(both))
+    if cldr == other:
+        return ExactAnswer(f"The official or main language of {name} is {both[0]}.", both[0])
+    return ExactAnswer(f"{both[0]} is an official language of {name}.", both[0])
+
+
+def _code(match: re.Match[str]) -> ExactAnswer:
+    iso: Any = load("pycountry").countries
+
+    country = _country(match["country"])
+    entry: Any = iso.get(alpha_2=country.code)
+    kind = (match["kind"] or "").casefold()
+    if "3" in kind or "three" in kind:
+        return ExactAnswer(
+            f"The three-letter ISO code of {_named(country)} is {entry.alpha_3}.", entry.alpha_3
+        )
+    if "numeric" in kind:
+        return ExactAnswer(f"The numeric ISO code of {_named(country)} is {entry.numeric}.", entry.numeric)
+    sentence = f"The ISO codes of {_named(country)} are {entry.alpha_2}, {entry.alpha_3} and {entry.numeric}."
+    if "2" in kind or "two" in kind:
+        sentence = f"The two-letter ISO code of {_named(country)} is {entry.alpha_2}."
+    return ExactAnswer(sentence, entry.alpha_2)
+
+
+def _of_code(match: re.Match[str]) -> ExactAnswer:
+    iso: Any = load("pycountry").countries
+
+    text = match["code"]
+    entry: Any = iso.get(alpha_2=text.upper()) if len(text) == 2 else iso.get(alpha_3=text.upper())
+    if entry is None:
+        raise NotForProgram(f"no country has the code {text.upper()}.")
+    name = _named(_atlas()[0][entry.alpha_2])
+    return ExactAnswer(f"{text.upper()} is the ISO code of {name}.", name)
+
+
+def _calling_code(match: re.Match[str]) -> ExactAnswer:
+    country_code_for_region: Any = load("phonenumbers").country_code_for_region
+
+    country = _country(match["country"])
+    number: int = country_code_for_region(country.code)
+    if not number:
+        raise NotForProgram(f"it knows no calling code of {country.name}.")
+    return ExactAnswer(f"The calling code of {_named(country)} is +{number}.", f"+{number}")
+
+
+def _flag(match: re.Match[str]) -> ExactAnswer:
+    country = _country(match["country"])
+    flag = "".join(chr(0x1F1E6 + ord(letter) - ord("A")) for letter in country.code)
+    return ExactAnswer(f"The flag of {_named(country)} is {flag}.", flag)
+
+
+def _neighbours(match: re.Match[str]) -> ExactAnswer:
+    iso: Any = load("pycountry").countries
+
+    country = _country(match["country"])
+    entries: list[Any] = [iso.get(alpha_3=each) for each in country.borders]
+    names = sorted(
+        _named(_atlas()[0][each.alpha_2]) for each in entries if each and each.alpha_2 in _atlas()[0]
+    )
+    if not names or len(names) != len(country.borders):
+        raise NotForProgram(f"it knows no land borders of {country.name}.")
+    name = _named(country)
+    return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {_and(names)}.", _and(names))
+
+
+@cache
+def _names_in(language: str) -> dict[str, str]:
+    """Return the names of days, months, languages and countries in a language, by their English names."""
+    english, other = load("babel").Locale("en"), load("babel").Locale(language)
+    names: dict[str, str] = {}
+    one: Any
+    two: Any
+    for one, two in (
+        (english.days["stand-alone"]["wide"], other.days["stand-alone"]["wide"]),
+        (english.months["stand-alone"]["wide"], other.months["stand-alone"]["wide"]),
+        (english.languages, other.languages),
+        (english.territories, other.territories),
+    ):
+        for key, name in one.items():
+            if key in two:
+                names.setdefault(name.casefold(), two[key])
+    return names
+
+
+def _translation(match: re.Match[str]) -> ExactAnswer:
+    word, language = match["word"].strip(), match["language"].casefold()
+    name = _names_in(_LANGUAGES[language]).get(word.casefold())
+    if name is None or word.casefold() in ("may", "march", "turkey", "china"):
+        raise NotForProgram("it translates names of days, months, languages and countries only.")
+    return ExactAnswer(f'"{word}" is "{name}" in {language.title()}.', name)
+
+
+def _meaning(match: re.Match[str]) -> ExactAnswer:
+    word, language = match["word"].strip().casefold(), (match["language"] or "").casefold()
+    codes = [_LANGUAGES[language]] if language else [*_LANGUAGES.values()]
+    english = {one for code in codes for one, other in _names_in(code).items() if other.casefold() == word}
+    if len(english) != 1:
+        raise NotForProgram("it translates names of days, months, languages and countries only.")
+    name = english.pop().title()
+    return ExactAnswer(f'"{match["word"]}" means "{name}" in English.', name)
+
+
+_C = r"(?P<country>[^\W\d_][\w .,'’&()-]{1,60}?)"
+_BE = r"(?:(?:what|which)(?: city| town)?(?: is| are)?|name|give me|tell me|where is)? ?"
+_LANG = rf"(?P<language>{'|'.join(_LANGUAGES)})"
+_QUOTED = r"(?:the word |the name )?[\"']?(?P<word>[^\"'?]{1,40}?)[\"']?"
+RULES: tuple[Rule, ...] = (
+    (pattern(rf"{_BE}(?:the )?(?:name of the )?capital(?: city)? (?:of|in|for) {_C}(?: called| named| is what| is(?: ?\.\.\.)?)?"), _capital),
+    (pattern(rf"{_C}'s capital(?: city)?(?: is)?|what is {_C.replace('country', 'country2')}'s capital(?: city)?"), lambda m: _capital(_renamed(m))),
+    (pattern(rf"is (?P<city>[\w .,'-]{{2,40}}?) the capital(?: city)? of {_C}"), _is_capital),
+    (pattern(r"(?:which|what) country(?: has| is| does have)? (?P<city>[\w .'-]{2,40}?) (?:as its capital(?: city)?|the capital(?: city)? of|for its capital|for a capital)"), _capital_of),
+    (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(_renamed(m))),
+    (pattern(rf"(?:is|does) {_C} (?:located in|lie in|a country in|a part of|part of|in|on) (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
+    (pattern(rf"(?:on|in)? ?(?:which|what) continent (?:is|does|do) {_C}(?: in| on| located| located in| lie| lie in| lie on| belong to| part of)?"), _continent),
+    (pattern(rf"(?:which|what) (?:is the )?continent (?:contains|has|of) {_C}"), _continent),
+    (pattern(rf"(?:what|which)(?: is)?(?: the)?(?: official| national)? (?:currency|money)(?: is used| do they use| do people use| does| is)? ?(?:of|in|for|used in)? ?{_C}(?: use| have)?"), _currency),
+    (pattern(rf"(?:what|which)(?: is| are)?(?: the)?(?: official| main| national)? languages?(?: do they| do people| does one| is| are)? ?(?:of|in|speak in|spoken in|mainly spoken in|officially spoken in) {_C}"), _language),
+    (pattern(rf"(?:what is )?(?:the )?(?P<kind>(?:two|three|2|3)[- ]letter |alpha-?[23] |numeric )?(?:iso )?(?:country )?code (?:of|for) {_C}"), _code),
+    (pattern(r"(?:which|what) country (?:has|is|uses|belongs to) (?:the )?(?:iso |country )*code (?:of )?[\"']?(?P<code>[a-z]{2,3})[\"']?"), _of_code),
+    (pattern(rf"(?:what is )?(?:the )?(?:(?:international )?(?:calling|dialling|dialing|phone|telephone) code|(?:country|phone) prefix) (?:of|for) {_C}"), _calling_code),
+    (pattern(rf"(?:what is |show me |show |give me )?(?:the )?(?:flag(?: emoji)?|emoji flag) (?:of|for) {_C}"), _flag),
+    (pattern(rf"(?:which|what) countries (?:border|share a border with|are neighbou?rs of|does|do) ?{_C}(?: border| borders?)?"), _neighbours),
+    (pattern(rf"how (?:do|would|can|does) (?:you|i|one|we) say {_QUOTED} in {_LANG}"), _translation),
+    (pattern(rf"(?:what is |give me )?(?:the )?{_LANG} (?:word|name|translation) (?:for|of) {_QUOTED}"), _translation),
+    (pattern(rf"(?:what is|translate) {_QUOTED} (?:in|into|to) {_LANG}"), _translation),
+    (pattern(rf"what does (?:the {_LANG} word )?[\"']?(?P<word>[^\"'?]{{1,40}}?)[\"']? mean(?: in english)?"), _meaning),
+    (pattern(rf"translate [\"']?(?P<word>[^\"'?]{{1,40}}?)[\"']? from {_LANG} (?:to|into) english"), _meaning),
+)  # fmt: skip
+
+
+def _renamed(match: re.Match[str]) -> re.Match[str]:
+    """Return a match whose group has the name that the rules expect, for patterns with two places for it."""
+    for name in ("country", "city"):
+        groups = match.groupdict()
+        if name in groups:
+            text = groups[name] or groups[f"{name}2"]
+            found = re.fullmatch(rf"(?P<{name}>.+)", text)
+            assert found is not None
+            return found
+    return match
+
+
+class Atlas(ProgramWorker):
+    """ProgramWorker that answers questions about countries from CLDR, ISO and countryinfo."""
+
+    topic = "capitals, continents, languages, currencies, flags and codes of countries"
+    packages = ("babel", "countryinfo", "pycountry", "phonenumbers")
+
+    def answer(self, question: PlainQuestion) -> ExactAnswer:
+        """Return the fact; see `ProgramWorker.answer`."""
+        return answer_by(RULES, question)

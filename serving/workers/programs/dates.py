@@ -1,0 +1,350 @@
+"""Calendar: weekdays, distances between dates, leap years, months, holidays with a rule, and the time in other zones.
+
+It knows the Gregorian calendar of the years 1600 to 9999. A date in digits that has two readings, such as 3/4/2025, is
+refused. Zones are those of the IANA database, found by the name of their city.
+"""
+
+import re
+from calendar import isleap, monthrange
+from collections import Counter
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from functools import cache
+from zoneinfo import ZoneInfo, available_timezones
+
+from conductor.model.usage import FREE, Price
+from serving.workers.programs.date_text import (
+    DATE,
+    FIRST_YEAR,
+    LAST_YEAR,
+    MONTH,
+    MONTH_NUMBERS,
+    MONTHS,
+    ORDINALS,
+    WEEKDAYS,
+    calendar_day,
+    read_date,
+    short_date,
+    write_date,
+)
+from serving.workers.programs.expressions import NUMBER, read_number
+from serving.workers.programs.program import (
+    ExactAnswer,
+    NotForProgram,
+    PlainQuestion,
+    ProgramWorker,
+    Rule,
+    answer_by,
+    pattern,
+)
+
+MOST_DAYS = 1_000_000
+
+_SEASONS = ["spring", "summer", "autumn", "winter"]
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if abs(count) == 1 else 's'}"
+
+
+@cache
+def _cities() -> dict[str, str]:
+    """Return the zone of each city that names exactly one zone, in lower case."""
+    zones = [
+        zone
+        for zone in available_timezones()
+        if zone.count("/") and not zone.startswith(("Etc/", "SystemV/", "US/"))
+    ]
+    names = Counter(zone.rsplit("/", 1)[1].replace("_", " ").casefold() for zone in zones)
+    cities = {zone.rsplit("/", 1)[1].replace("_", " ").casefold(): zone for zone in zones}
+    same = {"utc": "UTC", "gmt": "UTC", "japan": "Asia/Tokyo", "india": "Asia/Kolkata", "germany": "Europe/Berlin", "france": "Europe/Paris", "mumbai": "Asia/Kolkata", "delhi": "Asia/Kolkata", "new delhi": "Asia/Kolkata", "beijing": "Asia/Shanghai", "san francisco": "America/Los_Angeles", "washington": "America/New_York", "boston": "America/New_York", "munich": "Europe/Berlin", "milan": "Europe/Rome", "barcelona": "Europe/Madrid", "uk": "Europe/London", "the uk": "Europe/London", "england": "Europe/London", "italy": "Europe/Rome", "china": "Asia/Shanghai"}  # fmt: skip
+    return {name: zone for name, zone in cities.items() if names[name] == 1} | same
+
+
+class Calendar(ProgramWorker):
+    """ProgramWorker that answers questions about dates and times.
+
+    Attributes:
+        clock: returns the time now, with its zone.
+    """
+
+    topic = "dates, weekdays, holidays and time zones"
+
+    def __init__(
+        self, name: str, price: Price | None = FREE, clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    ) -> None:
+        super().__init__(name, price)
+        self.clock = clock
+
+    def answer(self, question: PlainQuestion) -> ExactAnswer:
+        """Return the date, distance or time; see `ProgramWorker.answer`."""
+        return answer_by(self._rules, question)
+
+    @property
+    def _today(self) -> date:
+        return self.clock().date()
+
+    @property
+    def _rules(self) -> tuple[Rule, ...]:
+        number = rf"(?P<n>{NUMBER}|an?|one)"
+        unit = r"(?P<unit>days?|weeks?|months?|years?)"
+        return (
+            (pattern(r"what (?:is (?:the )?(?:date|day|weekday)(?: of the week)?|day(?: of the week)? is it|date is it|is the date)(?: (?P<when>today|tomorrow|now))?|what (?:was|is) yesterday's date|what (?:is|was) (?P<when3>today|tomorrow|yesterday)'s (?:date|day)|what (?P<when2>is today|day is it|month is it|year is it)(?: today| now)?"), self._now_date),
+            (pattern(rf"(?:what|which) (?:day|weekday|day of the week)(?: of the week)? (?:is|was|will|does|did)(?: it on| be)? (?P<date>{DATE})(?: be| fall on| fall)?(?: on)?"), self._weekday),
+            (pattern(rf"(?:on )?(?:what|which) (?:day|weekday|day of the week)(?: of the week)? (?:does|did|will|was) (?P<date>{DATE}) (?:fall|fall on|be|be on|on)"), self._weekday),
+            (pattern(rf"when (?:is|was|will be) (?P<date>{DATE})"), self._when),
+            (pattern(rf"(?:how many|what is the number of) (?P<unit>days|weeks)(?: are there| are| left| remain| is it)? (?:until|till|to|before|left until) (?P<date>{DATE})"), self._until),
+            (pattern(rf"how (?:long|many (?P<unit>days|weeks))(?: is it| has it been| have passed)? since (?P<date>{DATE})"), self._since),
+            (pattern(rf"how many (?P<unit>days|weeks)(?: are there| are| is it| lie)? (?:between|from) (?P<date>{DATE}) (?:and|to|until) (?P<date2>{DATE})"), self._between),
+            (pattern(rf"(?:what|which) (?:date|day) (?:is|was|will be|will it be) (?:it )?{number} {unit} (?P<way>after|before|from|ago|later)(?: (?P<date>{DATE}|now))?|(?P<x>(?!))"), self._shifted),
+            (pattern(rf"(?:what is )?{number} {unit} (?P<way>after|before|from) (?P<date>{DATE}|now)"), self._shifted),
+            (pattern(r"(?:is|was|will) (?:the year )?(?P<year>\d{4}) (?:be )?a leap[ -]?year"), _leap),
+            (pattern(r"(?:when|what|which year) (?:is|was) the (?P<way>next|last|previous) leap year(?: (?:after|before) (?P<year>\d{4}))?"), self._next_leap),
+            (pattern(rf"how many days (?:are |does |did )?(?:there )?(?:in )?(?P<month>{MONTH})(?: (?:of )?(?P<year>\d{{4}}))?(?: have)?(?P<leap> in a leap year| in a (?:normal|common|non-leap) year)?"), _month_days),
+            (pattern(r"how many days (?:are |does |did )?(?:there )?(?:in )?(?:the year )?(?P<year>\d{4})(?: have)?"), _year_days),
+            (pattern(rf"(?:what|which) (?P<what>month|day|season)(?: of the (?:year|week))? (?:comes|is|follows|is the (?:month|day|one|season)|the (?:month|day|season))? ?(?:right |directly |immediately )?(?P<way>after|before|follows|) ?(?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}|fall)"), _neighbour),
+            (pattern(rf"(?:what|which) is the (?P<what>month|day|season) (?P<way>after|before) (?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}|fall)"), _neighbour),
+            (pattern(rf"(?:what|which) (?P<what>month|day|season) (?:comes|is|lies) between (?P<name>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)}) and (?P<other>{MONTH}|{'|'.join(WEEKDAYS)}|{'|'.join(_SEASONS)})"), _middle),
+            (pattern(rf"if (?P<when>today|tomorrow|yesterday) (?:is|was|will be) (?:an? )?(?P<day>{'|'.join(WEEKDAYS)}),? (?:then )?(?:what|which) day(?: of the week)? (?:is|was|will be|will it be|is it|was it) (?:(?P<asked>today|tomorrow|yesterday|the day after tomorrow|the day before yesterday)|(?:in )?(?P<n>{NUMBER}) days(?P<ago> ago| from now| from today|))"), _weekday_if),
+            (pattern(rf"(?:(?:what|which) (?:is|month is|day is|one is) the|name the|the) (?P<n>first|last|{'|'.join(ORDINALS)}) (?P<what>month|day) of the (?P<of>year|week)"), _nth),
+            (pattern(r"how many (?P<what>days|seasons|months) (?:are |does |has )?(?:there )?(?:in )?(?:a|one|the) (?P<of>week|year)(?: have)?"), _how_many),
+            (pattern(r"(?:list|name|what are|give me|tell me) (?:all )?(?:the |all )?(?:names of the )?(?:12 |twelve |seven |7 |four |4 )?(?P<what>months|days|seasons)(?: of the (?:year|week)| in (?:a|the) (?:year|week))?(?:,? (?:starting|beginning) with (?P<first>[a-z]+))?(?: in order)?"), _list_names),
+            (pattern(r"what(?: is the)?(?: current)? time(?: is it| is)?(?: right)?(?: now)?(?: in (?P<place>[a-z .'-]+?))?(?: now| right now)?"), self._time),
+            (pattern(r"(?:if|when) it(?:'s| is) (?P<h>\d{1,2})(?::(?P<m>\d\d))? ?(?P<half>am|pm|a\.m\.|p\.m\.|o'clock)? in (?P<place>[a-z .'-]+?),? what time is it in (?P<other>[a-z .'-]+)"), self._other_time),
+        )  # fmt: skip
+
+    def _now_date(self, match: re.Match[str]) -> ExactAnswer:
+        text = match[0].casefold()
+        day = self._today + timedelta(days=1 if "tomorrow" in text else -1 if "yesterday" in text else 0)
+        name = "Tomorrow is" if "tomorrow" in text else "Yesterday was" if "yesterday" in text else "Today is"
+        return ExactAnswer(f"{name} {write_date(day)} (UTC).", short_date(day))
+
+    def _weekday(self, match: re.Match[str]) -> ExactAnswer:
+        is_past = " was " in match[0].casefold() or " did " in match[0].casefold()
+        day = read_date(match["date"], self._today, past=is_past)
+        verb = "was" if day < self._today else "is"
+        return ExactAnswer(f"{short_date(day)} {verb} a {WEEKDAYS[day.weekday()]}.", WEEKDAYS[day.weekday()])
+
+    def _when(self, match: re.Match[str]) -> ExactAnswer:
+        day = read_date(match["date"], self._today, past=" was " in match[0].casefold())
+        name = match["date"][0].upper() + match["date"][1:]
+        return ExactAnswer(
+            f"{name} {'was' if day < self._today else 'is'} on {write_date(day)}.", short_date(day)
+        )
+
+    def _until(self, match: re.Match[str]) -> ExactAnswer:
+        day = read_date(match["date"], self._today)
+        days = (day - self._today).days
+        if days < 0:
+            raise NotForProgram("this date is in the past.")
+        return self._distance(
+            days, match["unit"], f"until {short_date(day)} (counted from {short_date(self._today)})"
+        )
+
+    def _since(self, match: re.Match[str]) -> ExactAnswer:
+        day = read_date(match["date"], self._today, past=True)
+        days = (self._today - day).days
+        if days < 0:
+            raise NotForProgram("this date is in the future.")
+        unit = match["unit"] or "days"
+        return self._distance(days, unit, f"since {short_date(day)} (counted to {short_date(self._today)})")
+
+    def _between(self, match: re.Match[str]) -> ExactAnswer:
+        texts = [match["date"], match["date2"]]
+        if not re.search(r"\d{4}|today|tomorrow|yesterday", texts[0]) and re.search(r"\d{4}$", texts[1]):
+            texts[0] = f"{texts[0]} {texts[1][-4:]}"
+        first, last = (read_date(text, self._today) for text in texts)
+        return self._distance(
+            abs((last - first).days), match["unit"], f"between {short_date(first)} and {short_date(last)}"
+        )
+
+    def _distance(self, days: int, unit: str, where: str) -> ExactAnswer:
+        text = _plural(days, "day")
+        if unit.casefold() == "weeks":
+            weeks, rest = divmod(days, 7)
+            text = _plural(weeks, "week") + (f" and {_plural(rest, 'day')}" if rest else "")
+        return ExactAnswer(f"{'There is' if text.startswith('1 ') else 'There are'} {text} {where}.", text)
+
+    def _shifted(self, match: re.Match[str]) -> ExactAnswer:
+        way, start = match["way"].casefold(), match["date"] or "today"
+        start = "today" if start.casefold() == "now" else start
+        if way in ("after", "before", "from") and match["date"] is None:
+            raise NotForProgram("it does not know from which date to count.")
+        count = 1 if match["n"].casefold() in ("a", "an") else int(read_number(match["n"]))
+        day = read_date(start, self._today)
+        sign = -1 if way in ("before", "ago") else 1
+        result = _shift(day, sign * count, match["unit"].casefold().removesuffix("s"))
+        where = f"{_plural(count, match['unit'].casefold().removesuffix('s'))} {'before' if sign < 0 else 'after'} {short_date(day)}"
+        return ExactAnswer(f"{where[0].upper()}{where[1:]} is {write_date(result)}.", short_date(result))
+
+    def _next_leap(self, match: re.Match[str]) -> ExactAnswer:
+        step = 1 if match["way"].casefold() == "next" else -1
+        year = int(match["year"] or self._today.year) + step
+        while not isleap(year):
+            year += step
+        return ExactAnswer(
+            f"The {match['way'].casefold()} leap year is {calendar_day(year, 1, 1).year}.", str(year)
+        )
+
+    def _time(self, match: re.Match[str]) -> ExactAnswer:
+        zone = _zone(match["place"] or "UTC")
+        now = self.clock().astimezone(ZoneInfo(zone))
+        where = f"in {match['place'].title()}" if match["place"] else "in UTC"
+        return ExactAnswer(f"It is {now:%H:%M} on {write_date(now.date())} {where}.", f"{now:%H:%M}")
+
+    def _other_time(self, match: re.Match[str]) -> ExactAnswer:
+        hour, minute, half = (
+            int(match["h"]),
+            int(match["m"] or 0),
+            (match["half"] or "").replace(".", "").casefold(),
+        )
+        if (
+            hour > 23
+            or minute > 59
+            or (half in ("am", "pm") and not 1 <= hour <= 12)
+            or (not half and hour <= 12 and not match["m"])
+        ):
+            raise NotForProgram("this time can be read in two ways, or does not exist.")
+        hour = hour % 12 + (12 if half == "pm" else 0) if half in ("am", "pm") else hour
+        here = datetime(*self._today.timetuple()[:3], hour, minute, tzinfo=ZoneInfo(_zone(match["place"])))
+        there = here.astimezone(ZoneInfo(_zone(match["other"])))
+        shift = (there.date() - here.date()).days
+        days = {0: "", 1: " on the next day", -1: " on the day before"}[shift]
+        return ExactAnswer(
+            f"When it is {here:%H:%M} in {match['place'].title()} on {short_date(here.date())}, it is {there:%H:%M} in {match['other'].title()}{days}.",
+            f"{there:%H:%M}",
+        )
+
+
+def _zone(place: str) -> str:
+    zone = _cities().get(place.strip().casefold())
+    if zone is None:
+        raise NotForProgram(f"it knows no single time zone of {place!r}.")
+    return zone
+
+
+def _shift(day: date, count: int, unit: str) -> date:
+    days = count * {"day": 1, "week": 7}.get(unit, 0)
+    if abs(count) > MOST_DAYS or abs(days) > MOST_DAYS:
+        raise NotForProgram("the distance is too long.")
+    if days or unit in ("day", "week"):
+        try:
+            return day + timedelta(days=days)
+        except OverflowError as exc:
+            raise NotForProgram("it knows no years that far away.") from exc
+    year, month = divmod(day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1), 12)
+    if not FIRST_YEAR <= year <= LAST_YEAR:
+        raise NotForProgram("it knows no years that far away.")
+    return calendar_day(year, month + 1, min(day.day, monthrange(year, month + 1)[1]))
+
+
+def _leap(match: re.Match[str]) -> ExactAnswer:
+    year = calendar_day(int(match["year"]), 1, 1).year
+    text = "Yes" if isleap(year) else "No"
+    return ExactAnswer(f"{text}, {year} is {'' if isleap(year) else 'not '}a leap year.", text)
+
+
+def _month_days(match: re.Match[str]) -> ExactAnswer:
+    month, year, leap = MONTH_NUMBERS[match["month"].casefold()], match["year"], match["leap"] or ""
+    name = MONTHS[month - 1]
+    if month == 2 and year is None and not leap:
+        return ExactAnswer("February has 28 days, and 29 in a leap year.")
+    days = monthrange(int(year) if year else 2024 if leap == " in a leap year" else 2023, month)[1]
+    when = f" {year}" if year else leap
+    return ExactAnswer(
+        f"{name} has {days} days{leap}." if not year else f"{name}{when} has {days} days.", str(days)
+    )
+
+
+def _year_days(match: re.Match[str]) -> ExactAnswer:
+    year = calendar_day(int(match["year"]), 1, 1).year
+    return ExactAnswer(f"{year} has {366 if isleap(year) else 365} days.", str(366 if isleap(year) else 365))
+
+
+def _names_of(what: str) -> list[str]:
+    return {"month": MONTHS, "day": WEEKDAYS, "season": _SEASONS}[what.casefold().removesuffix("s")]
+
+
+def _neighbour(match: re.Match[str]) -> ExactAnswer:
+    what, name = match["what"], match["name"].casefold()
+    names = _names_of(what)
+    name = (
+        MONTHS[MONTH_NUMBERS[name] - 1].casefold()
+        if what.casefold() == "month" and name in MONTH_NUMBERS
+        else {"fall": "autumn"}.get(name, name)
+    )
+    if name not in [each.casefold() for each in names] or not (
+        match["way"] or "follows" in match[0].casefold()
+    ):
+        raise NotForProgram(f"{match['name']!r} is no {what}.")
+    step = -1 if match["way"].casefold() == "before" else 1
+    at = [each.casefold() for each in names].index(name)
+    result = names[(at + step) % len(names)]
+    return ExactAnswer(
+        f"{result[0].upper()}{result[1:]} comes {'before' if step < 0 else 'after'} {names[at]}.", result
+    )
+
+
+def _middle(match: re.Match[str]) -> ExactAnswer:
+    names = _names_of(match["what"])
+    lower = [name.casefold() for name in names]
+    first, last = (
+        MONTHS[MONTH_NUMBERS[n] - 1].casefold() if (n := match[g].casefold()) in MONTH_NUMBERS else n
+        for g in ("name", "other")
+    )
+    if first not in lower or last not in lower or (lower.index(last) - lower.index(first)) % len(names) != 2:
+        raise NotForProgram(f"there is not exactly one {match['what']} between these.")
+    result = names[(lower.index(first) + 1) % len(names)]
+    return ExactAnswer(
+        f"{result[0].upper()}{result[1:]} comes between {match['name']} and {match['other']}.", result
+    )
+
+
+def _weekday_if(match: re.Match[str]) -> ExactAnswer:
+    offsets = {
+        "today": 0,
+        "tomorrow": 1,
+        "yesterday": -1,
+        "the day after tomorrow": 2,
+        "the day before yesterday": -2,
+    }
+    asked = match["asked"]
+    days = (
+        offsets[asked.casefold()]
+        if asked
+        else int(read_number(match["n"])) * (-1 if match["ago"] == " ago" else 1)
+    )
+    today = [name.casefold() for name in WEEKDAYS].index(match["day"].casefold()) - offsets[
+        match["when"].casefold()
+    ]
+    result = WEEKDAYS[(today + days) % 7]
+    when = asked or f"{match['n']} days {'ago' if match['ago'] == ' ago' else 'later'}"
+    return ExactAnswer(f"If {match['when']} is {match['day'].capitalize()}, {when} is {result}.", result)
+
+
+def _nth(match: re.Match[str]) -> ExactAnswer:
+    what, of, nth = match["what"].casefold(), match["of"].casefold(), match["n"].casefold()
+    if (what, of) != ("month", "year"):
+        raise NotForProgram("where a week begins depends on the country.")
+    result = MONTHS[11 if nth == "last" else ORDINALS[nth] - 1]
+    return ExactAnswer(f"{result} is the {nth} month of the year.", result)
+
+
+def _how_many(match: re.Match[str]) -> ExactAnswer:
+    counts = {("days", "week"): 7, ("seasons", "year"): 4, ("months", "year"): 12}
+    what, of = match["what"].casefold(), match["of"].casefold()
+    if (what, of) not in counts:
+        return ExactAnswer("A year has 365 days; a leap year has 366.")
+    return ExactAnswer(f"A {of} has {counts[what, of]} {what}.", str(counts[what, of]))
+
+
+def _list_names(match: re.Match[str]) -> ExactAnswer:
+    names = _names_of(match["what"])
+    if first := match["first"]:
+        lower = [name.casefold() for name in names]
+        wanted = {"fall": "autumn"}.get(first.casefold(), first.casefold())
+        if wanted not in lower:
+            raise NotForProgram(f"{first!r} is not one of them.")
+        names = names[lower.index(wanted) :] + names[: lower.index(wanted)]
+    text = f"{', '.join(names[:-1])} and {names[-1]}"
+    return ExactAnswer(f"{text[0].upper()}{text[1:]}.", text)

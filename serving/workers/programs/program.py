@@ -1,0 +1,289 @@
+"""Workers that are programs: how they read a question, and how they answer or refuse it.
+
+A program answers only a question that it understands to its last word. It refuses every other question with
+`WorkerRefused`, so that a fallback answers and the record shows the reason. It knows nothing of the pool.
+"""
+
+import asyncio
+import re
+import threading
+import unicodedata
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+from conductor.errors import WorkerRefused
+from conductor.model.call import Call
+from conductor.model.messages import Message, Text
+from conductor.model.reply import Delta, FinishReason, Reply, open_reply
+from conductor.model.usage import FREE, Price, Usage
+from conductor.plan.prompts import ANSWER, read_assignment
+
+MOST_TEXT_CHARS = 20_000
+"""Longest text that any program reads, in characters."""
+MOST_CHARS = 400
+"""Longest question in characters. It bounds the time of every pattern below."""
+TOKEN = re.compile(r"\s*\S+|\s+$")
+"""Token for limits of the output: a word with the blanks before it."""
+
+_QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "`": "'", "„": '"', "«": '"', "»": '"'})
+_BEFORE = re.compile(
+    r"(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|thanks|thank you|please|pls"
+    r"|quick question|question|i (?:need|want|would like|'d like) (?:you )?to (?:know|tell me|find out)"
+    r"|i'm wondering|i wonder"
+    r"|(?:can|could|would|will) you (?:please |kindly |quickly )?(?:help me (?:to )?)?"
+    r"(?:tell me|say|explain to me|answer|let me know|work out|figure out|find out|find|give me|compute"
+    r"|(?=(?:calculate|convert|translate|name|spell|write|sort|put|count|list|reverse|add|repeat|evaluate|solve|make"
+    r"|turn|extract|summari[sz]e|what|how|is|change|express|simplify|factor|expand|multiply|divide|subtract|reply"
+    r"|order|arrange)\b))"
+    r"|(?:please |just )?(?:tell me|answer|answer me|answer this|answer the question|work out|figure out|find out|let me know)"
+    r"|do you (?:happen to )?know|any idea)(?![\w'])[,.:;!?]*\s*(?:-\s+)?",
+    re.IGNORECASE,
+)
+_AFTER = re.compile(
+    r"[\s,.;!?]*(?<!\w)(?:please|pls|thanks|thank you|for me|right now|exactly|in total|(?:do )?you know)[\s.!?]*$",
+    re.IGNORECASE,
+)
+_CLOSING = re.compile(r"(?:[ .?;,]|(?<![\d)])!)+$")
+"""Punctuation at the end, without the sign of a factorial."""
+_BRIEF = re.compile(
+    r"(?:^|(?<=[.?!,;:])|(?<=\.\")|(?<=\?\"))\s*(?:please )?(?:and )?"
+    r"(?:(?:just|only)(?: (?:give|write|say))?(?: me)? (?:the|a|one) (?:\w+ )?"
+    r"(?:number|letter|word|name|result|answer|value|city|country|digits?|date)"
+    r"|(?:answer|reply|respond|give|use|say)(?: me)?(?: (?:with|in|by))? (?:just |only |exactly )?"
+    r"(?:one|a single|the|a) (?:\w+ )?(?:word|number|letter|result|city|country|answer|name)(?: only| alone)?"
+    r"|one (?:word|number|letter)(?: only)?(?:, (?:yes or no|true or false))?"
+    r"|(?:answer |reply |say )?(?:with )?(?:just |only )?(?:yes or no|true or false)|nothing else|no explanation)"
+    r"(?: only)?(?:,? please)?[.!?]*\s*$",
+    re.IGNORECASE,
+)
+_YES_OR_NO_FIRST = re.compile(
+    r"(?:answer )?(?:(?:with )?yes or no|true or false)\s*[:,.?-]\s*", re.IGNORECASE
+)
+_ASKS = (
+    (re.compile(r"^(?:what|wat)(?:'s|s) ", re.IGNORECASE), "what is "),
+    (re.compile(r"^(who|where|when|how)'s ", re.IGNORECASE), r"\1 is "),
+    (
+        re.compile(
+            r"^(?:what is|how much is|how much are|how much does)\s+(?:what is|the result of)\s+",
+            re.IGNORECASE,
+        ),
+        "what is ",
+    ),
+)
+
+
+class NotForProgram(Exception):
+    """The question is not for this program. Its text is the reason, for the record."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExactAnswer:
+    """Answer of a program: a full sentence, and the bare value for questions that want nothing else."""
+
+    sentence: str
+    value: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PlainQuestion:
+    """One thing that a call asks, in the user's words.
+
+    Args:
+        text: one line without greeting, politeness and closing punctuation, with plain quotation marks.
+        raw: the user's text as it was sent, without control characters.
+        is_brief: whether the user wants the bare value, as in "Just the number".
+        outputs: texts of the earlier steps that the step reads.
+    """
+
+    text: str
+    raw: str
+    is_brief: bool = False
+    outputs: tuple[str, ...] = field(default=())
+
+    def match(self, *patterns: re.Pattern[str]) -> re.Match[str] | None:
+        """Return the match of the first pattern that matches the whole question, or None."""
+        return next((found for each in patterns if (found := each.fullmatch(self.text))), None)
+
+
+def pattern(text: str) -> re.Pattern[str]:
+    """Compile a pattern for a whole question. A blank stands for any blanks; case is ignored."""
+    return re.compile(text, re.IGNORECASE)
+
+
+def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
+    """Return the question in `raw` without greeting, politeness and wishes about the form.
+
+    Raises:
+        NotForProgram: there is no text, or too much.
+    """
+    if len(raw) > MOST_TEXT_CHARS:
+        raise NotForProgram(f"the text is longer than {MOST_TEXT_CHARS:,} characters.")
+    raw = "".join(
+        char for char in raw.translate(_QUOTES) if char in "\n\t" or unicodedata.category(char) != "Cc"
+    )
+    text = " ".join(raw[: MOST_CHARS + 1].split())
+    if not text:
+        raise NotForProgram("there is no question.")
+    if len(raw) > MOST_CHARS:
+        return PlainQuestion(text, raw, outputs=tuple(outputs))
+    brief = _BRIEF.search(text)
+    if brief and brief.start():
+        text = text[: brief.start()].rstrip(" ,;:-")
+    first = _YES_OR_NO_FIRST.match(text)
+    text = text[first.end() :] if first else text
+    text = _without_politeness(text)
+    for asks, plain in _ASKS:
+        text = asks.sub(plain, text, count=1)
+    return PlainQuestion(text, raw, brief is not None or first is not None, tuple(outputs))
+
+
+def _without_politeness(text: str) -> str:
+    """Return `text` without greetings before it, and without thanks and closing punctuation after it."""
+    for _ in range(4):
+        before = _BEFORE.match(text)
+        text = text[before.end() :] if before and before.end() < len(text) else text
+    for _ in range(3):
+        text = text if text.endswith("...") else _CLOSING.sub("", text)
+        shorter = _AFTER.sub("", text)
+        text = shorter or text
+    return text
+
+
+def questions_of(call: Call) -> list[PlainQuestion]:
+    """Return what `call` may ask: the user's own words, and the subtask of its step if there is one.
+
+    The user's words come first, because a conductor may change a number or a name in its subtask.
+
+    Raises:
+        NotForProgram: the call has no user's text, or wants what a program cannot give.
+    """
+    if call.site.operation != "chat" or call.grammar is not None or call.answer_format is not None:
+        raise NotForProgram("it writes no plans, embeddings or structured answers.")
+    last = next((message for message in reversed(call.messages) if message.role != "system"), None)
+    if last is None or last.role != "user":
+        raise NotForProgram("the last message is not the user's.")
+    if last.has_image or last.has_pdf:
+        raise NotForProgram("it reads no images and files.")
+    own, added = _split(last)
+    outputs, subtask = read_assignment(added, call.mark_key)
+    subtask = "" if subtask == ANSWER else subtask
+    texts = list(dict.fromkeys(each for each in (own, subtask) if each.strip()))
+    return [read_question(text, outputs) for text in texts]
+
+
+def _split(message: Message) -> tuple[str, str]:
+    """Return the user's own text, and what `conductor.plan.prompts.work` has added to it."""
+    texts = [part.text for part in message.parts if isinstance(part, Text)]
+    if len(texts) > 1 and texts[-1].startswith("\n\n"):
+        return "".join(texts[:-1]), texts[-1]
+    return "".join(texts), ""
+
+
+class ProgramWorker:
+    """Base of the workers that are programs. A subclass sets the class variables and writes `answer`."""
+
+    provenance = "program"
+    topic: ClassVar[str]
+    """Subject of its answers. Refusals name it."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """Packages that it needs, which are imported at its first question."""
+    most_chars: ClassVar[int] = MOST_CHARS
+    """Longest text that it reads, in characters."""
+
+    def __init__(self, name: str, price: Price | None = FREE) -> None:
+        """Create the worker.
+
+        Raises:
+            ValueError: a package is not installed.
+        """
+        self.name, self._price = name, price or FREE
+        self._lock = threading.Lock()
+        if missing := [package for package in self.packages if find_spec(package) is None]:
+            raise ValueError(f"{name} needs {', '.join(missing)}. Install Podium's extra `cpu`.")
+
+    def answer(self, question: PlainQuestion) -> ExactAnswer:
+        """Return the answer to a question.
+
+        Raises:
+            NotForProgram: the question is not for this program, or has no certain answer.
+        """
+        raise NotImplementedError
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        """Answer `call` in a thread, because the first call loads the packages.
+
+        Raises:
+            WorkerRefused: the question is not for this program.
+        """
+        return open_reply(self.name, f"{self.name} (program)", self._deltas(call), self._price)
+
+    async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:
+        text = await asyncio.to_thread(self._answer, call)
+        tokens, most = TOKEN.findall(text), call.sampling.max_output_tokens
+        stops = [at for stop in call.sampling.stop if stop and (at := text.find(stop)) >= 0]
+        is_cut = most is not None and len(tokens) > most
+        text = "".join(tokens[:most]) if is_cut else text
+        if stops and min(stops) < len(text):
+            text, is_cut = text[: min(stops)], False
+        model = f"{self.name} (program)"
+        yield Delta(text, model=model)
+        yield Delta(finish=FinishReason.LENGTH if is_cut else FinishReason.STOP, usage=Usage(), model=model)
+
+    def _answer(self, call: Call) -> str:
+        """Return the answer to the first question of `call` that has one."""
+        reasons: list[str] = []
+        try:
+            for question in questions_of(call):
+                try:
+                    return self.reply(question)
+                except NotForProgram as reason:
+                    reasons.append(str(reason))
+        except NotForProgram as reason:
+            reasons.append(str(reason))
+        why = next(iter(reasons), "there is no question.")
+        message = f"{self.name} is a program for {self.topic}: {why}"
+        raise WorkerRefused(message, worker=self.name, only_this_call=True)
+
+    def reply(self, question: PlainQuestion) -> str:
+        """Return the text of the answer: the bare value if the user wants nothing else.
+
+        Raises:
+            NotForProgram: as for `answer`, or the question is too long.
+        """
+        if len(question.raw) > self.most_chars:
+            raise NotForProgram(f"the text is longer than {self.most_chars:,} characters.")
+        with self._lock:
+            answer = self.answer(question)
+        if question.is_brief and answer.value:
+            return answer.value
+        is_sentence = re.match(r"[a-z-]+ [a-z]", answer.sentence) and answer.sentence.endswith(".")
+        return answer.sentence[0].upper() + answer.sentence[1:] if is_sentence else answer.sentence
+
+
+def load(module: str) -> Any:
+    """Import a package's module at the first question that needs it, because some take a second. It has no types."""
+    return import_module(module)
+
+
+Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], ExactAnswer]]
+"""Pattern of a whole question, and the function that answers its match."""
+
+
+def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
+    """Return the answer of the first rule whose pattern matches the whole question and that does not refuse.
+
+    Raises:
+        NotForProgram: no rule answers. The reason is that of the first rule that matched.
+    """
+    reasons: list[str] = []
+    for each, rule in rules:
+        if found := each.fullmatch(question.text):
+            try:
+                return rule(found)
+            except NotForProgram as reason:
+                reasons.append(str(reason))
+    raise NotForProgram(next(iter(reasons), "it does not understand this question."))

@@ -1,0 +1,127 @@
+"""Tables for the text tools: CSV, JSON and Markdown, converted into each other with their digits and order kept."""
+
+import csv
+import io
+import json
+import re
+from typing import Any, TypeGuard, cast
+
+from serving.workers.programs.program import NotForProgram
+
+MOST_DEPTH, MOST_CELLS = 40, 20_000
+_JSON_TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[\[\]{}:,]|[^\s\[\]{}:,"]+')
+
+
+def _rows(text: str) -> list[list[str]]:
+    try:
+        first = text.strip().splitlines()[0]
+        delimiter = next((sign for sign in ("\t", ";", ",", "|") if sign in first), ",")
+        rows = [
+            [cell.strip() for cell in row]
+            for row in csv.reader(io.StringIO(text.strip()), delimiter=delimiter, strict=True)
+            if row
+        ]
+    except (csv.Error, IndexError) as exc:
+        raise NotForProgram("the text is not CSV.") from exc
+    if (
+        len(rows) < 2
+        or len(rows[0]) < 2
+        or len({len(row) for row in rows}) != 1
+        or len(rows) * len(rows[0]) > MOST_CELLS
+    ):
+        raise NotForProgram("the text is not a table with a header and rows of the same length.")
+    if len(set(rows[0])) != len(rows[0]):
+        raise NotForProgram("two columns have the same name.")
+    return rows
+
+
+def read_json(text: str) -> Any:
+    if _depth(text) > MOST_DEPTH:
+        raise NotForProgram("the JSON is nested too deep.")
+    try:
+        return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as exc:
+        raise NotForProgram(f"the text is not JSON: {exc}.") from exc
+
+
+def _depth(text: str) -> int:
+    depth, deepest = 0, 0
+    for char in text:
+        depth += (char in "[{") - (char in "]}")
+        deepest = max(deepest, depth)
+    return deepest
+
+
+class _Number(str):
+    """JSON number in its own digits."""
+
+    __slots__ = ()
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON number")
+
+
+def format_json(text: str, *, is_compact: bool) -> str:
+    """Return JSON with other blanks between its tokens. Strings and numbers stay as they are written.
+
+    Raises:
+        NotForProgram: it is not valid.
+    """
+    read_json(text)
+    pieces: list[str] = []
+    depth, before = 0, ""
+    for piece in _JSON_TOKEN.findall(text):
+        line = "" if is_compact else "\n" + "  " * (depth - (piece in "]}"))
+        depth += (piece in "[{") - (piece in "]}")
+        if (piece in "]}" and before not in ("[", "{")) or (before in ("[", "{", ",") and piece not in "]}"):
+            pieces.append(line)
+        pieces.append(piece if is_compact or piece != ":" else ": ")
+        before = piece
+    return "".join(pieces)
+
+
+def csv_to_json(text: str) -> str:
+    header, *rows = _rows(text)
+    return json.dumps([dict(zip(header, row, strict=True)) for row in rows], indent=2, ensure_ascii=False)
+
+
+def _is_objects(value: Any) -> TypeGuard[list[dict[str, Any]]]:
+    return (
+        bool(value) and type(value) is list and all(type(each) is dict for each in cast("list[Any]", value))
+    )
+
+
+def _objects(text: str) -> tuple[list[str], list[list[str]]]:
+    value: Any = read_json(text)
+    if not _is_objects(value):
+        raise NotForProgram("the JSON is not a list of objects.")
+    header = list(dict.fromkeys(name for each in value for name in each))
+    if (
+        any(isinstance(cell, dict | list) for each in value for cell in each.values())
+        or len(value) * len(header) > MOST_CELLS
+    ):
+        raise NotForProgram("the objects are nested or too many.")
+    return header, [[_cell(each.get(name)) for name in header] for each in value]
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def json_to_csv(text: str) -> str:
+    header, rows = _objects(text)
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([header, *rows])
+    return file.getvalue().rstrip("\n")
+
+
+def markdown_table(text: str) -> str:
+    if text.startswith("["):
+        header, rows = _objects(text)
+    else:
+        header, *rows = _rows(text)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |" for line in lines)

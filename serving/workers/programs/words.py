@@ -1,0 +1,207 @@
+"""Dictionary: definitions, synonyms, opposites, inflections, spelling and letters of English words.
+
+Meanings are WordNet's, inflections those of lemminflect's lexicon without its guesses. An opposite is answered if
+WordNet has one for a usual sense of the word; every usual sense with another opposite adds one.
+"""
+
+import re
+from collections import Counter
+from functools import cache
+from typing import Any
+
+from serving.workers.programs.expressions import NUMBER, read_number
+from serving.workers.programs.letters import GIVE, LETTERS, LIST, with_one_name
+from serving.workers.programs.program import (
+    ExactAnswer,
+    NotForProgram,
+    PlainQuestion,
+    ProgramWorker,
+    Rule,
+    answer_by,
+    load,
+    pattern,
+)
+from serving.workers.programs.wordnet import PARTS_OF_SPEECH, Sense, senses
+
+USUAL, ALSO_USUAL = 0.05, 0.4
+"""Least share of a word's uses for its opposites to count; least share of the first opposite's uses for another one."""
+MOST_SYNONYMS, MOST_SENSES = 6, 3
+_TAGS = {
+    "past tense": ("VBD", "v"), "simple past": ("VBD", "v"), "past form": ("VBD", "v"), "past participle": ("VBN", "v"),
+    "present participle": ("VBG", "v"), "gerund": ("VBG", "v"), "ing form": ("VBG", "v"), "-ing form": ("VBG", "v"),
+    "plural": ("NNS", "n"), "plural form": ("NNS", "n"), "comparative": ("JJR", "a"), "comparative form": ("JJR", "a"),
+    "superlative": ("JJS", "a"), "superlative form": ("JJS", "a"),
+}  # fmt: skip
+_FORMS = {
+    ("person", "NNS"): ("people",), ("fish", "NNS"): ("fish",), ("deer", "NNS"): ("deer",), ("ox", "NNS"): ("oxen",),
+    ("lie", "VBN"): ("lain", "lied"), ("get", "VBN"): ("got", "gotten"), ("learn", "VBN"): ("learned", "learnt"),
+    ("burn", "VBN"): ("burned", "burnt"), ("dream", "VBN"): ("dreamed", "dreamt"), ("leaf", "NNS"): ("leaves",),
+}  # fmt: skip
+"""Corrections of lemminflect's forms."""
+
+
+@cache
+def _inflector() -> Any:
+    return load("lemminflect")
+
+
+def is_word(word: str) -> bool:
+    """Return whether the lexicon or WordNet has `word`, also as an inflected form."""
+    return bool(word in senses() or _inflector().getAllLemmas(word))
+
+
+def opposites(word: str) -> list[str]:
+    """Return the opposites of the usual senses of `word`, the most usual one first."""
+    all_senses = senses().get(word, ())
+    total = sum(sense.count for sense in all_senses)
+    uses: Counter[str] = Counter()
+    together: dict[str, set[str]] = {}
+    for sense in all_senses:
+        for antonym in sense.antonyms:
+            uses[antonym] += sense.count
+            together.setdefault(antonym, set()).update(sense.antonyms)
+    ordered = [antonym for antonym, _ in uses.most_common()]
+    if not ordered or (total and uses[ordered[0]] < USUAL * total):
+        return []
+    first = ordered[0]
+    others = [each for each in ordered[1:] if uses[each] >= max(ALSO_USUAL * uses[first], 1)]
+    return [first, *(each for each in others if first not in together[each])]
+
+
+def _or(words: list[str]) -> str:
+    quoted = [f'"{word}"' for word in words]
+    return f"{', '.join(quoted[:-1])} or {quoted[-1]}" if len(quoted) > 1 else quoted[0]
+
+
+def _opposite(match: re.Match[str]) -> ExactAnswer:
+    word = match["word"].casefold()
+    found = opposites(word)
+    if not found:
+        raise NotForProgram(f'WordNet has no opposite of a usual sense of "{word}".')
+    return ExactAnswer(f'The opposite of "{word}" is {_or(found)}.', found[0])
+
+
+def _is_opposite(match: re.Match[str]) -> ExactAnswer:
+    word, other = match["word"].casefold(), match["other"].casefold()
+    if other not in opposites(word):
+        raise NotForProgram("WordNet does not decide this.")
+    return ExactAnswer(f'Yes, "{other}" is an opposite of "{word}".', "Yes")
+
+
+def _usual(word: str) -> list[Sense]:
+    """Return the senses of `word` with at least a quarter of the uses of its first one."""
+    ordered = sorted(senses().get(word, ()), key=lambda sense: -sense.count)
+    return [sense for sense in ordered if 4 * sense.count >= ordered[0].count][:MOST_SENSES]
+
+
+def _synonyms(match: re.Match[str]) -> ExactAnswer:
+    word = match["word"].casefold()
+    found = list(dict.fromkeys(each for sense in _usual(word) for each in sense.synonyms if each != word))
+    if not found:
+        raise NotForProgram(f'WordNet has no synonym of a usual sense of "{word}".')
+    wanted = int(read_number(match["n"])) if "n" in match.groupdict() and match["n"] else MOST_SYNONYMS
+    if wanted > len(found) and match.groupdict().get("n"):
+        raise NotForProgram(f'WordNet has only {len(found)} synonyms of usual senses of "{word}".')
+    shown = found[: max(1, min(wanted, MOST_SYNONYMS))]
+    if len(shown) == 1:
+        return ExactAnswer(f'A synonym of "{word}" is "{shown[0]}".', shown[0])
+    return ExactAnswer(f'Synonyms of "{word}" are {_or(shown).replace(" or ", " and ")}.', shown[0])
+
+
+def _definition(match: re.Match[str]) -> ExactAnswer:
+    word = match["word"].casefold()
+    usual = _usual(word)
+    if not usual:
+        raise NotForProgram(f'its dictionary does not have "{word}".')
+    if len(usual) == 1:
+        sense = usual[0]
+        return ExactAnswer(f'"{word}" ({PARTS_OF_SPEECH[sense.part_of_speech]}) means: {sense.definition}.')
+    lines = [f"{n}. ({PARTS_OF_SPEECH[s.part_of_speech]}) {s.definition}." for n, s in enumerate(usual, 1)]
+    return ExactAnswer(f'"{word}" has these usual meanings:\n' + "\n".join(lines))
+
+
+def _inflection(match: re.Match[str]) -> ExactAnswer:
+    word, name = match["word"].casefold(), " ".join(match["form"].casefold().split())
+    tag, part = _TAGS[name]
+    kinds = {"v": "VERB", "n": "NOUN", "a": "ADJ"}
+    forms: tuple[str, ...] = _FORMS.get((word, tag)) or _inflector().getInflection(
+        word, tag, inflect_oov=False
+    )
+    lemmas = _inflector().getAllLemmas(word, kinds[part]).get(kinds[part], ())
+    if not forms or (lemmas and word not in lemmas):
+        raise NotForProgram(f'its lexicon has no {name} of "{word}".')
+    shown = [form for form in forms if form != word or len(forms) == 1 or forms[0] == word][:2]
+    return ExactAnswer(f'The {name} of "{word}" is {_or(shown)}.', shown[0])
+
+
+def _spell(match: re.Match[str]) -> ExactAnswer:
+    word = match["word"]
+    if not is_word(word.casefold()) or word.casefold() in ("it", "that", "this", "them", "out"):
+        raise NotForProgram(f'its lexicon does not have "{word}", or another word is meant.')
+    letters = "-".join(word.upper())
+    return ExactAnswer(f'"{word}" is spelled {letters}.', letters)
+
+
+def _right_spelling(match: re.Match[str]) -> ExactAnswer:
+    words = [
+        word.casefold()
+        for word in re.findall(r"[a-z'-]+", re.sub(r"\bor\b", " ", match["list"], flags=re.IGNORECASE))
+    ]
+    right = [word for word in words if is_word(word)]
+    if len(right) != 1 or len(words) < 2:
+        raise NotForProgram("its lexicon does not have exactly one of these words.")
+    return ExactAnswer(f'"{right[0]}" is spelled correctly.', right[0])
+
+
+def _is_right(match: re.Match[str]) -> ExactAnswer:
+    word = match["word"].casefold()
+    if not is_word(word):
+        raise NotForProgram(f'its lexicon does not have "{word}", which may be a name.')
+    return ExactAnswer(f'Yes, "{word}" is spelled correctly.', "Yes")
+
+
+def _anagrams(match: re.Match[str]) -> ExactAnswer:
+    word = match["word"].casefold()
+    found = [
+        each for each in senses() if len(each) == len(word) and each != word and sorted(each) == sorted(word)
+    ]
+    if not found:
+        raise NotForProgram(f'its dictionary has no anagram of "{word}".')
+    return ExactAnswer(
+        f'Anagrams of "{word}" are {_or(found).replace(" or ", " and ")}.'
+        if len(found) > 1
+        else f'An anagram of "{word}" is "{found[0]}".',
+        found[0],
+    )
+
+
+_W = r"(?:the word |the (?:noun|verb|adjective) )?[\"']?(?P<word>[a-z]+(?:-[a-z]+)*)[\"']?"
+_FORM = rf"(?P<form>{'|'.join(sorted(map(re.escape, _TAGS), key=len, reverse=True))})"
+
+
+RULES: tuple[Rule, ...] = (
+    (pattern(rf"{GIVE}(?:one word (?:that means|for) |a word (?:that means|for) )?(?:the |an )?(?:exact )?(?:opposite|antonym)(?: word)?s? (?:of|for|to) {_W}(?: is what| is)?"), _opposite),
+    (pattern(rf"(?:what|which) (?:word )?is (?:the )?opposite (?:of|to) {_W}"), _opposite),
+    (pattern(rf"is [\"']?(?P<other>[a-z]+)[\"']? (?:the|an) (?:opposite|antonym) of {_W}"), _is_opposite),
+    (pattern(rf"{GIVE}(?:a |the |some |all |one |(?P<n>{NUMBER}) )?(?:another word|other words|synonyms?|word that means the same as|words that mean the same as) (?:for|of|as|to)? ?{_W}"), _synonyms),
+    (pattern(rf"(?:what does {_W} mean|define {_W.replace('word>', 'word_b>')}|(?:what is )?(?:the )?(?:definition|meaning) of {_W.replace('word>', 'word_c>')})"), lambda m: _definition(with_one_name(m))),
+    (pattern(rf"(?:{GIVE}|how do you (?:write|spell|say|form) )(?:the )?{_FORM} (?:form )?(?:of|for) {_W}(?: is what)?"), _inflection),
+    (pattern(rf"(?:what is )?{_W}(?:'s)? in (?:the )?{_FORM}(?: form)?|put {_W.replace('word>', 'word_b>')} (?:in|into) the {_FORM.replace('form>', 'form_b>')}"), lambda m: _inflection(with_one_name(m))),
+    (pattern(rf"(?:how do you |how is |how to |how would you )?spell(?:ed)? {_W}(?: spelled| letter by letter)?"), _spell),
+    (pattern(rf"(?:which|what)(?: word| one| spelling)? is (?:spelled|spelt|written|the) (?:correctly|right|correct spelling|right spelling|correct)[:,]? {LIST}"), _right_spelling),
+    (pattern(rf"(?:which|what)(?: is the)? (?:correct|right) (?:spelling|word)?(?: is it)?[:,]? {LIST}"), _right_spelling),
+    (pattern(rf"is {_W} (?:spelled|spelt) (?:correctly|right)"), _is_right),
+    (pattern(rf"{GIVE}(?:an? |all |the |some )?anagrams? (?:of|for) {_W}"), _anagrams),
+    *LETTERS,
+)  # fmt: skip
+
+
+class Dictionary(ProgramWorker):
+    """ProgramWorker that answers questions about English words."""
+
+    topic = "meanings, opposites, inflections, spelling and letters of English words"
+    packages = ("lemminflect",)
+
+    def answer(self, question: PlainQuestion) -> ExactAnswer:
+        """Return the word or number; see `ProgramWorker.answer`."""
+        return answer_by(RULES, question)

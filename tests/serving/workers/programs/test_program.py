@@ -1,0 +1,189 @@
+import pytest
+
+from conductor.errors import WorkerRefused
+from conductor.model.call import AnswerFormat, Call, CallSite, Sampling
+from conductor.model.messages import Message, Text
+from conductor.model.reply import FinishReason, Reply
+from conductor.model.terms import Refusals, Terms
+from conductor.model.usage import FREE
+from conductor.model.worker import PoolMember
+from conductor.plan.plan import Step
+from conductor.plan.prompts import work
+from serving.pool import build_pool
+from serving.settings.settings import parse
+from serving.workers.programs.calculator import Calculator
+from serving.workers.programs.program import read_question
+
+pytestmark = pytest.mark.real_time  # a program answers in a thread
+
+CALCULATOR = Calculator("calculator")
+
+
+async def answer(call: Call) -> Reply:
+    async with CALCULATOR.open(call) as reply:
+        async for _ in reply:
+            pass
+    return reply
+
+
+def asked(*texts: str, **more: object) -> Call:
+    roles = ("user", "assistant")
+    return Call(tuple(Message.of(roles[n % 2], text) for n, text in enumerate(texts)), **more)  # pyright: ignore
+
+
+async def refusal(call: Call) -> str:
+    with pytest.raises(WorkerRefused) as caught:
+        await answer(call)
+    assert (caught.value.worker, caught.value.every_call, caught.value.only_this_call) == (
+        "calculator",
+        False,
+        True,
+    )
+    return caught.value.message
+
+
+async def test_the_last_message_of_the_user_is_answered():
+    reply = await answer(asked("Hello!", "Hi, how can I help?", "what is 2 + 3?"))
+    assert ("".join(reply.texts), reply.finish, reply.model) == (
+        "2 + 3 = 5.",
+        FinishReason.STOP,
+        "calculator (program)",
+    )
+
+
+async def test_a_refusal_names_the_program_and_the_reason():
+    message = await refusal(asked("Who wrote Hamlet?"))
+    assert message == (
+        "calculator is a program for sums, percentages, comparisons of numbers and algebra: "
+        "this is not an expression that it can read."
+    )
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        asked("2 + 3", "5"),
+        asked("2 + 3", answer_format=AnswerFormat()),
+        asked("2 + 3", site=CallSite(operation="embeddings")),
+        Call(()),
+    ],
+    ids=["no question", "a schema", "embeddings", "no message"],
+)
+async def test_it_refuses_calls_that_are_no_question(call: Call):
+    assert await refusal(call)
+
+
+MEMBER = PoolMember("calculator", CALCULATOR)
+QUESTION = (Message.of("user", "Tell me a story about 15% of 80."),)
+
+
+def prompt(question: tuple[Message, ...], step: Step, *outputs: str) -> Call:
+    plan = [*(Step("writer", "Think.") for _ in outputs), step]
+    made = work(MEMBER, question, step, plan, dict(enumerate(outputs)))
+    return Call(made.messages, mark_key=made.mark_key)
+
+
+async def test_the_subtask_of_a_step_is_answered_if_the_users_words_are_not_understood():
+    reply = await answer(prompt(QUESTION, Step("calculator", "Calculate 15% of 80.")))
+    assert "".join(reply.texts) == "15 % of 80 is 12."
+
+
+async def test_the_users_words_come_before_a_subtask():
+    reply = await answer(
+        prompt((Message.of("user", "What is 15% of 80?"),), Step("calculator", "Calculate 15% of 8."))
+    )
+    assert "".join(reply.texts) == "15 % of 80 is 12."
+
+
+async def test_outputs_of_other_steps_are_not_read_as_the_question():
+    step = Step("calculator", "", access=(0,))
+    reply = await answer(prompt((Message.of("user", "What is 2 + 3?"),), step, "What is 4 + 5?"))
+    assert "".join(reply.texts) == "2 + 3 = 5."
+    assert await refusal(prompt(QUESTION, step, "What is 4 + 5?"))
+
+
+async def test_a_message_of_several_parts_is_one_text():
+    reply = await answer(Call((Message("user", (Text("What is "), Text("2 + 3?"))),)))
+    assert "".join(reply.texts) == "2 + 3 = 5."
+
+
+async def test_limits_of_the_answer_are_kept():
+    cut = await answer(asked("what is 2 + 3?", sampling=Sampling(max_output_tokens=2)))
+    assert ("".join(cut.texts), cut.finish) == ("2 +", FinishReason.LENGTH)
+    stopped = await answer(asked("what is 2 + 3?", sampling=Sampling(stop=("=",))))
+    assert ("".join(stopped.texts), stopped.finish) == ("2 + 3 ", FinishReason.STOP)
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        ("Hi, could you please tell me what the capital of Spain is?", "what the capital of Spain is"),
+        ("What’s 2 + 2?? Thanks!", "what is 2 + 2"),
+        ("yes or no: is 5 odd?", "is 5 odd"),
+        ("5!", "5!"),
+        ("Great!!", "Great"),
+    ],
+)
+def test_politeness_is_no_part_of_a_question(raw: str, text: str):
+    assert read_question(raw).text == text
+
+
+@pytest.mark.parametrize(
+    "raw", ["2 + 3? Just the number.", "2 + 3. Answer with one word", "2 + 3? Only the result, please."]
+)
+def test_a_wish_for_the_bare_value_is_kept(raw: str):
+    assert CALCULATOR.reply(read_question(raw)) == "5"
+
+
+async def test_a_refusal_is_on_record_and_the_fallback_answers():
+    settings = parse(
+        {
+            "workers": [
+                {"name": "calculator", "kind": "python", "fallbacks": ["writer"], "price": {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0},
+                 "factory": "serving.workers.programs.calculator:Calculator", "card": "sums"},
+                {"name": "writer", "kind": "scripted", "replies": ["Once upon a time."]},
+            ]
+        }
+    )  # fmt: skip
+    pool = build_pool(settings, {}, engines={})
+    assert pool.provenance == {"calculator": "program", "writer": "scripted"}
+    async with pool.members["calculator"].worker.open(asked("Tell me a story.")) as reply:
+        async for _ in reply:
+            pass
+    (attempt,) = reply.attempts
+    assert ("".join(reply.texts), reply.worker, attempt.error) == (
+        "Once upon a time.",
+        "writer",
+        "WorkerRefused",
+    )
+    assert attempt.message.startswith("calculator is a program for sums")
+    assert reply.price == FREE
+
+
+async def test_a_later_step_of_the_same_run_may_call_a_program_that_refused():
+    price = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
+    worker = {
+        "name": "calculator",
+        "kind": "python",
+        "price": price,
+        "factory": "serving.workers.programs.calculator:Calculator",
+    }
+    calculator = (
+        build_pool(parse({"workers": [worker | {"card": "sums"}]}), {}, engines={})
+        .members["calculator"]
+        .worker
+    )
+    terms = Terms(refusals=Refusals())
+    with pytest.raises(WorkerRefused):
+        async with calculator.open(asked("Tell me a story.", terms=terms)):
+            pass
+    async with calculator.open(asked("What is 2 + 3?", terms=terms)) as reply:
+        assert "".join([delta.text async for delta in reply]) == "2 + 3 = 5."
+
+
+def test_a_missing_package_is_named():
+    class NeedsNothingThatExists(Calculator):
+        packages = ("no_such_package",)
+
+    with pytest.raises(ValueError, match=r"no_such_package\. Install Podium's extra `cpu`"):
+        NeedsNothingThatExists("calculator")

@@ -1,0 +1,94 @@
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from serving.workers.programs.program import read_question
+from serving.workers.programs.text_tools import TextTools
+from tests.serving.workers.programs.phrasings import NOT_FOR_ANY, check, check_refusals, never_fails, say
+
+TOOLS = TextTools("tools")
+ANSWERS = {
+    "Sort these numbers: 5, 3, 10, 1": "1, 3, 5, 10",
+    "sort the numbers from largest to smallest: 5, 3, 10": "10, 5, 3",
+    "Put these in order: banana, apple": "apple, banana",
+    "sort alphabetically in reverse order:\nb\na\nc": "c\nb\na",
+    "Convert to uppercase: hello world": "HELLO WORLD",
+    "write \"hello world\" in capital letters": "HELLO WORLD",
+    "make this title case: the quick brown fox's den": "The Quick Brown Fox's Den",
+    "lowercase this: HELLO There": "hello there",
+    "How many words are in this sentence: The quick brown fox": "The text has 4 words.",
+    "count the words in \"I am here now\"": "The text has 4 words.",
+    "how many sentences are in this text: One. Two! Three?": "The text has 3 sentences.",
+    "Extract the email addresses from this text: write to a@b.com or c.d@e.org.": "a@b.com\nc.d@e.org",
+    "extract all numbers: I have 3 cats, 1,200 dogs and 2.5 birds": "3\n1,200\n2.5",
+    "find all dates in this text: Born 3 May 1990, moved 2001-02-03.": "3 May 1990\n2001-02-03",
+    "extract the urls: see https://a.example/x?y=1, or not": "https://a.example/x?y=1",
+    "extract the hashtags: nothing here": "The text contains no hashtags.",
+    "remove duplicates: a, b, a, c": "a, b, c",
+    "reverse the words: one two three": "three two one",
+    "convert this CSV to JSON:\nname,age\nAnn,3": "[\n  {\n    \"name\": \"Ann\",\n    \"age\": \"3\"\n  }\n]",
+    "convert this json to csv: [{\"a\": 1.50, \"b\": \"x\"}, {\"a\": 2, \"b\": null}]": "a,b\n1.50,x\n2,",
+    "make a table:\nname,age\nAnn,3": "| name | age |\n| --- | --- |\n| Ann | 3 |",
+    "minify this json: { \"a\": [1, 2.500] }": "{\"a\":[1,2.500]}",
+    "pretty print this json: {\"a\":[1,{\"b\":[]}]}": "{\n  \"a\": [\n    1,\n    {\n      \"b\": []\n    }\n  ]\n}",
+    "is this valid json: {\"a\":}": "No: the text is not JSON: Expecting value: line 1 column 6 (char 5).",
+    "Summarize this text in 1 sentence: Cats are small animals. Cats like milk and cats sleep. Dogs bark. The end is near.": "Cats are small animals.",
+}  # fmt: skip
+REFUSED = (
+    "Sort these from smallest to biggest: elephant, mouse, dog", "translate this: hello", "write a table of contents: for my book",
+    'Is "hello" a noun?', "sort my life out", "summarize: Too short.", "Summarize the plot of Hamlet", "convert this csv to json: hello",
+    "convert this json to csv: 5", "pretty print this json: {,}", "convert this CSV to JSON:\na,a\n1,2", "uppercase", "Extract the main idea: a b c",
+    "count the sheep: one two", "Rewrite this text in a formal tone: hey", "make it shorter: a long text", "fix the grammar: me is here",
+    "reply to this email: Dear Ann, come", "continue this story: Once upon a time", "sort these numbers: one, two, 3x", "list the items:",
+)  # fmt: skip
+CELLS = st.text("abcXYZ 0123é.-", min_size=1, max_size=8).map(str.strip).filter(bool)
+
+
+def test_ordinary_phrasings_have_exact_answers():
+    check(TOOLS, ANSWERS)
+
+
+def test_it_refuses_what_it_does_not_understand_to_the_last_word():
+    check_refusals(TOOLS, (*NOT_FOR_ANY, *REFUSED))
+
+
+def test_nothing_that_is_asked_makes_it_fail():
+    never_fails(TOOLS)
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), min_size=2, max_size=30))
+def test_numbers_are_sorted_as_python_sorts_them(numbers: list[int]):
+    asked = f"sort these numbers: {', '.join(map(str, numbers))}"
+    assert say(TOOLS, asked) == ", ".join(map(str, sorted(numbers)))
+
+
+@given(st.lists(st.lists(CELLS, min_size=2, max_size=2), min_size=1, max_size=6))
+def test_csv_there_and_back_is_the_same(rows: list[list[str]]):
+    table = "\n".join(",".join(row) for row in [["one", "two"], *rows])
+    as_json = say(TOOLS, f"convert this CSV to JSON:\n{table}")
+    assert [list(row.values()) for row in json.loads(as_json)] == rows
+    assert say(TOOLS, f"convert this JSON to CSV:\n{as_json}") == table
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(st.characters(codec="ascii", min_codepoint=32, blacklist_characters="`"), max_size=6),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text("abc", max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text("xyz", max_size=3), JSON, min_size=1, max_size=3))
+def test_formatted_json_means_the_same(value: object):
+    for verb in ("pretty print", "minify"):
+        assert json.loads(say(TOOLS, f"{verb} this json:\n{json.dumps(value)}")) == value
+
+
+def test_it_works_on_the_output_of_an_earlier_step():
+    question = read_question("Convert the text above to uppercase.", ["an answer"])
+    assert TOOLS.reply(question) == "AN ANSWER"
