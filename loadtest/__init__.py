@@ -1,4 +1,6 @@
-"""Load test: users of a running Podium, over HTTP only. Knows nothing of how Podium is built."""
+"""Load test: simulated users of a running Podium. It uses HTTP only and knows nothing of how Podium is
+built.
+"""
 
 import math
 from collections.abc import Iterable

@@ -1,7 +1,8 @@
-"""Arrival times of open-loop traffic, and load shapes over a run. Numbers only.
+"""Arrival times of open-loop traffic, and how the load changes over a run.
 
-Arrivals are a Poisson process. A shape makes it inhomogeneous by thinning (Lewis and Shedler, 1979): arrivals
-are drawn at the highest rate, and each is kept with the probability of the shape at its time.
+Arrivals are a Poisson process. A load shape makes its rate vary by thinning (Lewis and Shedler, 1979):
+arrivals are drawn at the highest rate, and each is kept with the probability that the shape gives for its
+time.
 """
 
 import random
@@ -13,20 +14,20 @@ SHAPES: dict[str, Callable[[float], float]] = {
     "spike": lambda part: 1.0 if 0.4 <= part < 0.6 else 0.2,
     "soak": lambda part: min(1.0, part / 0.05),
 }
-"""Share of all users, or of the whole rate, as a function of the elapsed part of the run, 0 to 1.
+"""Load shapes. Each maps the elapsed part of the run (0 to 1) to a share of the maximum load (0 to 1).
 
-`ramp` shows where latency degrades, `spike` how fast it recovers, `soak` whether anything grows.
+`ramp` shows where latency degrades, `spike` how fast it recovers, and `soak` whether anything grows.
 """
 
 
 def arrivals(rate: float, duration_s: float, shape: str, source: random.Random) -> Iterator[float]:
-    """Yield arrival times in seconds since the start of the run, ascending.
+    """Yield the arrival times in ascending order, in seconds since the start of the run.
 
     Args:
-        rate: requests per second at the shape's maximum.
-        duration_s: end of the arrivals.
-        shape: a name of `SHAPES`.
-        source: random generator; the same seed gives the same times.
+        rate: the requests per second at the shape's maximum.
+        duration_s: the time after which no request arrives.
+        shape: a key of `SHAPES`.
+        source: the random generator. The same seed gives the same times.
     """
     at_s = source.expovariate(rate)
     while at_s < duration_s:

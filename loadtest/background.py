@@ -1,4 +1,4 @@
-"""Periodic calls of a function during a run, in a thread, or in a greenlet if Locust has patched threads."""
+"""Call a function periodically during a run, in a thread, or in a greenlet if Locust has patched threads."""
 
 import threading
 from collections.abc import Callable, Generator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def every(seconds: float, do: Callable[[], None]) -> Generator[None]:
-    """Call `do` every `seconds` inside the block, and once more at its end."""
+    """Call `do` every `seconds` while the block runs, and once more at its end."""
     over = threading.Event()
 
     def repeat() -> None:

@@ -1,8 +1,8 @@
-"""`podium load SCENARIO --url http://127.0.0.1:8000`: load a server, show progress, write a report.
+"""`podium load SCENARIO --url http://127.0.0.1:8000`: load a server, show progress, and write a report.
 
 Exit codes: 0 if every request was answered; 1 if a request failed or could not be started; 2 if the server
 cannot be loaded or an option is wrong; 130 after Ctrl-C. A report is written in all cases but 2. If it cannot
-be written at the end (exit code 1), it is written to a temporary folder, whose name is printed.
+be written to `--out`, the exit code is 1, and the report goes to a temporary folder whose name is printed.
 """
 
 import importlib
@@ -26,7 +26,7 @@ from podium.command_line.program import Program, UsageError
 
 
 class NothingToLoadError(Exception):
-    """The server does not answer, or does not serve what a scenario calls."""
+    """The server does not answer, or does not serve a model that a scenario calls."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ EPILOG = (
     "Example: podium load mixed --duration 60s"
 )
 LOOPS = {"users": "closed", "rate": "open", "at_most": "open", "seed": "open"}
-"""Loop of the scenarios that an option applies to."""
+"""Options that apply only to scenarios with one kind of loop, with that kind."""
 OBJECTIVE = "first_token=2s,end=30s"
 
 
@@ -114,7 +114,7 @@ class LoadOptions:
     )
 
     def plan(self) -> LoadRun:
-        """Return the run.
+        """Return the run that the options describe.
 
         Raises:
             UsageError: an option does not apply to the loop of the scenario.
@@ -200,8 +200,10 @@ def _write(out: Path, content: dict[str, Any], samples: list[Sample], series: An
 def _run(
     load: LoadRun, run: Callable[[Scenario, str, RequestOptions, Recording], None], console: Any
 ) -> tuple[Recording, dict[str, list[tuple[float, float]]], bool]:
-    """Run the load. Return the recording, the server's state over time, and whether
-    Ctrl-C stopped the run.
+    """Run the load.
+
+    Returns:
+        The recording, the server's state over time, and whether Ctrl-C stopped the run.
     """
     from loadtest.background import every
     from loadtest.server_state import Poller
@@ -223,7 +225,8 @@ def _run(
 
 
 def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
-    """Return the served model names, and the options completed with the worker of pass-through users.
+    """Return the names of the served models, and the options. If the options name no worker for pass-through
+    users, one is added.
 
     Raises:
         NothingToLoadError: the server does not answer, or does not serve a required model.

@@ -13,13 +13,15 @@ from loadtest.scenarios import Scenario
 from loadtest.users import USERS
 
 Hub.NOT_ERROR = (*Hub.NOT_ERROR, KeyboardInterrupt)
-"""Prevent gevent from printing Ctrl-C among the lines of the run; it is raised here anyway."""
+"""Keep gevent from printing a traceback for Ctrl-C among the lines of the run. The exception is raised here
+anyway.
+"""
 
 
 def run(scenario: Scenario, url: str, options: RequestOptions, recording: Recording) -> None:
     """Run `scenario` against `url`, until its end or Ctrl-C.
 
-    At its end, users finish their requests; at Ctrl-C, they drop them.
+    At the end of the scenario, users finish their open requests. After Ctrl-C, they drop them.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.

@@ -1,4 +1,6 @@
-"""Terminal output: a live bar, or a line every ten seconds in a log; then the main figures."""
+"""Terminal output: a progress bar, or a line every ten seconds if the output is a log; then the main
+figures.
+"""
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -11,7 +13,7 @@ LINE_EVERY_S = 10.0
 
 
 class RunConsole:
-    """Console on standard output."""
+    """Console that writes to standard output."""
 
     def __init__(self) -> None:
         self.console = console(markup=True)
@@ -21,7 +23,7 @@ class RunConsole:
 
     @contextmanager
     def progress(self, name: str, duration_s: float, recording: Recording) -> Generator[Callable[[], None]]:
-        """Show a progress bar inside the block. Yield the function that refreshes it."""
+        """Show a progress bar while the block runs. Yield the function that refreshes it."""
         last_line_s = 0.0
         with progress(self.console, "state", transient=True, auto_refresh=False) as bars:
             task = bars.add_task(name, total=duration_s, state="")

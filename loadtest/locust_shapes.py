@@ -1,4 +1,6 @@
-"""The shapes of `arrivals.py` as Locust shape classes, which also end the run. `--users` is their maximum."""
+"""The shapes of `arrivals.py` as Locust shape classes. They also end the run. `--users` is the maximum of a
+shape.
+"""
 
 from typing import Any, ClassVar
 
@@ -7,18 +9,20 @@ from locust import LoadTestShape
 from loadtest.arrivals import SHAPES
 
 SPAWN_PER_S = 100.0
-"""Spawn rate: steps of a shape are immediate, so users start as fast as Locust can create them."""
+"""Users spawned per second. The steps of a shape are immediate, so users start as fast as Locust can create
+them.
+"""
 
 
 class RunShape(LoadTestShape):
-    """Shape that reads `--users` and `--run-time`."""
+    """Base of the shapes. It reads `--users` and `--run-time`."""
 
     abstract = True
     use_common_options = True
     name: ClassVar[str]
 
     def tick(self) -> tuple[int, float] | None:
-        """Return the current users and their spawn rate, or None once the run is over."""
+        """Return the current number of users and their spawn rate, or None once the run is over."""
         assert self.runner is not None
         options: Any = self.runner.environment.parsed_options
         part = self.get_run_time() / options.run_time

@@ -34,7 +34,7 @@ __all__ = ["CancellingUser", "ChatUser", "PassThroughUser", "StreamUser", "Ultra
 
 @events.init_command_line_parser.add_listener
 def add_options(parser: Any) -> None:
-    """Add Podium's options, and limits in place of Locust's endless run."""
+    """Add Podium's options, and replace Locust's endless run with default limits."""
     add = parser.add_argument
     help_of_model = "Model of chat, stream and cancelling users."
     add("--podium-model", default="podium-mini", env_var="PODIUM_MODEL", help=help_of_model)

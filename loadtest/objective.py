@@ -1,4 +1,4 @@
-"""Objective of a good answer, such as `first_token=2s,end=30s`: parsing and evaluation."""
+"""Objective that a good answer must meet, such as `first_token=2s,end=30s`: parsing and evaluation."""
 
 import math
 import re
@@ -23,7 +23,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_objective(text: str) -> dict[str, float]:
-    """Parse an objective. Return the limit of each phase in milliseconds.
+    """Parse an objective, and return the limit of each phase in milliseconds.
 
     Raises:
         ValueError: a phase does not exist, or its limit is not a duration.
@@ -38,8 +38,9 @@ def parse_objective(text: str) -> dict[str, float]:
 
 
 def is_good(sample: Sample, limits_ms: Mapping[str, float]) -> bool:
-    """Return whether the request was answered with each phase within its limit. Phases that it does not have
-    are ignored.
+    """Return whether the request was answered and every phase ended within its limit.
+
+    Limits of phases that the request does not have are ignored.
     """
     return sample.outcome == OK and all(
         sample.phases_ms[phase] <= limit_ms

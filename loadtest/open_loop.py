@@ -1,7 +1,9 @@
-"""Open loop: requests are sent when due, whether or not earlier ones were answered, and timed from then.
+"""Open loop: each request is sent when it is due, whether or not earlier ones were answered, and is timed
+from then.
 
-A closed loop sends fewer requests to a slow server and so hides the queue ("coordinated omission"). This loop
-does not wait. A request that is due while too many are open is recorded as not started.
+A closed loop sends fewer requests to a slow server and so hides the queue ("coordinated omission"). The open
+loop does not wait. If too many requests are open when another one is due, that one is recorded as not
+started.
 """
 
 import asyncio
@@ -17,13 +19,14 @@ from loadtest.sse import BrokenStreamError, SseReader
 
 MAX_LINE_BYTES = 1 << 22
 GRACE_S = 5.0
-"""Time for an answer to arrive, added to the deadline."""
+"""Seconds added to the deadline, so that an answer that is sent in time can arrive."""
 
 
 def run(scenario: Scenario, url: str, options: RequestOptions, recording: Recording) -> None:
     """Run `scenario` against `url`, until its end or Ctrl-C.
 
-    At its end, open requests may finish within their deadline; at Ctrl-C, they are dropped.
+    At the end of the scenario, open requests may finish within their deadline. After Ctrl-C, they are
+    dropped.
 
     Raises:
         KeyboardInterrupt: Ctrl-C was pressed.

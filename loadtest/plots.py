@@ -1,4 +1,4 @@
-"""Plots of load tests, the bench and the capacity simulation. Knows numbers and names only."""
+"""Plots of load tests, the bench and the capacity simulation."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ COLOURS = {"plan": BLUE, "steps": ORANGE, "first_token": GREEN, "end": PINK}
 
 
 def report_plots(samples: Sequence[Sample], series: Series, ran_s: float) -> dict[str, str]:
-    """Return an SVG for each caption. Plots without data are omitted."""
+    """Return the plots as SVG by caption. Plots without data are omitted."""
     answered = [each for each in samples if each.outcome == OK]
     ratios = [ratio for each in answered if (ratio := critical_path_over_wall(each)) is not None]
     replicas = {name: points for name, points in series.items() if name.startswith("replicas")}
@@ -30,7 +30,7 @@ def report_plots(samples: Sequence[Sample], series: Series, ran_s: float) -> dic
 
 
 def plot_phases(axes: Axes, answered: Sequence[Sample]) -> None:
-    """Plot the share of answers that had reached each phase, over seconds."""
+    """Plot the share of answers that had reached the end of each phase, over seconds."""
     for phase in PHASES:
         values_s = sorted(each.phases_ms[phase] / 1000 for each in answered if phase in each.phases_ms)
         if values_s:
@@ -40,7 +40,7 @@ def plot_phases(axes: Axes, answered: Sequence[Sample]) -> None:
 
 
 def plot_answers(axes: Axes, answered: Sequence[Sample]) -> None:
-    """Plot the first token and the end of each answer, over the time at which it was due."""
+    """Plot the first token and the end of each answer, over the time at which its request was due."""
     for phase in ("first_token", "end"):
         chosen = [each for each in answered if phase in each.phases_ms]
         due_s, durations_s = [s.due_s for s in chosen], [s.phases_ms[phase] / 1000 for s in chosen]
@@ -51,7 +51,7 @@ def plot_answers(axes: Axes, answered: Sequence[Sample]) -> None:
 
 
 def plot_rates(axes: Axes, samples: Sequence[Sample], ran_s: float) -> None:
-    """Plot the requests due in each slice of the run, by outcome."""
+    """Plot the requests that were due in each slice of the run, by outcome."""
     slices = max(1, min(60, round(ran_s)))
     edges = [ran_s * edge / slices for edge in range(slices + 1)]
     due_s = {
@@ -77,7 +77,7 @@ def plot_ratios(axes: Axes, ratios: Sequence[float]) -> None:
 
 
 def plot_series(axes: Axes, series: Series) -> None:
-    """Plot series of numbers that hold until the next sample."""
+    """Plot series of numbers. Each number holds until the next sample."""
     for name, points in series.items():
         axes.step([at_s for at_s, _ in points], [number for _, number in points], where="post", label=name)
     axes.set(xlabel="seconds since the start of the run", xlim=(0, None), ylim=(0, None))

@@ -1,4 +1,4 @@
-"""Records of the requests of a run, including open ones. Knows neither Locust nor sockets."""
+"""Recording of a run's requests, including those that are still open."""
 
 import time
 from collections.abc import Generator
@@ -12,22 +12,22 @@ PHASES = ("plan", "steps", "first_token", "end")
 """Phases of a request, in the order in which they end."""
 
 OK, LEFT, NOT_STARTED, UNFINISHED = "ok", "left", "not_started", "unfinished"
-"""Outcomes that are not failures of the server. Every other outcome is a kind of failure."""
+"""Outcomes that are not failures of the server. Every other outcome is the name of a kind of failure."""
 
 
 @dataclass(slots=True)
 class Sample:
-    """One request. `due_s` and `sent_s` are in seconds since the start of the run; phases are in ms since the
-    request was due.
+    """One request. `due_s` and `sent_s` are in seconds since the start of the run. Phases are in milliseconds
+    since the request was due.
     """
 
     kind: str
     due_s: float
-    """When the request should have been sent. A closed-loop user sends immediately."""
+    """When the request should have been sent. In a closed loop, this is when the user sent it."""
     sent_s: float
     outcome: str = UNFINISHED
     phases_ms: dict[str, float] = field(default_factory=dict[str, float])
-    """End of each phase that the request reached."""
+    """Time at which each phase ended. Phases that the request did not reach are missing."""
     token_gaps_ms: list[float] = field(default_factory=list[float])
     workflow_id: str | None = None
     calls: int | None = None
@@ -39,11 +39,11 @@ class Sample:
 
     @property
     def is_failure(self) -> bool:
-        """True if the server did not answer as requested."""
+        """Whether the server did not answer as requested."""
         return self.outcome not in (OK, LEFT, NOT_STARTED, UNFINISHED)
 
     def take_stream(self, result: StreamResult) -> None:
-        """Copy the results of a complete stream."""
+        """Copy the times and totals of a complete stream."""
         ends_ms = (result.plan_ms, result.steps_ms, result.first_token_ms, result.done_ms)
         self.phases_ms = {phase: ms for phase, ms in zip(PHASES, ends_ms, strict=True) if ms is not None}
         if result.calls < 2:
@@ -54,7 +54,7 @@ class Sample:
         self._take_totals(result.totals)
 
     def take_answer(self, answer: Any, took_ms: float) -> None:
-        """Copy the results of an answer that was not streamed."""
+        """Copy the time and totals of an answer that was not streamed."""
         content = cast(dict[str, Any], answer) if isinstance(answer, dict) else dict[str, Any]()
         self.outcome = OK if content.get("choices") else "no_choice"
         self.phases_ms = {"end": took_ms}
@@ -69,14 +69,14 @@ class Sample:
 
 
 class Recording:
-    """All requests of a run. Its clock starts when it is created."""
+    """Recording of all requests of a run. Its clock starts when it is created."""
 
     def __init__(self) -> None:
         self.samples: list[Sample] = []
         self.in_flight = 0
         self.began = time.perf_counter()
         self.ended_s = 0.0
-        """When the loop ended, including answers that it waited for."""
+        """When the loop ended, after the answers that it waited for."""
 
     @property
     def now_s(self) -> float:
@@ -85,7 +85,9 @@ class Recording:
 
     @contextmanager
     def request(self, kind: str, due_s: float | None = None) -> Generator[Sample]:
-        """Record a request that is sent now. Its sample stays in the recording however it ends."""
+        """Record a request that is sent in the block. Its sample stays in the recording, however the request
+        ends.
+        """
         now_s = self.now_s
         sample = Sample(kind, now_s if due_s is None else due_s, now_s)
         self.samples.append(sample)

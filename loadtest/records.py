@@ -1,5 +1,6 @@
-"""Completes answers that were not streamed with their plan and calls, from the server's records after the
-load.
+"""Read the server's records after the load, to complete the samples of answers that were not streamed.
+
+Such an answer does not show when its plan ended and how many calls it needed. The record does.
 """
 
 import threading
@@ -13,21 +14,21 @@ from loadtest.request_options import Json
 from loadtest.server_state import fetch_json
 
 AT_MOST = 200
-"""Maximum number of records to look up, newest first. A server keeps this many in memory."""
+"""Maximum number of records to read, newest first. A server keeps this many in memory."""
 CONCURRENT = 4
-"""Concurrent lookups; few, because the server may be recovering from overload."""
+"""Number of concurrent requests. It is low, because the server may still be recovering from overload."""
 WITHIN_S = 20.0
-"""Time limit of all lookups. After it, the report is written without the rest."""
+"""Seconds within which all records must be read. After that, the report is written without the others."""
 
 
 def fill(
     samples: Sequence[Sample], url: str, read: Callable[[str], Any] = fetch_json, within_s: float = WITHIN_S
 ) -> tuple[int, int]:
-    """Complete the newest answers that lack their calls, newest first. Ctrl-C ends it early.
+    """Complete the newest samples that lack the number of their calls, newest first. Ctrl-C ends this early.
 
     Returns:
-        The number of records that were looked up and the number found. A router replica may know only its own
-        runs.
+        The number of records that were requested, and the number of those that the server had. A router
+            replica may know only its own runs.
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
@@ -59,8 +60,9 @@ def fill(
 
 
 def complete(sample: Sample, record: Any) -> bool:
-    """Copy the end of the plan, the start of the last step and the number of calls. Return False if the
-    record is not finished.
+    """Copy the end of the plan, the start of the last step and the number of calls from `record`.
+
+    Return False if the run of the record has not finished.
     """
     if not isinstance(record, dict) or cast(Json, record).get("status") != "finished":
         return False

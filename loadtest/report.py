@@ -1,6 +1,4 @@
-"""Writes the figures of a run as a self-contained page and as JSON. Knows files, not how figures are
-computed.
-"""
+"""Write the figures of a run as a self-contained HTML page and as JSON."""
 
 import json
 import tempfile
@@ -20,9 +18,9 @@ def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: 
     """Write `report.html`, `report.json` and `requests.jsonl`.
 
     Args:
-        folder: created if it does not exist.
-        content: title, date, command, machine and figures: the content of `report.json`.
-        samples: written one per line.
+        folder: the folder, which is created if it does not exist.
+        content: the content of `report.json`: title, date, command, machine and figures.
+        samples: the samples, which `requests.jsonl` has one per line.
         series: the server's state over time.
 
     Returns:
@@ -42,10 +40,11 @@ def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: 
 
 
 def check_writable(folder: Path) -> None:
-    """Create `folder` and check that it is writable, before the load instead of after it.
+    """Create `folder` and check that it is writable. Called before the load, so that the error does not come
+    after it.
 
     Raises:
-        OSError: it is not writable.
+        OSError: the folder is not writable.
     """
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as probe:

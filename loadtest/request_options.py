@@ -1,4 +1,4 @@
-"""Request body of each kind of user. Knows Podium's API, not how requests are sent."""
+"""Request body for each kind of user."""
 
 import itertools
 import json
@@ -21,20 +21,21 @@ QUESTIONS = itertools.cycle(
     )
 )
 MAX_PATIENCE_EVENTS = 20
-"""Maximum number of events before a cancelling user leaves. A plan of four steps sends about 16 events before
-the answer."""
+"""Maximum number of events that a cancelling user reads before disconnecting. A plan of four steps sends
+about 16 events before the answer.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOptions:
-    """Models to call and limits of each request.
+    """Models to call, and limits of each request.
 
     Args:
-        model: model of chat, stream and cancelling users.
-        ultra: model of ultra users.
-        worker: worker of pass-through users, or "".
-        answer_tokens: sent as `max_tokens`.
-        deadline_s: sent as `podium.deadline_s`.
+        model: the model of chat, stream and cancelling users.
+        ultra: the model of ultra users.
+        worker: the worker of pass-through users, or "" to use the first worker that the server lists.
+        answer_tokens: the value of `max_tokens`.
+        deadline_s: the value of `podium.deadline_s`.
     """
 
     model: str = "podium-mini"
@@ -48,7 +49,7 @@ class RequestOptions:
         return {"ultra": self.ultra, "pass-through": self.worker}.get(kind, self.model)
 
     def body(self, kind: str) -> Json:
-        """Return a request that is bounded in length and time."""
+        """Return the request body for a user of `kind`. It limits the length and the time of the answer."""
         body: Json = {
             "model": self.model_of(kind),
             "messages": [{"role": "user", "content": next(QUESTIONS)}],
@@ -62,20 +63,20 @@ class RequestOptions:
 
 
 def patience(source: random.Random) -> int:
-    """Return the number of events after which a cancelling user leaves. It may fall
-    into any stage of a run.
+    """Draw the number of events after which a cancelling user disconnects. This may be in any stage of a
+    run.
     """
     return source.randint(1, MAX_PATIENCE_EVENTS)
 
 
 def first_worker(models: Iterable[Json]) -> str:
-    """Return the first pool worker in the data of `GET /v1/models`, or "" if there is none."""
+    """Return the first worker of the pool in the `data` of `GET /v1/models`, or "" if there is none."""
     in_pool = (str(each["id"]) for each in models if cast(Json, each.get("podium") or {}).get("in_pool"))
     return next(in_pool, "")
 
 
 def parse_json(content: bytes) -> Any:
-    """Parse an answer that was not streamed, or return None if it is not JSON."""
+    """Parse an answer that was not streamed. Return None if it is not JSON."""
     try:
         return json.loads(content)
     except ValueError:

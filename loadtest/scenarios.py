@@ -1,9 +1,9 @@
-"""Scenarios of `podium load`: the users, the loop and the shape.
+"""Scenarios of `podium load`: the mix of users, the loop and the shape of the load.
 
-- Closed loop: a number of users, each of whom waits for its answer (and then 0.5 to 2 s) before the next
-  request, as people do. An overloaded server gets fewer requests.
-- Open loop: requests arrive at a rate, whatever the server does, as from many people. Queueing becomes
-  visible.
+- Closed loop: there is a fixed number of users. Each one waits for the answer and then 0.5 to 2 s before the
+  next request, as people do. An overloaded server gets fewer requests.
+- Open loop: requests arrive at a given rate, however the server performs, as from many people. Queueing
+  becomes visible.
 """
 
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ MIXED = {"chat": 1, "stream": 3, "ultra": 2, "cancel": 1, "pass-through": 1}
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """One scenario. Options of the command line replace its numbers.
+    """One scenario. Command line options replace its numbers.
 
     Args:
         about: a short description.
-        mix: kinds of users, by weight.
+        mix: the kinds of users, by weight.
         loop: whether users wait for answers.
         shape: how the load changes over the run.
-        users: closed loop only: users at the shape's maximum.
-        rate: open loop only: requests per second at the shape's maximum.
-        at_most: open loop only: maximum concurrent requests. Requests that are due beyond it count as not
-            started.
-        seed: open loop only: seed of the arrivals and the mix.
+        users: closed loop only: the number of users at the shape's maximum.
+        rate: open loop only: the requests per second at the shape's maximum.
+        at_most: open loop only: the maximum number of concurrent requests. A request that is due beyond it
+            counts as not started.
+        seed: open loop only: the seed of the arrivals and the mix.
     """
 
     about: str

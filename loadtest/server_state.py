@@ -1,4 +1,4 @@
-"""State that the server reports during a run: active runs, and replicas if it counts them."""
+"""State that the server reports during a run: the active runs, and the replicas if the server counts them."""
 
 import json
 import urllib.error
@@ -9,22 +9,23 @@ from loadtest.recording import Recording
 from loadtest.request_options import Json
 
 PATHS = ("/readyz", "/v1/replicas")
-"""JSON objects to poll. A path that does not exist is polled only once.
+"""Paths of the JSON objects to poll. A path that does not exist is polled only once.
 
-Their `running` is a number of runs. Their `replicas` is an object of numbers by deployment, or of objects
-with a number `running`.
+A `running` in them is the number of active runs. `replicas` is an object with a value for each deployment: a
+number, or an object with the number `running`.
 """
 
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opener that ignores the environment's proxy, which would distort the measurement. The loops use no proxy
-either."""
+"""Opener that ignores the proxy of the environment, which would distort the measurement. The loops use no
+proxy either.
+"""
 
 
 def fetch_json(url: str, timeout_s: float = 5.0) -> Any:
-    """Return the JSON at `url`, with any status but 404.
+    """Return the JSON at `url`, whatever the status, unless it is 404.
 
     Raises:
-        OSError: there is no answer, or it is a 404.
+        OSError: there is no answer, or its status is 404.
         ValueError: the body is not JSON.
     """
     try:
@@ -37,7 +38,9 @@ def fetch_json(url: str, timeout_s: float = 5.0) -> Any:
 
 
 class Poller:
-    """Time series of the polled numbers, by name: `(seconds since the start of the run, number)`."""
+    """Time series of the polled numbers, by name. An item is the seconds since the start of the run and the
+    number.
+    """
 
     def __init__(self, url: str, recording: Recording) -> None:
         self.series: dict[str, list[tuple[float, float]]] = {}
@@ -60,7 +63,7 @@ class Poller:
 
 
 def numbers(state: Any) -> dict[str, float]:
-    """Extract `active runs`, and `replicas of NAME` for each deployment."""
+    """Extract the numbers `active runs`, and `replicas of NAME` for each deployment."""
     result: dict[str, float] = {}
     running = _get(state, "running")
     if isinstance(running, int):

@@ -1,9 +1,9 @@
-"""Reads a stream of chat chunks and times what a user notices. Knows bytes and times, not sockets or Locust.
+"""Parser of a stream of chat chunks that measures the times that a user notices.
 
 The format is server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) as OpenAI
-sends them: one JSON object per `data:` line, `[DONE]` at the end, comments (`: ...`) as heartbeats. Podium
-adds `podium` to a chunk: an event of the run if the request asked for progress, and the totals of the run in
-the last chunk.
+sends them: one JSON object per `data:` line, `[DONE]` at the end, and comments (`: ...`) as heartbeats.
+Podium adds the field `podium` to some chunks. It has an event of the run if the request asked for progress,
+and the totals of the run in the last chunk.
 """
 
 import json
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 
 class BrokenStreamError(Exception):
-    """The stream ended without `[DONE]`, or with an error event. `kind` is the outcome to count."""
+    """The stream ended without `[DONE]`, or contained an error event. `kind` is the outcome to count."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(f"{kind}: {message}")
@@ -26,20 +26,25 @@ class StreamResult:
     """One streamed answer. Times are in milliseconds since the request was sent."""
 
     first_progress_ms: float | None = None
-    """First event of a plan or a step."""
+    """When the first event of a plan or a step arrived."""
     first_token_ms: float | None = None
-    """First words of the answer."""
+    """When the first words of the answer arrived."""
     token_gaps_ms: list[float] = field(default_factory=list[float])
-    """Gaps between successive pieces of the answer."""
+    """Times between successive pieces of the answer."""
     done_ms: float | None = None
     text: str = ""
     plan_ms: float | None = None
-    """End of the first plan that a model wrote, by the server's clock, since the start of the run."""
+    """End of the first plan that a model wrote, by the server's clock, in milliseconds since the start of the
+    run.
+    """
     steps_ms: float | None = None
-    """Call of the last step, when its inputs were complete, by the server's clock, since the start of the
-    run."""
+    """Time at which the last step was called, by the server's clock, in milliseconds since the start of the
+    run. The inputs of that step were complete by then.
+    """
     calls: int = 0
-    """Number of plans and steps that called a model. Retries are not reported."""
+    """Number of plans and steps that called a model. Retries do not count, because the stream does not report
+    them.
+    """
     totals: dict[str, Any] = field(default_factory=dict[str, Any])
     """The run's `podium` object: cost, wall time, critical path."""
     total_tokens: int | None = None
@@ -49,11 +54,11 @@ class StreamResult:
 
 
 class SseReader:
-    """Parser of a stream's lines as they arrive.
+    """Parser that processes the lines of a stream as they arrive.
 
     Args:
-        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times passed to
-            `take`.
+        began_s: when the request was sent, by `time.perf_counter()` or by the clock of the times that are
+            passed to `take`.
     """
 
     def __init__(self, began_s: float) -> None:
@@ -66,7 +71,7 @@ class SseReader:
 
     @property
     def is_done(self) -> bool:
-        """True once `[DONE]` has arrived."""
+        """Whether `[DONE]` has arrived."""
         return self.result.done_ms is not None
 
     def take(self, line: bytes, at_s: float | None = None) -> None:
@@ -74,10 +79,10 @@ class SseReader:
 
         Args:
             line: a line of the body.
-            at_s: when it arrived, or None for now.
+            at_s: when the line arrived, or None if it arrived just now.
 
         Raises:
-            BrokenStreamError: the line has an error, or is not JSON.
+            BrokenStreamError: the line contains an error, or is not JSON.
         """
         if not line.startswith(b"data:"):
             return
@@ -90,7 +95,7 @@ class SseReader:
             self._take_chunk(_object(payload), now_ms)
 
     def end(self) -> StreamResult:
-        """Return the result after the last line.
+        """Return the result. Call this after the last line.
 
         Raises:
             BrokenStreamError: `[DONE]` did not arrive.

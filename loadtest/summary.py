@@ -1,7 +1,8 @@
-"""Compute figures from samples. Numbers only: knows neither the report nor the source of the samples.
+"""Compute the figures of a run from its samples.
 
 Percentiles are by nearest rank, or None if nothing was measured. Rates cover the time in which requests were
-sent, and count only answers that arrived by then: answers from a draining queue are not throughput.
+sent, and count only answers that arrived within it: answers from a queue that drains afterwards are not
+throughput.
 """
 
 import math
@@ -34,9 +35,10 @@ def summary(
 
     Args:
         samples: all requests that were due.
-        ran_s: seconds during which requests were sent.
-        limits_ms: the objective.
-        interrupted: whether to exclude requests that were still open at the end from goodput.
+        ran_s: the seconds during which requests were sent.
+        limits_ms: the objective: the limit of each phase in milliseconds.
+        interrupted: whether the run was interrupted. Requests that were then still open do not count for
+            goodput.
     """
     return {
         "ran_s": round(ran_s, 3),
@@ -75,7 +77,18 @@ def requests(samples: Sequence[Sample], ran_s: float) -> Json:
 def goodput(
     samples: Sequence[Sample], ran_s: float, limits_ms: Mapping[str, float], *, interrupted: bool
 ) -> Json:
-    """Compute the rate of good answers by `ran_s`, and the share of good answers of all that are judged."""
+    """Compute how many requests met the objective.
+
+    `per_s` is the rate of good answers that arrived within `ran_s`. `part` is the share of good answers among
+    all judged requests. A request is not judged if its client disconnected on purpose, or if it was still
+    open when the run was interrupted.
+
+    Args:
+        samples: all requests that were due.
+        ran_s: the seconds during which requests were sent.
+        limits_ms: the objective: the limit of each phase in milliseconds.
+        interrupted: whether the run was interrupted.
+    """
     excused = {LEFT, UNFINISHED} if interrupted else {LEFT}
     judged = [each for each in samples if each.outcome not in excused]
     good = [each for each in judged if is_good(each, limits_ms)]
@@ -91,14 +104,16 @@ def goodput(
 
 
 def end_s(sample: Sample) -> float:
-    """Return when the complete answer had arrived, in seconds since the start of the run, or infinity if it
-    did not.
+    """Return when the complete answer arrived, in seconds since the start of the run, or infinity if it did
+    not.
     """
     return sample.due_s + sample.phases_ms["end"] / 1000 if "end" in sample.phases_ms else math.inf
 
 
 def by_kind(samples: Sequence[Sample]) -> dict[str, list[Sample]]:
-    """Group the answered samples: all of them, then by kind if there are several kinds."""
+    """Group the answered samples by kind. The first group, `all`, has all of them. It is the only one if all
+    have the same kind.
+    """
     answered = [each for each in samples if each.outcome == OK]
     kinds = sorted({each.kind for each in answered})
     split = {kind: [each for each in answered if each.kind == kind] for kind in kinds}
@@ -111,8 +126,11 @@ def phases(samples: Sequence[Sample]) -> Json:
 
 
 def outside_run_ms(sample: Sample) -> float | None:
-    """Return the time from due to end minus the run's wall time by the server's clock: network, proxy and all
-    queues before the run.
+    """Return the milliseconds that an answer spent outside the run: in the network, the proxy and all queues
+    before it.
+
+    This is the time from when the request was due to the end of the answer, minus the run's wall time by the
+    server's clock.
     """
     if sample.outcome != OK or sample.wall_s is None:
         return None
@@ -120,14 +138,18 @@ def outside_run_ms(sample: Sample) -> float | None:
 
 
 def critical_path_over_wall(sample: Sample) -> float | None:
-    """Return critical path over wall time. 1 means that steps waited only for their inputs."""
+    """Return the run's critical path divided by its wall time. 1 means that steps waited only for their
+    inputs.
+    """
     if not sample.wall_s or sample.critical_path_s is None:
         return None
     return sample.critical_path_s / sample.wall_s
 
 
 def per_request(answered: Sequence[Sample]) -> Json:
-    """Compute calls, tokens and cost per answer. Unknown costs are counted, but not part of the sum."""
+    """Compute the calls, tokens and cost per answer. Answers whose cost is unknown are counted, but not
+    included in the sum.
+    """
     known_costs = [each.cost_usd for each in answered if each.cost_usd is not None]
     return {
         "critical_path_over_wall": spread(map(critical_path_over_wall, answered)),

@@ -1,10 +1,11 @@
-"""Users: they wait for an answer, read a stream, follow a plan, disconnect, or call one worker.
+"""Users of a load test. They wait for an answer, read a stream, follow a plan, disconnect, or call one
+worker.
 
 Each request is one entry in Locust's table, under its kind. A stream adds entries of type `STREAM`, which are
 times and not requests: `first progress`, `first token`, `between tokens` and `whole answer`. Those of an
-ultra user start with `ultra`; `ultra plan` and `ultra steps` are added, by the server's clock. Failures are
-grouped by kind: `http_<status> <code>`, `cut`, `timeout`, or the code of an error inside the stream.
-Disconnecting is not a failure.
+ultra user start with `ultra`, and there are two more, by the server's clock: `ultra plan` and `ultra steps`.
+Failures are grouped by kind: `http_<status> <code>`, `cut`, `timeout`, or the code of an error inside the
+stream. Disconnecting is not a failure.
 
 The module that starts Locust (`locustfile.py` or `closed_loop.py`) sets `environment.recording` and
 `environment.request_options`.
@@ -48,7 +49,7 @@ class _User(FastHttpUser):
 
     @contextmanager
     def request(self, kind: str, **more: Any) -> Generator[tuple[Sample, Any]]:
-        """Send a request. The block sets the outcome of its sample."""
+        """Send a request. The block sets the outcome of the yielded sample."""
         gevent.sleep(0)  # Locust stops waiting users; a user that wakes at that moment stops here
         client: Any = self.client
         body = self.options.body(kind)
@@ -69,7 +70,7 @@ class _User(FastHttpUser):
                 sample.take_answer(parse_json(response.content or b""), self.recording.since_due_ms(sample))
 
     def stream_answer(self, kind: str, leaves_after: int | None = None) -> StreamResult | None:
-        """Stream an answer. Return None if it was not complete."""
+        """Stream an answer. Return None if the answer was not complete."""
         with self.request(kind, stream=True) as (sample, response):
             try:
                 return self.read(response, sample, leaves_after)
@@ -155,7 +156,7 @@ class UltraUser(_User):
 
 
 class CancellingUser(_User):
-    """User who disconnects mid-stream: while the plan is written, while steps run, or while the answer
+    """User who disconnects before the end: while the plan is written, while steps run, or while the answer
     streams.
     """
 
@@ -164,7 +165,7 @@ class CancellingUser(_User):
     @tag("cancel")
     @task
     def cancel(self) -> None:
-        """Ask a conductor one question, and disconnect before the end."""
+        """Ask a conductor one question, streamed, and disconnect before the end."""
         self.stream_answer("cancel", leaves_after=patience(PATIENCE))
 
 
@@ -174,7 +175,7 @@ class PassThroughUser(_User):
     weight = 1
 
     def on_start(self) -> None:
-        """Find a worker, unless the options name one."""
+        """Find a worker to call, unless the options name one."""
         super().on_start()
         if not self.options.worker:
             self.options = replace(self.options, worker=self.find_worker())
@@ -199,11 +200,11 @@ USERS: dict[str, type[_User]] = {
     "cancel": CancellingUser,
     "pass-through": PassThroughUser,
 }
-"""Users by the kinds in `request_options.py`."""
+"""User classes by the kinds in `request_options.py`."""
 
 
 def failure_of(response: Any) -> str | None:
-    """Return the kind of failure, or None if there is an answer."""
+    """Return the kind of failure that the response reports, or None if there is an answer."""
     if response.status_code == 200:
         return None
     if response.status_code:

@@ -1,10 +1,10 @@
-"""Switch a LoRA adapter under load, on real vLLM: count lost answers, and answers of the wrong adapter.
+"""Switch a LoRA adapter under load, on real vLLM. Count lost answers and answers of the wrong adapter.
 
-Each adapter answers everything with its own word (`training/constant_adapters.py` makes them in seconds), so
-an answer shows which adapter produced it. The same few questions are sent throughout, so the prefix cache
-holds entries of the previous adapter. A switch works like `serve deploy`: the Serve config with another
-`user_config` is sent to Ray's dashboard. It is done when `/v1/models` shows the next adapter. From then on,
-that adapter must answer every request.
+Each adapter answers every question with its own word, so an answer shows which adapter produced it.
+`training/constant_adapters.py` makes such adapters in seconds. The same few questions are sent throughout, so
+that the prefix cache holds entries of the previous adapter. A switch works like `serve deploy`: the bench
+sends the Serve config with another `user_config` to Ray's dashboard. The switch is done when `/v1/models`
+shows the next adapter. From then on, that adapter must answer every request.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ MODEL = "models/smollm2-135m"
 WORKER = "writer"
 WORDS = ("river", "stone", "music")
 TURNS = (1, 0, 2, 1, 0, 2)
-"""Indices of the words to switch to, after the first."""
+"""Order in which the adapters are used after the first one, as indices of `WORDS`."""
 REPLICAS = 2
 STREAMS = 6
 """Concurrent streams during the whole measurement."""
@@ -45,7 +45,7 @@ TOKEN = Path.home() / ".ray" / "auth_token"
 
 @dataclass(frozen=True, slots=True)
 class AdapterAnswer:
-    """One request, by the client's clock. `text` is None if the stream broke."""
+    """Answer to one request, with times by the client's clock. `text` is None if the stream broke."""
 
     asked_s: float
     first_s: float
@@ -54,7 +54,14 @@ class AdapterAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Switch:
-    """Switch from one word's adapter to another's: when it was requested, and when it was reported done."""
+    """Switch from one adapter to another. An adapter is named by the word that it answers.
+
+    Args:
+        before: the word of the previous adapter.
+        after: the word of the next adapter.
+        asked_s: when the switch was requested.
+        done_s: when the server reported that it was done.
+    """
 
     before: str
     after: str
@@ -67,8 +74,10 @@ class Switch:
 
 
 def may_say(answer: AdapterAnswer, switches: Sequence[Switch]) -> set[str]:
-    """Return the words of the adapters that may answer: the one in use at the request, and those switched to
-    meanwhile.
+    """Return the words that are right answers to a request.
+
+    These are the word of the adapter in use when the request was sent, and the words of the adapters that
+    replaced it before the first token.
     """
     earlier_words = [switch.after for switch in switches if switch.done_s <= answer.asked_s]
     during = [switch.after for switch in switches if switch.overlaps(answer)]
@@ -76,7 +85,7 @@ def may_say(answer: AdapterAnswer, switches: Sequence[Switch]) -> set[str]:
 
 
 def wrong(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[AdapterAnswer]:
-    """Return complete answers that are not a single word of an allowed adapter."""
+    """Return the complete answers that do not consist of the word of one allowed adapter."""
 
     def is_wrong(answer: AdapterAnswer, text: str) -> bool:
         return len(words := set(text.split())) != 1 or not words <= may_say(answer, switches)
@@ -105,7 +114,7 @@ def figures(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> lis
 async def load_while(
     client: BenchClient, worker: str, switch: Callable[[], Awaitable[list[Switch]]], tick: Callable[[], None]
 ) -> tuple[list[AdapterAnswer], list[Switch]]:
-    """Keep `STREAMS` streams running while `switch` runs, and `BETWEEN_S` before and after it."""
+    """Keep `STREAMS` streams running while `switch` runs, and for `BETWEEN_S` seconds before and after it."""
     answers: list[AdapterAnswer] = []
     numbers = itertools.count()
 
@@ -139,8 +148,9 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def make_adapters(folder: Path) -> dict[str, str]:
-    """Make an adapter for each of `WORDS` in another process, which needs the model library. Return their
-    paths by word.
+    """Make an adapter for each of `WORDS`, and return the adapters' paths by word.
+
+    A separate process makes them, because it needs the model library.
 
     Raises:
         RigError: the process failed.

@@ -1,8 +1,8 @@
-"""Scale from zero replicas to several and back, under varying load: lost streams and scaling times.
+"""Scale from zero replicas to several and back under varying load. Measure lost streams and scaling times.
 
-The engine is fake (`stand_in` in autoscaling.yaml): a replica with a start-up time, a queue and a speed, but
-no model. The number of active streams follows `LOAD`: one, a step, a ramp, a plateau, and a ramp down to
-none. Replica counts come from Ray Serve, through `GET /v1/replicas`. The result is plotted in
+The engine is fake (`stand_in` in autoscaling.yaml): its replicas have a start-up time, a queue and a speed,
+but no model. The number of active streams follows `LOAD`: one stream, a step, a ramp, a plateau, and a ramp
+down to none. The replica counts come from Ray Serve through `GET /v1/replicas`. The result is plotted in
 build/bench/autoscaling.svg and .png.
 """
 
@@ -20,9 +20,12 @@ from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.rig.ray_server import BUILD, HERE, start_isolated
 
 WORDS = 40
-"""Words of every answer, at ten per second; see autoscaling.yaml."""
+"""Number of words in every answer. The engine writes ten per second; see autoscaling.yaml."""
 LOAD = ((0.0, 1), (15.0, 1), (15.1, 8), (30.0, 8), (45.0, 16), (60.0, 16), (78.0, 0))
-"""Seconds since the first stream and the target number of active streams, interpolated linearly."""
+"""Load over time, as pairs of seconds since the first stream and the target number of active streams.
+
+Between two pairs, the target changes linearly.
+"""
 STEP_S = LOAD[1][0]
 POLL_S = 0.25
 TO_ZERO_WITHIN_S = 60.0
@@ -43,7 +46,7 @@ class Snapshot:
 
 @dataclass(slots=True)
 class ScalingRun:
-    """Result of a run. Each entry of `words` is a stream's word count, or None if it broke."""
+    """Result of a run. `words` has the word count of each stream, or None for a stream that broke."""
 
     cold_start_s: float = 0.0
     words: list[int | None] = field(default_factory=list[int | None])
@@ -52,7 +55,7 @@ class ScalingRun:
 
 
 def target_streams(at_s: float) -> float:
-    """Return the target number of active streams at a time of `LOAD`."""
+    """Return the target number of active streams at `at_s`, in seconds since the first stream."""
     for (from_s, low), (to_s, high) in pairwise(LOAD):
         if at_s < to_s:
             return low + (high - low) * (at_s - from_s) / (to_s - from_s)
@@ -110,7 +113,7 @@ async def _load(client: BenchClient, run: ScalingRun, tick: Callable[[], None]) 
 async def _keep_asking(
     client: BenchClient, run: ScalingRun, began_s: float, number: int, tick: Callable[[], None]
 ) -> None:
-    """Run one stream after another while the target is more than `number` streams."""
+    """Run one stream after another while the target number of streams is above `number`."""
     while (at_s := time.monotonic() - began_s) < LOAD[-1][0]:
         if target_streams(at_s) <= number:
             await asyncio.sleep(POLL_S)

@@ -1,7 +1,7 @@
-"""`podium bench`: measure, print, and write build/bench.json. Exits with 1 only if a part could not be
-measured.
+"""`podium bench`: measure, print the figures, and write build/bench.json.
 
-`--only dag,tokens` measures some parts; build/bench.json then holds only those.
+The exit code is 1 only if a part could not be measured. `--only dag,tokens` measures some parts;
+build/bench.json then holds only those.
 """
 
 import asyncio
@@ -68,7 +68,10 @@ class BenchPart:
 def list_shared_parts(
     client: BenchClient, server: BenchServer, up: FakeOpenAI, say: Callable[[str], None]
 ) -> list[BenchPart]:
-    """Return the parts that share a Serve, in order. Parts that leave much state behind come last."""
+    """Return the parts that share one Serve, in the order in which they run.
+
+    Parts that leave much state behind run last.
+    """
     session, scheduled = client.session, BenchClient(client.session, f"{client.url}/schedulers")
     proxied = BenchClient(session, f"{client.url}/upstream")
     token_ticks = tokens.WARM_UP + tokens.STREAMS
@@ -120,7 +123,7 @@ async def running_parts(console: Console) -> AsyncGenerator[list[BenchPart]]:
 
 
 async def run(only: set[str], console: Console) -> tuple[list[Figure], list[str]]:
-    """Return the measured figures, and the reasons of failed parts."""
+    """Measure the parts. Return the figures, and the reason for each part that failed."""
     figures: list[Figure] = []
     failures: list[str] = []
     if only & set(SHARED):

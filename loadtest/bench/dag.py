@@ -1,4 +1,6 @@
-"""Three independent steps and one that reads them, vs. their critical path and sequential execution."""
+"""Run a plan of three independent steps and a fourth that reads them. Compare its time with its critical path
+and with the same steps in sequence.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,8 +16,8 @@ SEQUENTIAL = [step("a"), step("b", 0), step("c", 1), step("a", 2)]
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Both plans, one after the other: the `podium` object of the parallel one, and the client's seconds for
-    each.
+    """One run of the parallel plan and one of the sequential plan: the `podium` object of the parallel run's
+    answer, and the seconds of each by the client's clock.
     """
 
     podium: Json
@@ -24,7 +26,7 @@ class Pair:
 
 
 def figures(pairs: Sequence[Pair]) -> list[Figure]:
-    """Compute the medians of each pair's ratios."""
+    """Compute the ratios of each pair and their medians."""
     wall = [pair.podium["wall_s"] / pair.podium["critical_path_s"] for pair in pairs]
     client_wall = [pair.parallel_s / pair.podium["critical_path_s"] for pair in pairs]
     return [
@@ -35,7 +37,7 @@ def figures(pairs: Sequence[Pair]) -> list[Figure]:
 
 
 async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
-    """Run `PAIRS` pairs. The client provides the plans, so the conductor is not called."""
+    """Run `PAIRS` pairs of plans. The client sends the plans, so the conductor is not called."""
     pairs: list[Pair] = []
     await client.answer(chat("podium-mini", podium={"plan": PARALLEL}))
     for _ in range(PAIRS):

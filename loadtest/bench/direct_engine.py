@@ -1,8 +1,8 @@
 """Drive the deployment's engine from inside its own replica, to measure vLLM alone on this machine.
 
-`build` is `serving.app.build_app` with additional methods on the engines. `build_ingress` exposes them over
-HTTP: `/` measures vLLM alone; `/stream` passes its output through an empty ingress, the minimum that Serve
-adds.
+`build` is `serving.app.build_app` with additional methods on the engines. `build_ingress` exposes these
+methods over HTTP: `/` measures vLLM alone, and `/stream` passes vLLM's output through an empty ingress. Such
+an ingress adds the least that a router on Ray Serve can add.
 """
 
 import asyncio
@@ -29,10 +29,12 @@ class DirectEngine(Engine):
     """Engine that the router calls, with methods that bypass everything but vLLM."""
 
     async def generate_directly(self, lines: list[list[str]], max_tokens: int) -> dict[str, Any]:
-        """Run lines of prompts concurrently, the prompts of a line sequentially, with `AsyncLLM.generate`.
+        """Call `AsyncLLM.generate` for several lines of prompts.
+
+        The lines run concurrently, and the prompts of a line one after another.
 
         Returns:
-            `tokens`, `wall_s`, and each prompt's `first_token_s`.
+            `tokens`, `wall_s`, and the `first_token_s` of each prompt.
         """
         began_s = time.monotonic()
         results = await asyncio.gather(*(self._generate_line(line, max_tokens) for line in lines))

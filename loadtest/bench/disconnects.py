@@ -1,9 +1,9 @@
-"""Clients that disconnect during a run: time until every upstream call of the run is closed.
+"""Disconnect clients during a run, and measure the time until every upstream call of the run is closed.
 
 Each run is a plan of three inner steps and an answer, all served by `upstream` in this process. One clock
-therefore covers both ends: from just before the client closes its socket until the last upstream connection
-of the run has closed. A client disconnects at a random moment after the first call of its stage. Half of the
-clients stream.
+therefore measures the whole time: from just before the client closes its socket until the last upstream
+connection of the run has closed. A client disconnects at a random moment after the first call of its stage.
+Half of the clients stream.
 """
 
 import asyncio
@@ -30,11 +30,11 @@ SCRIPTS = {
 }
 """Scripts of the models in upstream.yaml. `brief` is for `tokens.py`."""
 STAGES = {"planning": "conductor", "inner": "inner", "answer": "answer"}
-"""Stage to the model whose first call starts it."""
+"""Stages of a run, each with the model whose first call starts it."""
 EACH = 26
 CONCURRENT = 2
 STAYS_S = 0.35
-"""Longest time that a client stays in its stage, which lasts longer."""
+"""Longest time that a client stays in its stage before it disconnects. Every stage lasts longer."""
 GIVE_UP_S = 5.0
 
 
@@ -43,9 +43,10 @@ class Disconnect:
     """One client that disconnected.
 
     Args:
-        stage: stage in which it should disconnect.
-        closed_ms: time until the last call was closed, or `GIVE_UP_S` if one stayed open.
-        calls_left: number of calls that stayed open.
+        stage: the stage in which the client should disconnect.
+        closed_ms: the milliseconds until the last call was closed, or the limit `GIVE_UP_S` if a call stayed
+            open.
+        calls_left: the number of calls that stayed open.
     """
 
     stage: str
@@ -59,8 +60,11 @@ def script_of(call: UpstreamCall) -> Script:
 
 
 def figures(disconnects: Sequence[Disconnect], runs_left: int) -> list[Figure]:
-    """Compute the figures from all clients that disconnected during a call, and the runs still active at the
-    end.
+    """Compute the figures from the clients that disconnected during a call.
+
+    Args:
+        disconnects: the clients.
+        runs_left: the number of runs that were still active at the end.
     """
     closed_ms = [each.closed_ms for each in disconnects]
     by_stage = {stage: [each.closed_ms for each in disconnects if each.stage == stage] for stage in STAGES}
@@ -74,8 +78,9 @@ def figures(disconnects: Sequence[Disconnect], runs_left: int) -> list[Figure]:
 
 
 async def disconnect(url: str, upstream: FakeOpenAI, number: int, stage: str) -> Disconnect | None:
-    """Send a request, wait for the stage, stay a moment, and disconnect. Return None if no call was open
-    then.
+    """Send a request, wait for the stage, stay for a moment, and disconnect.
+
+    Return None if no call was open when the client disconnected.
     """
     run = f"run-leave{number}-"
     parts = urlsplit(url)
@@ -105,7 +110,7 @@ async def disconnect(url: str, upstream: FakeOpenAI, number: int, stage: str) ->
 
 
 async def active_runs(client: BenchClient) -> int:
-    """Return the number of runs still active after they had time to end."""
+    """Wait until all runs have ended, up to a limit, and return the number of those that are still active."""
     active = 0
     for _ in range(int(GIVE_UP_S)):
         active = int((await client.get("/readyz"))["running"])

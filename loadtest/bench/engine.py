@@ -1,17 +1,17 @@
-"""Tokens per second and time to first token through the router, compared with vLLM alone.
+"""Compare tokens per second and time to first token through the router with those of vLLM alone.
 
 Both sides use the same engine in the same replica, because two engines would compete for cores. vLLM alone is
-driven inside that replica (`direct_engine.py`), where no token leaves the process. The router's side goes
-through HTTP, HAProxy, router, handle and replica, in Serve's production mode. Its client runs on the same
-machine and counts against the router.
+driven inside that replica (`direct_engine.py`), where no token leaves the process. On the router's side,
+requests pass HTTP, HAProxy, the router, Serve's handle and the replica, in Serve's production mode. The
+client runs on the same machine, so its CPU time counts against the router.
 
 First tokens are compared one question at a time, in turn, with a third way: an empty ingress behind the same
-HAProxy that passes on the replica's output over Serve's handle. What it adds to vLLM alone is the minimum
-that a router on Serve can add.
+HAProxy that passes on the replica's output over Serve's handle. The time that it adds to vLLM alone is the
+least that a router on Serve can add.
 
-Each side sends lines of questions concurrently, and the questions of a line sequentially. Every answer has
-`TOKENS` tokens. Sides take turns, and the first side alternates between rounds. No question is sent twice, so
-no answer is cached.
+Each side sends several lines of questions concurrently, and the questions of a line one after another. Every
+answer has `TOKENS` tokens. The sides take turns, and the side that starts alternates between rounds. No
+question is sent twice, so no answer is cached.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from loadtest.rig.ray_server import HERE, application, production_environment, s
 
 ROUNDS = 3
 LINES = {1: 4, 8: 2, 32: 2}
-"""Number of concurrent lines to questions per line in a round."""
+"""Numbers of concurrent lines to measure, each with the number of questions per line in a round."""
 FIRST_TOKENS = 20
-"""First tokens of each way per round."""
+"""Number of first tokens measured for each way in a round."""
 TOKENS = 32
 BUILDERS = "loadtest.bench.direct_engine"
 DIRECT = "/direct"
@@ -39,7 +39,7 @@ _numbers = itertools.count(100)
 
 @dataclass(frozen=True, slots=True)
 class EngineSide:
-    """One side in one round: tokens per second, and the time to each first token in milliseconds."""
+    """Result of one side in one round: tokens per second, and the milliseconds to each first token."""
 
     tokens_per_s: float
     first_token_ms: tuple[float, ...]
@@ -47,7 +47,7 @@ class EngineSide:
 
 @dataclass(frozen=True, slots=True)
 class EngineRound:
-    """Both sides, measured one after the other."""
+    """Results of both sides in one round. They are measured one after the other."""
 
     router: EngineSide
     bare: EngineSide
@@ -55,7 +55,7 @@ class EngineRound:
 
 @dataclass(frozen=True, slots=True)
 class FirstTokens:
-    """Time to the first token of each way in milliseconds, medians of a round."""
+    """Median milliseconds to the first token in one round, for each way."""
 
     router: float
     ingress: float
@@ -63,7 +63,12 @@ class FirstTokens:
 
 
 def figures(rounds: Mapping[int, Sequence[EngineRound]], first: Sequence[FirstTokens]) -> list[Figure]:
-    """Compute the figures from the rounds by concurrency, and from the first-token rounds."""
+    """Compute the figures.
+
+    Args:
+        rounds: the rounds by number of concurrent lines.
+        first: the rounds in which first tokens were compared.
+    """
     ours = [each.router - each.bare for each in first]
     least = [each.ingress - each.bare for each in first]
     by_count = itertools.chain(*(_figures_at(count, rounds[count]) for count in rounds))
@@ -88,7 +93,7 @@ def _figures_at(count: int, rounds: Sequence[EngineRound]) -> list[Figure]:
 
 
 def questions(count: int, each: int) -> list[list[str]]:
-    """Return `count` lines of `each` unique questions that request a long story."""
+    """Return `count` lines of `each` questions. All questions differ and ask for a long story."""
     return [
         [f"Story {next(_numbers)}: tell me at length about a fox, a mill and a river." for _ in range(each)]
         for _ in range(count)

@@ -1,8 +1,8 @@
-"""Catalogue of the figures with their targets, and the statistics of repeated measurements. Knows numbers
-only.
+"""Catalogue of the bench's figures with their targets, and the statistics of repeated measurements.
 
-Noise: the samples are dealt in turn to `BLOCKS` groups, and the figure is computed from each group. The
-lowest and the highest result show how far the figure would move in a run a fifth as long.
+The range of a figure shows its noise. The samples are dealt in turn to `BLOCKS` groups, and the figure is
+computed from each group. The lowest and the highest result show how far the figure would move in a run a
+fifth as long.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -207,12 +207,12 @@ CATALOGUE: dict[str, FigureSpec] = {
     "adapters_first_word_quiet_ms": FigureSpec("p50 time to first token outside a switch"),
     "adapters_first_word_switching_ms": FigureSpec("the same during a switch"),
 }
-"""Every name in build/bench.json."""
+"""Every figure of build/bench.json, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Measured value and its range within the run. Equal bounds mean a single reading."""
+    """Measured value and its range within the run. If both bounds are equal, there was only one reading."""
 
     name: str
     value: float
@@ -231,7 +231,7 @@ class Figure:
 
 
 def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], float] = median) -> Figure:
-    """Return the statistic `of` the samples, with its noise.
+    """Return the statistic `of` the samples, with its range.
 
     Raises:
         ValueError: there are no samples.

@@ -1,9 +1,9 @@
-"""Time from the conductor writing a step to its worker being called, from the records of runs.
+"""Measure from the records of runs how soon a worker is called after the conductor has written its step.
 
 The scripted conductor writes 50 tokens/s, where a token is a word with the blanks before it. The record gives
-`started_s` minus `planned_s` of the first step, which is the router's own reading of when the last byte
-arrived. The stricter measure starts when that byte was due, counted from the start of the plan. It adds the
-call to the conductor, its timer's lateness and the parsing.
+`started_s` minus `planned_s` of the first step; `planned_s` is when the step's last byte arrived by the
+router's own clock. A stricter measure starts when that byte was due, counted from the start of the plan. It
+also contains the call to the conductor, the lateness of its timer, and the parsing.
 """
 
 import re
@@ -19,8 +19,9 @@ TOKEN = re.compile(r"\s*\S+|\s+$")
 
 
 def due_s(plan: Json) -> float:
-    """Return when the first step's last byte is due. The first token comes immediately, each later one after
-    1/50 s.
+    """Return when the last byte of the first step is due, in seconds since the start of the plan.
+
+    The first token comes immediately, and each later one 1/50 s after the one before it.
     """
     first_step = plan["output"].splitlines()[0]
     return plan["started_s"] + (len(TOKEN.findall(first_step)) - 1) / TOKENS_PER_S

@@ -1,7 +1,7 @@
 """LiteLLM's proxy with one worker process.
 
-Its lock is `litellm.lock`, because the `proxy` extra requires packages that a mirror may lack (granian) and
-that the proxy does not need. No module of it is imported here.
+`litellm.lock` lists its packages explicitly. Its `proxy` extra requires packages that the proxy does not need
+and that a mirror may lack (granian). This module imports nothing from LiteLLM.
 """
 
 from collections.abc import AsyncGenerator
@@ -25,8 +25,12 @@ ENVIRONMENT = {
 
 @asynccontextmanager
 async def serve(upstream: str) -> AsyncGenerator[str]:
-    """Run one worker process that serves `upstream` (a base URL with `/v1`) as the model `m`, and yield its
-    address.
+    """Run a LiteLLM proxy in front of `upstream`, and yield the proxy's address.
+
+    The proxy has one worker process and serves the upstream as the model `m`.
+
+    Args:
+        upstream: the base URL of the upstream, including `/v1`.
     """
     config, port = BUILD / "litellm.yaml", free_port()
     parameters = {"model": f"openai/{MODEL}", "api_base": upstream, "api_key": "none"}

@@ -1,7 +1,8 @@
-"""Cost of a key, a team's budget, a price and the stored record per request, on SQLite and on PostgreSQL.
+"""Cost per request of an API key, a team's budget, a price and a stored record, on SQLite and on PostgreSQL.
 
-Three routers run concurrently, without Ray and with the same scripted worker: one without keys and records,
-and one over each database. They are measured in turn, with one closed-loop client and then with 32.
+Three routers run at the same time, without Ray and with the same scripted worker: one without keys and
+records, and one over each database. They are measured in turn, first with one closed-loop client and then
+with 32.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ from loadtest.rig.routers import make_key, running_router
 
 ROUNDS = 10
 REQUESTS = 60
-"""Requests of the single client per round."""
+"""Number of requests that the single client sends in a round."""
 CLIENTS = 32
 RATE_ROUNDS = 6
 RATE_S = 3.0
@@ -36,19 +37,21 @@ PRICE: Json = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """Measurements of one router: milliseconds of each request by round, and requests per second by round."""
+    """Measurements of one router: the milliseconds of each request, and the requests per second, both by
+    round.
+    """
 
     rounds_ms: list[list[float]] = field(default_factory=list[list[float]])
     rates: list[float] = field(default_factory=list[float])
 
     @property
     def times_ms(self) -> list[float]:
-        """Milliseconds of each request of all rounds."""
+        """Milliseconds of every request, over all rounds."""
         return [each for round_ms in self.rounds_ms for each in round_ms]
 
 
 def figures(sides: Mapping[str, Side]) -> list[Figure]:
-    """Compute the figures from the side `plain` and one side for each of `STORES`."""
+    """Compute the figures from the measurements of each router: `plain`, and one for each of `STORES`."""
     plain, results = sides["plain"], list[Figure]()
     for name in STORES:
         side = sides[name]
@@ -67,8 +70,12 @@ def figures(sides: Mapping[str, Side]) -> list[Figure]:
 
 @asynccontextmanager
 async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator[dict[str, BenchClient]]:
-    """Run the routers and yield a client of each, with a key if the router needs one. Their logs start with
-    `name`.
+    """Run the three routers, and yield a client for each. The client has a key if the router needs one.
+
+    Args:
+        name: the prefix of the routers' log files.
+        worker: the settings of the worker that all routers share.
+        folder: the folder of the databases.
     """
     file = sqlite_address(folder / "podium.db")
     with ExitStack() as databases:
@@ -89,7 +96,7 @@ async def running_sides(name: str, worker: Json, folder: Path) -> AsyncGenerator
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """Measure all sides. Takes about two minutes."""
+    """Measure the three routers. Takes about two minutes."""
     with TemporaryDirectory() as folder:
         async with running_sides("metering", INSTANT, Path(folder)) as clients:
             sides = {name: Side() for name in clients}
@@ -109,6 +116,6 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 def _turns(names: Sequence[str], number: int) -> list[str]:
-    """Return the names, rotated by one per round."""
+    """Return the names in the order of round `number`: each round starts with the next name."""
     first = number % len(names)
     return [*names[first:], *names[:first]]

@@ -1,7 +1,8 @@
-"""Requests per second of a worker called by name, vs. an ingress that answers a constant of equal size.
+"""Compare requests per second of a worker called by name with an ingress that answers a constant of equal
+size.
 
-Both run in the same Serve behind the same proxy, with 32 closed-loop clients. Rounds take turns, and the
-first side alternates. The client does the same work for both.
+Both run in the same Serve behind the same proxy, with 32 closed-loop clients. They take turns, and the side
+that starts alternates between rounds. The client does the same work for both.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +17,9 @@ CLIENTS = 32
 
 
 def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
-    """Compute the figures from each round's requests per second: pass-through, baseline."""
+    """Compute the figures from the requests per second of each round, as pairs of pass-through and
+    baseline.
+    """
     return [
         figure("passthrough_over_bare_serve", [ours / bare for ours, bare in rounds]),
         figure("passthrough_rps", [ours for ours, _ in rounds]),

@@ -1,7 +1,8 @@
-"""Environment of a peer: a separate folder under build/, installed from a lock in this folder.
+"""Virtual environment of a peer, which is another product that the bench compares Podium with.
 
-Installed without dependency resolution: the lock names every package with the hashes of its files. A stamp
-skips the installation next time. Knows nothing of what is installed or how it is started.
+The environment is a separate folder under build/. It is installed from a lock file in this folder, without
+dependency resolution: the lock names every package with the hashes of its files. A stamp file marks a
+complete environment, so that it is not installed again.
 """
 
 import contextlib
@@ -24,10 +25,10 @@ class PeerEnvironment:
     """Environment in which a peer is installed.
 
     Args:
-        name: display name.
-        size: size on disk, for messages.
-        lock: the lock file.
-        venv: the folder.
+        name: the peer's display name.
+        size: the environment's size on disk, for messages.
+        lock: the path of the lock file.
+        venv: the folder of the environment.
     """
 
     name: str
@@ -90,6 +91,6 @@ class PeerEnvironment:
 
 
 def peer_environment(name: str, folder: str, size: str) -> PeerEnvironment:
-    """Return the environment of the lock `folder`.lock, in build/`folder`."""
+    """Return the environment that is installed from `folder`.lock into build/`folder`."""
     lock = Path(__file__).with_name(f"{folder}.lock")
     return PeerEnvironment(name, size, lock, ROOT / "build" / folder)

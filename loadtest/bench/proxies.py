@@ -1,8 +1,8 @@
 """Compare two proxies in front of the same upstream: the measurements of a round, and the figures.
 
-A round measures each side in turn: one request at a time, then one stream at a time, then 32 clients, then
-streams of 16 clients. The first side alternates between rounds. The text of every answer is checked, so that
-dropping words is not an advantage. The client does the same work for all. Knows no proxy.
+A round measures each side in turn, with one request at a time, one stream at a time, 32 clients, and the
+streams of 16 clients. The side that starts alternates between rounds. The text of every answer is checked, so
+that a proxy cannot gain by dropping words. The client does the same work for all sides.
 """
 
 import time
@@ -39,22 +39,24 @@ class ProxySide:
     rps: float
     streams_per_s: float
     cpu_ms: float = 0.0
-    """CPU time of its processes per answer, all cores. 0 for the upstream."""
+    """CPU milliseconds that the side's processes use per answer, over all cores. It is 0 for the upstream."""
     chunk_cpu_us: float = 0.0
-    """The same per streamed chunk: extra cost of a stream over an answer, divided by its chunks."""
+    """CPU microseconds that the side's processes use per streamed chunk: the extra cost of a stream over a
+    complete answer, divided by the number of chunks.
+    """
 
 
 Processes = Callable[[], Sequence[psutil.Process]]
-"""Returns the current processes of a side whose CPU time counts."""
+"""Function that returns the current processes of a side, whose CPU time counts."""
 ProxyRound = Mapping[str, ProxySide]
-"""Sides by name. `upstream` is the one without a proxy."""
+"""Measurements of one round by side. The side `upstream` has no proxy."""
 
 
 def compare(ours: str, peer: str, rounds: Sequence[ProxyRound]) -> list[Figure]:
-    """Compute the medians of each round's ratios, and the figures of both proxies."""
+    """Compute the ratios between both proxies (the median over all rounds), and the figures of each."""
 
     def overhead(name: str, of: Callable[[ProxySide], float]) -> list[float]:
-        """Return the difference from the upstream alone."""
+        """Return what the proxy `name` adds to the upstream alone, by round."""
         return [of(each[name]) - of(each["upstream"]) for each in rounds]
 
     def ratio(of: Callable[[str], Sequence[float]]) -> list[float]:
@@ -128,7 +130,7 @@ async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
 async def _rate(
     request: Callable[[], Awaitable[None]], clients: int, processes: Processes
 ) -> tuple[float, float]:
-    """Return answers per second, and the processes' CPU milliseconds per answer."""
+    """Return the answers per second, and the CPU milliseconds that the processes use per answer."""
     counted = processes()
     began_s, before_s = time.monotonic(), cpu_s(counted)
     per_s = await rate_per_s(request, clients, ROUND_S)
@@ -139,13 +141,13 @@ async def _rate(
 async def measure_round(
     clients: Mapping[str, BenchClient], processes: Mapping[str, Processes], number: int
 ) -> ProxyRound:
-    """Measure all sides in a round. Sides without `processes` count no CPU time."""
+    """Measure all sides in a round. The CPU time of a side that is not in `processes` counts as 0."""
     order = sorted(clients, reverse=number % 2 == 0)
     return {name: await measure_side(clients[name], processes.get(name, list)) for name in order}
 
 
 async def warm_up(client: BenchClient) -> None:
-    """Send each kind of request for a second, without measuring."""
+    """Send each kind of request for one second before the measurement."""
     requests: list[Callable[[], Awaitable[None]]] = [lambda: ask(client), lambda: stream(client)]
     for request in requests:
         await rate_per_s(request, STREAMING_CLIENTS, 1.0)

@@ -1,8 +1,8 @@
 """Pass-through with one, two and four router replicas, in production mode (HAProxy).
 
-Client, HAProxy and replicas share this machine's cores, so requests per second stop growing when the cores
-are used up. The CPU time of the router replicas per request does not depend on free cores. It shows whether
-one replica makes another's work more expensive.
+The client, HAProxy and the replicas share this machine's cores, so requests per second stop growing when all
+cores are busy. The CPU time of the router replicas per request does not depend on free cores. It shows
+whether one replica makes the work of another more expensive.
 """
 
 import time
@@ -29,8 +29,11 @@ BODY = chat("instant")
 
 
 def figures(rounds: Mapping[int, Sequence[tuple[float, float]]]) -> list[Figure]:
-    """Compute the figures from requests per second and CPU milliseconds per request of each round, by number
-    of replicas.
+    """Compute the figures.
+
+    Args:
+        rounds: the requests per second and the CPU milliseconds per request of each round, by number of
+            replicas.
     """
     results: list[Figure] = []
     for count, measurements in rounds.items():
@@ -40,8 +43,9 @@ def figures(rounds: Mapping[int, Sequence[tuple[float, float]]]) -> list[Figure]
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """Measure `ROUNDS` rounds of 32 clients for each number of replicas, in turn, on one Serve. Takes about
-    two minutes.
+    """Measure each number of replicas with 32 clients for `ROUNDS` rounds, all on one Serve.
+
+    The numbers of replicas take turns. Takes about two minutes.
     """
     served = [
         podium(f"of{count}", f"/of{count}", fill_settings("replicas.yaml", f"of{count}.yaml", REPLICAS=count))

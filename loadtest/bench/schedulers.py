@@ -1,12 +1,11 @@
-"""Run the same plans under three schedulers on a real server: the paper's sequence, plan-then-run, and
-Podium's.
+"""Run the same plans on a real server under three schedulers.
 
-- `podium`: steps start while the conductor writes the plan.
-- `plan_then_run`: `POST /v1/plans`, then the plan as `podium.plan`.
-- `sequential`: the same, and each step also reads the previous one.
+- `podium`: a step starts while the conductor still writes the rest of the plan.
+- `plan_then_run`: the client requests the plan (`POST /v1/plans`) and then sends it as `podium.plan`.
+- `sequential`, as in the paper: the same, but each step also reads the previous one.
 
-The last two take two requests. Their second part is measured by the server's own clock (`wall_s`), so that
-each scheduler counts one HTTP round trip.
+The last two need two requests. The time of the second one is the server's own `wall_s`, so that each
+scheduler counts one HTTP round trip.
 """
 
 import asyncio
@@ -34,7 +33,7 @@ OUTPUT = BUILD / "schedulers.json"
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """Seconds from request to answer of one plan under each scheduler."""
+    """Seconds from the request to the answer of one plan, under each scheduler."""
 
     steps: int
     podium: float
@@ -43,8 +42,8 @@ class Walls:
 
 
 def sample_plans(count: int, seed: int = 0) -> list[list[Json]]:
-    """Sample plans with the lengths and shapes of the capacity simulation's mix, and
-    uniformly drawn workers.
+    """Draw plans with the lengths and shapes of the capacity simulation's mix. Their workers are drawn
+    uniformly.
     """
     mix, rng = load().plans, np.random.default_rng(seed)
     workers = dict.fromkeys(DELAYS_S, 1 / len(DELAYS_S))
@@ -58,7 +57,7 @@ def sample_plans(count: int, seed: int = 0) -> list[list[Json]]:
 
 
 def in_sequence(plan: Sequence[Json]) -> list[Json]:
-    """Return the same steps, each also reading the previous one."""
+    """Return the plan's steps, changed so that each one also reads the previous one."""
     return [
         each | {"access": sorted({*each["access"], *range(max(0, index - 1), index)})}
         for index, each in enumerate(plan)
@@ -66,7 +65,7 @@ def in_sequence(plan: Sequence[Json]) -> list[Json]:
 
 
 def figures(walls: Sequence[Walls]) -> list[Figure]:
-    """Compute Podium's wall time relative to each of the others', plan by plan."""
+    """Compute the ratios of Podium's wall time to that of each other scheduler, plan by plan."""
     over_sequential = [each.podium / each.sequential for each in walls]
     over_plan_then_run = [each.podium / each.plan_then_run for each in walls]
     return [
@@ -81,7 +80,7 @@ def figures(walls: Sequence[Walls]) -> list[Figure]:
 
 
 async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]:
-    """Run `PLANS` plans, `CONCURRENT` at a time. Write wall times and their plot to
+    """Run `PLANS` plans, `CONCURRENT` at a time. Write the wall times and their plot to
     build/bench/schedulers.*.
     """
     slots = asyncio.Semaphore(CONCURRENT)
@@ -100,7 +99,7 @@ async def measure(client: BenchClient, tick: Callable[[], None]) -> list[Figure]
 
 
 def draw(walls: Sequence[Walls]) -> None:
-    """Plot the three distributions as build/bench/schedulers.png."""
+    """Plot the distribution of the wall times under each scheduler as build/bench/schedulers.png."""
     from loadtest.plots import plot_distributions
     from podium.command_line.plots import save_plot
 

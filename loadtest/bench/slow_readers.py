@@ -1,8 +1,8 @@
-"""Clients that read nothing of a long answer, behind HAProxy: memory per client.
+"""Memory per client for clients behind HAProxy that request a long answer and read nothing of it.
 
-An answer is about 2.4 MB of events. The kernel, HAProxy and the router each buffer a bounded part of it (the
-router also keeps the run's text so far), and the upstream is not read further. After `unread_s`
-(slow_readers.yaml) the router drops such a client.
+An answer is about 2.4 MB of events. The kernel, HAProxy and the router each buffer a bounded part of it, and
+the router also keeps the text that the run has produced so far. When the buffers are full, the router stops
+reading from the upstream. After `unread_s` (slow_readers.yaml), it drops the client.
 """
 
 import asyncio
@@ -32,16 +32,18 @@ from loadtest.rig.ray_server import (
 
 READERS = 500
 WORDS, CHARS = 2000, 1000
-"""Words of the answer and characters per word. The pieces are few and large, so that buffers fill within
-seconds."""
+"""Number of words in the answer, and of characters per word. Long words make large events, so that the
+buffers fill within seconds.
+"""
 RECEIVE_BYTES = 4096
 """Receive buffer of each client's socket. It is small, so that the kernel buffers little on the client's
-side."""
+side.
+"""
 GAP_S = 0.01
 STILL_S = 4
-"""Memory that did not grow for this many seconds counts as stable."""
+"""Memory counts as stable if it has not grown for this many seconds."""
 MOST_S = 60
-"""Time limit for memory to become stable, and for all clients to be dropped."""
+"""Seconds after which the bench stops waiting for stable memory, or for all clients to be dropped."""
 
 
 class MemoryUse(NamedTuple):
@@ -54,13 +56,13 @@ class MemoryUse(NamedTuple):
 
 
 def figures(before: MemoryUse, full: MemoryUse, running: int, n_left: int) -> list[Figure]:
-    """Compute the figures from memory before the clients connect and once it is stable.
+    """Compute the figures.
 
     Args:
-        before: memory without clients.
-        full: memory once it is stable.
-        running: running runs at that time.
-        n_left: running runs at the end.
+        before: the memory before the clients connect.
+        full: the memory once it is stable.
+        running: the number of running runs when memory is stable.
+        n_left: the number of running runs at the end.
     """
 
     def megabytes(name: str, grown: int) -> Figure:
@@ -97,7 +99,7 @@ def _podium(upstream: str) -> AbstractAsyncContextManager[tuple[BenchClient, Ben
 
 @asynccontextmanager
 async def _readers(url: str, tick: Callable[[], None]) -> AsyncGenerator[None]:
-    """Connect the clients and send their requests. They read nothing until the end of the block."""
+    """Connect the clients and send their requests. The clients read nothing while the block runs."""
     sockets: list[socket.socket] = []
     try:
         for _ in range(READERS):
@@ -122,7 +124,7 @@ def _ask(url: str) -> socket.socket:
 
 
 async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int, MemoryUse]:
-    """Return the running runs and the peak memory once memory is stable.
+    """Wait until memory is stable. Return the number of running runs and the peak memory.
 
     Raises:
         RigError: memory still grows after `MOST_S`.
@@ -139,7 +141,7 @@ async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int
 
 
 async def _until_given_up(client: BenchClient) -> int:
-    """Return the running runs once there are none, or after `MOST_S`."""
+    """Wait until no run is running, for at most `MOST_S`, and return the number of running runs."""
     running = READERS
     for _ in range(MOST_S):
         running = (await client.get("/readyz"))["running"]
@@ -159,7 +161,10 @@ def _resident(process: psutil.Process) -> int:
 
 
 def _kernel_bytes() -> int:
-    """Parse sockstat's line `TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3`; `mem` is in pages."""
+    """Return the memory of all TCP sockets.
+
+    It is parsed from sockstat's line `TCP: inuse 5 orphan 0 tw 2 alloc 7 mem 3`, in which `mem` counts pages.
+    """
     for line in Path("/proc/net/sockstat").read_text().splitlines():
         if line.startswith("TCP:"):
             return int(line.split()[-1]) * getpagesize()

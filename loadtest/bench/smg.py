@@ -1,7 +1,7 @@
-"""smg, a gateway in Rust: one process with its own defaults. No module of it is imported here.
+"""smg, a gateway in Rust, as one process with its own defaults. This module imports nothing from smg.
 
-It passes requests on to workers. It keeps no history here (`--history-backend none`), needs no key, writes no
-record and has no prices. It uses as many threads as the machine has cores.
+smg passes requests on to workers. Here it keeps no history (`--history-backend none`), needs no key, writes
+no record and has no prices. It uses as many threads as the machine has cores.
 """
 
 from collections.abc import AsyncGenerator
@@ -18,8 +18,12 @@ MODEL = "m"
 
 @asynccontextmanager
 async def serve(upstream: str) -> AsyncGenerator[str]:
-    """Run one process that serves `upstream` (an address without `/v1`) as the model `m`, and yield its
-    address.
+    """Run smg in front of `upstream`, and yield smg's address.
+
+    smg runs as one process and serves the upstream as the model `m`.
+
+    Args:
+        upstream: the address of the upstream, without `/v1`.
     """
     port = free_port()
     where = ["--host", HOST, "--port", str(port), "--worker-urls", upstream]

@@ -1,7 +1,8 @@
-"""Overhead of a workflow step: one step, and three sequential steps, of workers that answer immediately.
+"""Overhead of workflow steps: runs of one step, and of three sequential steps, whose workers answer
+immediately.
 
-Served in production mode, one request at a time, compared with the baseline ingress behind the same HAProxy.
-All three are measured in turn.
+The router runs in production mode and gets one request at a time. It is compared with the baseline ingress
+behind the same HAProxy. The three kinds of requests are measured in turn.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,11 +19,13 @@ ROUNDS = 10
 REQUESTS = 60
 BARE = "/bare/900"
 UNUSED = "http://127.0.0.1:9/v1"
-"""Upstream of a worker that this part does not call."""
+"""Address for the endpoint that the settings require and this part never calls."""
 
 
 def figures(rounds: Sequence[tuple[float, float, float]]) -> list[Figure]:
-    """Compute the figures from each round's p50 in milliseconds: baseline ingress, one step, three steps."""
+    """Compute the figures from the p50 of each round in milliseconds, for the baseline ingress, one step and
+    three steps.
+    """
     return [
         figure("added_per_step_1_ms", [one - bare for bare, one, _ in rounds]),
         figure("added_per_step_3_ms", [(three - bare) / 3 for bare, _, three in rounds]),

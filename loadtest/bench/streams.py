@@ -1,8 +1,8 @@
-"""A thousand concurrent streams on one router replica: whether each is complete, and memory per stream.
+"""A thousand concurrent streams on one router replica: whether each is complete, and the memory per stream.
 
 The scripted worker waits 20 s before its first word, so all streams are open by then. `running` of `/readyz`
-is the number of active runs. Memory per stream is the replica's resident memory at the peak minus that
-before, divided by the streams.
+is the number of active runs. Memory per stream is the growth of the replica's resident memory from before the
+streams to its peak, divided by the number of streams.
 """
 
 import asyncio
@@ -16,11 +16,18 @@ STREAMS = 1000
 TEXT = "one two three four five"
 """Answer of the worker `patient` in settings.yaml."""
 GAP_S = 0.004
-"""Interval between the starts of streams, so that they start within seconds but not all together."""
+"""Seconds between the starts of two streams. All streams start within seconds, but not at the same moment."""
 
 
 def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: int) -> list[Figure]:
-    """Compute the figures from each stream's text, or None if it broke."""
+    """Compute the figures.
+
+    Args:
+        texts: the text of each stream, or None if the stream broke.
+        peak: the largest number of active runs.
+        before_bytes: the replica's resident memory before the streams.
+        peak_bytes: its largest resident memory during them.
+    """
     return [
         reading("open_streams_lost", sum(text != TEXT for text in texts)),
         reading("open_streams_peak", peak),

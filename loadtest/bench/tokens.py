@@ -1,12 +1,13 @@
-"""Latency of a worker's first answer token to the client, on an open connection, one stream at a time.
+"""Time that the first answer token takes from the worker to the client, on an open connection, one stream at
+a time.
 
-The target is about the token itself: from when a worker's server in this process writes its first token until
-the client in this process reads it, by one clock. The token passes the provider's SDK, the router, Serve's
-proxy and both HTTP connections. Nothing is subtracted.
+The target applies to the token itself: the time from when a worker's server in this process writes its first
+token until the client in this process reads it, by one clock. The token passes the provider's SDK, the
+router, Serve's proxy and both HTTP connections. Nothing is subtracted.
 
-The round trip is measured from sending the request to the first token, minus the scripted worker's delay. It
-includes the request's way and is the stricter number. Most of it is Serve's, so the baseline ingress is
-measured too. All three are measured in turn.
+The round trip is also measured, from sending the request to the first token, minus the scripted worker's
+delay. It includes the way of the request and is therefore the stricter number. Most of it is Serve's own
+time, so the baseline ingress is measured too. The three measurements take turns.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,8 +29,12 @@ BARE = "/bare/900"
 def figures(
     out_ms: Sequence[float], first_token_ms: Sequence[float], bare_ms: Sequence[float]
 ) -> list[Figure]:
-    """Compute the figures from milliseconds: write to read of a token; request to the scripted first token;
-    the baseline's answer.
+    """Compute the figures. All times are in milliseconds.
+
+    Args:
+        out_ms: the times from writing a token to reading it.
+        first_token_ms: the times from a request to the scripted worker's first token.
+        bare_ms: the times of the baseline's answers.
     """
     added_ms = [ms - 1000 * DELAY_S for ms in first_token_ms]
     return [
@@ -44,7 +49,7 @@ def figures(
 async def measure(
     client: BenchClient, proxied: BenchClient, upstream: FakeOpenAI, tick: Callable[[], None]
 ) -> list[Figure]:
-    """Measure `STREAMS` of each kind. `upstream` serves the workers of `proxied`."""
+    """Measure `STREAMS` streams of each kind. `upstream` serves the workers that `proxied` calls."""
     samples: list[tuple[float, float, float]] = []
     for number in range(WARM_UP + STREAMS):
         out_ms = await _way_out_ms(proxied, upstream, number)

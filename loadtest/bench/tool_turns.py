@@ -1,9 +1,8 @@
-"""Podium's own time for a tool's round trip: from the tool's result to the next tool call, with a worker that
-takes no time.
+"""Podium's own time between a tool's result and the next tool call, with a worker that takes no time.
 
-Podium loads the run from the store, resumes it until the next tool call, and stores it. The three routers are
-those of `metering.py`: one that keeps runs in memory and needs no key, and one over each database with key,
-budget and price. A request without tools is the reference.
+In this time, Podium loads the run from the store, resumes it until the next tool call, and stores it again.
+The three routers are those of `metering.py`: one keeps runs in memory and needs no key, and one runs over
+each database with a key, a budget and a price. A request without tools is the reference.
 """
 
 import time
@@ -36,7 +35,13 @@ TOOLS: list[Json] = [
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Measurements of one router, in milliseconds: medians of each round, and every round trip."""
+    """Times of one router in milliseconds.
+
+    Args:
+        trips_ms: the median of the tool round trips, by round.
+        plain_ms: the median of the requests without tools, by round.
+        every_ms: every tool round trip.
+    """
 
     trips_ms: list[float] = field(default_factory=list[float])
     plain_ms: list[float] = field(default_factory=list[float])
@@ -57,7 +62,7 @@ def figures(sides: Mapping[str, Turns]) -> list[Figure]:
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """Measure all routers. Takes about a minute."""
+    """Measure the three routers. Takes about a minute."""
     with TemporaryDirectory() as folder:
         async with running_sides("tool-turns", AGENT, Path(folder)) as clients:
             sides = {name: Turns() for name in clients}
@@ -74,8 +79,8 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def _round(client: BenchClient) -> tuple[list[float], list[float]]:
-    """Return the durations of round trips and of requests without tools, measured in
-    turn, in milliseconds.
+    """Return the milliseconds of each tool round trip and of each request without tools. The two kinds take
+    turns.
     """
     trips_ms: list[float] = []
     plain_ms: list[float] = []
@@ -93,7 +98,7 @@ async def _round(client: BenchClient) -> tuple[list[float], list[float]]:
 
 
 def _with_results(request: Json, answer: Json) -> Json:
-    """Return the agent's next request, with the results of the answer's tool calls."""
+    """Return the agent's next request, which contains the results of the tool calls in `answer`."""
     message = answer["choices"][0]["message"]
     results = [
         {"role": "tool", "tool_call_id": call["id"], "content": "seven"} for call in message["tool_calls"]

@@ -1,6 +1,7 @@
-"""A second real vLLM engine starts under load and takes its share, although all prompts start alike.
+"""Start a second real vLLM engine under load. It must take its share of the requests, although all prompts
+have the same prefix.
 
-All questions share a system prompt, so prefix affinity alone would leave the second engine idle; load must
+All questions share a system prompt, so prefix affinity alone would leave the second engine idle. Load must
 override it. CPU time shows which engine answers, because an engine without requests uses almost none.
 """
 
@@ -21,12 +22,16 @@ TOKENS = 48
 COMES_WITHIN_S = 120.0
 POLL_S = 0.5
 WATCH_S = 25.0
-"""Seconds to measure both engines."""
+"""Seconds during which the CPU time of both engines is measured."""
 
 
 def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) -> list[Figure]:
-    """Compute the figures from whether each stream was complete, the second engine's start time, and CPU
-    seconds by process.
+    """Compute the figures.
+
+    Args:
+        complete: whether each stream was complete.
+        up_s: the seconds until the second engine had started.
+        used_s: the CPU seconds of each engine, by process id.
 
     Raises:
         ValueError: there were not two replicas, or they did nothing.
@@ -74,6 +79,8 @@ async def _wait_for_second_engine(client: BenchClient) -> None:
 
 
 def engine_cpu_s(server: BenchServer) -> dict[int, float]:
-    """Return the CPU seconds of each engine replica so far, by process, including its engine core."""
+    """Return the CPU seconds of each engine replica so far, by process id. The engine core's time is
+    included.
+    """
     replicas = server.replicas(DEPLOYMENT)
     return {each.pid: cpu_s((each, *each.children(recursive=True))) for each in replicas}

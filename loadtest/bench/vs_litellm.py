@@ -1,6 +1,7 @@
-"""Podium vs. LiteLLM's proxy: one worker process each, the same upstream, the same machine, in turn.
+"""Compare Podium with LiteLLM's proxy.
 
-Podium runs in production mode, behind HAProxy. `proxies.py` describes a round.
+Each has one worker process. Both use the same upstream and the same machine, and take turns. Podium runs in
+production mode, behind HAProxy. `proxies.py` describes a round.
 """
 
 import asyncio
@@ -20,7 +21,7 @@ ROUNDS = 5
 
 
 def figures(rounds: Sequence[ProxyRound]) -> list[Figure]:
-    """Compute the medians of each round's ratios."""
+    """Compute the ratios of each round and their medians."""
     upstream = figure("upstream_rps", [each["upstream"].rps for each in rounds])
     return [*compare("podium", "litellm", rounds), upstream]
 

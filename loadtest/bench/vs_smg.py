@@ -1,10 +1,11 @@
-"""Podium with every feature that costs time, vs. smg (a Rust gateway) and vs. an empty ingress of Ray Serve.
+"""Compare Podium, with every feature that costs time, to smg (a Rust gateway) and to an empty ingress of Ray
+Serve.
 
 The comparison is not like for like. Podium checks a key, reserves and settles a team's budget, and records
 every run (SQLite). smg passes requests on, on as many threads as there are cores, without any of that and
-without orchestration. The empty ingress reads the body and answers a constant of the answer's size: no
-ingress of Serve can serve more requests than it does. Podium and the ingress are behind the same HAProxy.
-`proxies.py` describes a round.
+without orchestration. The empty ingress reads the body and answers a constant of the answer's size; no
+ingress of Ray Serve can serve more requests. Podium and the ingress are behind the same HAProxy. `proxies.py`
+describes a round.
 """
 
 import asyncio
@@ -58,7 +59,7 @@ class IngressSide:
 
 
 def figures(rounds: Sequence[ProxyRound], ingress: Sequence[IngressSide]) -> list[Figure]:
-    """Compute the medians of each round's ratios."""
+    """Compute the ratios of each round and their medians."""
     rates = list(zip(rounds, ingress, strict=True))
     return [
         *compare("metered", "smg", rounds),
@@ -74,7 +75,9 @@ def figures(rounds: Sequence[ProxyRound], ingress: Sequence[IngressSide]) -> lis
 async def _running_podium(
     upstream: str, folder: Path
 ) -> AsyncGenerator[tuple[BenchClient, BenchClient, BenchServer]]:
-    """Run Podium and the ingress. Yield a paying client, a client of the ingress, and the server."""
+    """Run Podium and the empty ingress. Yield a client of Podium with a key, a client of the ingress, and the
+    server.
+    """
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address, CAP_USD)
     settings = fill_settings("paid.yaml", UPSTREAM=upstream)

@@ -1,7 +1,7 @@
-"""Cost of watching a run for the router: CPU per second of the run, and the time of the first token.
+"""What it costs the router that clients watch a run: CPU time per second of the run, and time to first token.
 
-A run has two sequential steps that write 30 tokens per second, in a router without Ray, over SQLite. Runs
-with no, one and ten watchers take turns.
+A run has two sequential steps that write 30 tokens per second. The router runs without Ray, over SQLite. Runs
+with no watcher, one watcher and ten watchers take turns.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ def figures(runs: Mapping[int, Sequence[WatchedRun]]) -> list[Figure]:
 
 
 async def measure(tick: Callable[[], None]) -> list[Figure]:
-    """Measure all numbers of watchers. Takes about a minute."""
+    """Measure runs with each number of watchers in `WATCHERS`. Takes about a minute."""
     with TemporaryDirectory() as folder:
         address = sqlite_address(Path(folder) / "podium.db")
         async with (
@@ -81,7 +81,7 @@ async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> W
 
 @asynccontextmanager
 async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
-    """Start `n` watchers of the run that just started. They read its events to the end."""
+    """Watch the run that just started with `n` clients. Each reads the run's events to the end."""
     path = f"/v1/workflows/{await _find_run(client)}/events"
     watchers = [asyncio.create_task(_watch(client, path)) for _ in range(n)]
     yield
@@ -89,7 +89,7 @@ async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
 
 
 async def _find_run(client: BenchClient) -> str:
-    """Return the id of the running run."""
+    """Wait for a run to start, and return its id."""
     for _ in range(100):
         if listed := (await client.get(UNDER_WAY))["data"]:
             return str(listed[0]["id"])

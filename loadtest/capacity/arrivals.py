@@ -1,4 +1,4 @@
-"""Arrival times of requests: seconds from the start, ascending. Knows nothing of their content."""
+"""Arrival times of requests, in seconds from the start and in ascending order."""
 
 import csv
 from pathlib import Path
@@ -18,8 +18,13 @@ def poisson(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Tim
 
 
 def thin(rate_rps: float, share: NDArray[np.float64], duration_s: float, rng: np.random.Generator) -> Times:
-    """Sample Poisson traffic at `share` of `rate_rps` in each of equal intervals
-    (Lewis and Shedler, 1979).
+    """Draw Poisson traffic whose rate changes over time (Lewis and Shedler, 1979).
+
+    Args:
+        rate_rps: the requests per second at a share of 1.
+        share: the share of `rate_rps` in each of equally long intervals.
+        duration_s: the length of all intervals together.
+        rng: the random generator.
     """
     times = poisson(rate_rps, duration_s, rng)
     piece = np.minimum((times / duration_s * len(share)).astype(int), len(share) - 1)
@@ -27,20 +32,24 @@ def thin(rate_rps: float, share: NDArray[np.float64], duration_s: float, rng: np
 
 
 def diurnal(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """Sample a day compressed into `duration_s`. The peak is `rate_rps`, the minimum a fifth of it."""
+    """Draw the traffic of a day, compressed into `duration_s`. Its peak is `rate_rps` and its minimum a fifth
+    of that.
+    """
     phase = np.linspace(0, 2 * np.pi, 96, endpoint=False)
     return thin(rate_rps, 0.6 - 0.4 * np.cos(phase), duration_s, rng)
 
 
 def burst(rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """Sample traffic at `rate_rps` in the middle fifth, and at a third of it before and after."""
+    """Draw traffic at `rate_rps` in the middle fifth of the time, and at a third of that rate before and
+    after.
+    """
     share = np.full(15, 1 / 3)
     share[6:9] = 1
     return thin(rate_rps, share, duration_s, rng)
 
 
 def traffic(kind: str, rate_rps: float, duration_s: float, rng: np.random.Generator) -> Times:
-    """Sample traffic of a kind, or read a trace if `kind` names a file.
+    """Draw traffic of the given kind, or read a trace if `kind` is the name of a file.
 
     Raises:
         InputsError: `kind` is neither a known kind nor a valid trace file.
@@ -51,7 +60,7 @@ def traffic(kind: str, rate_rps: float, duration_s: float, rng: np.random.Genera
 
 
 def from_csv(path: Path) -> Times:
-    """Read a trace: a column `arrival_s`, in seconds.
+    """Read a trace from a CSV file with a column `arrival_s`, in seconds.
 
     Raises:
         InputsError: the file or the column does not exist, or a value is not a number of at least 0.

@@ -1,9 +1,10 @@
-"""Pool of engines that Ray Serve scales by mean ongoing requests, a target per replica, and delays.
+"""Pool of engine replicas that Ray Serve scales, for the simulation.
 
-Modelled after `ray.serve.config.AutoscalingConfig` and its default policy. A decision must hold for the whole
-of a delay. A new replica serves after its cold start. A stopping replica finishes its requests, which no
-longer count. For each call, two random replicas are compared, and the one with fewer requests gets it
-(Serve's power of two choices).
+It is modelled after `ray.serve.config.AutoscalingConfig` and its default policy: Serve compares the mean
+number of ongoing requests with a target per replica, and acts when a decision has held for a whole delay. A
+new replica serves after its cold start. A stopping replica finishes its requests, which no longer count. For
+each call, Serve compares two random replicas and sends it to the one with fewer requests (power of two
+choices).
 """
 
 import math
@@ -18,7 +19,7 @@ from loadtest.capacity.stations import EngineReplica, Process
 
 
 class ReplicaPool:
-    """Replicas of one engine behind one handle."""
+    """Replicas of one engine that share a Serve handle."""
 
     def __init__(
         self, env: simpy.Environment, spec: inputs.EngineSpec, replicas: int, rng: np.random.Generator
@@ -28,11 +29,11 @@ class ReplicaPool:
         self.stopping: list[EngineReplica] = []
         self.starting = 0
         self.history: list[tuple[float, int, int]] = []
-        """Samples over time: seconds, replicas that serve, replicas that are paid for."""
+        """Samples over time: the seconds, the replicas that serve, and the replicas that are paid for."""
 
     @property
     def ongoing(self) -> int:
-        """Running and queued calls."""
+        """Number of running and queued calls."""
         return sum(replica.ongoing for replica in self.replicas)
 
     @property
@@ -47,7 +48,7 @@ class ReplicaPool:
         return replica.call(prompt_tokens, marks)
 
     def autoscale(self, policy: inputs.Autoscaling, target: float, most: int) -> Process:
-        """Scale between one replica and `most`, forever."""
+        """Scale the pool between one and `most` replicas until the simulation ends."""
         window: deque[int] = deque(maxlen=max(1, round(policy.look_back_period_s / policy.interval_s)))
         held_s = 0.0
         last_decision = 0

@@ -34,7 +34,7 @@ from podium.command_line.terminal import console
 
 BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
 REQUESTS, CONCURRENT = 48, 8
-"""Requests of each kind for the mean router CPU, and their concurrency."""
+"""Number of requests of each kind for measuring the router's mean CPU time, and how many run concurrently."""
 CONDUCTOR_TOKEN_MS = 5.0
 SHORT = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0}
 SENTENCE = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10}
@@ -46,7 +46,7 @@ STEPS: list[dict[str, Any]] = [
 ]
 """Plan of the conductor in scripted.yaml, with token counts in words, and the times of its workers."""
 LONG_TOKENS = 200
-"""Words of the worker `long`."""
+"""Number of words in an answer of the worker `long`."""
 
 
 def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
@@ -70,14 +70,14 @@ def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
 
 
 def cpu_s(process: psutil.Process) -> float:
-    """Return the CPU seconds of its threads so far."""
+    """Return the CPU seconds that all threads of the process have used so far."""
     times = process.cpu_times()
     return times.user + times.system
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Client of the server, with the processes of its router and its proxy."""
+    """Client of the server that also knows the server's router process and proxy process."""
 
     session: aiohttp.ClientSession
     url: str
@@ -85,7 +85,7 @@ class Probe:
     proxy: psutil.Process
 
     async def ask(self, body: dict[str, Any] = BODY) -> float:
-        """Send a request and return its seconds.
+        """Send a request, and return how many seconds the answer took.
 
         Raises:
             ValueError: the status is not 200.
@@ -100,9 +100,7 @@ class Probe:
     async def sample_rate(
         self, rate_rps: float, duration_s: float, seed: int, *, streamed: bool
     ) -> dict[str, Any]:
-        """Send at Poisson times, whether or not earlier requests were answered. Return an
-        entry of `rates`.
-        """
+        """Send requests at Poisson times, without waiting for earlier answers. Return an entry of `rates`."""
         arrivals = poisson(rate_rps, duration_s, np.random.default_rng(seed))
         processes = (self.router, self.proxy)
         before = [cpu_s(process) for process in processes]
@@ -129,7 +127,7 @@ class Probe:
         }
 
     async def cost_ms(self, body: dict[str, Any]) -> float:
-        """Return the router's mean CPU milliseconds per request, over `REQUESTS` requests."""
+        """Send `REQUESTS` requests, and return the router's mean CPU milliseconds per request."""
         slots = asyncio.Semaphore(CONCURRENT)
 
         async def ask() -> None:
@@ -142,8 +140,10 @@ class Probe:
 
 
 async def measure(server: str, rates: Sequence[float], duration_s: float, console: Console) -> dict[str, Any]:
-    """Measure the router's costs, the requests to predict, every rate, and the HTTP overhead of sequential
-    requests.
+    """Measure everything that the printed sections need.
+
+    These are the router's costs, the requests for validation, every arrival rate, and the HTTP overhead of
+    sequential requests.
     """
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
         probe = Probe(session, server, *find_processes(urlsplit(server).port or 80))
@@ -163,8 +163,9 @@ async def measure(server: str, rates: Sequence[float], duration_s: float, consol
 
 
 async def measure_long_step(probe: Probe, *, stream: bool) -> dict[str, Any]:
-    """Measure the router's CPU for one step of many words while it is nearly idle. No
-    cost is fitted to this.
+    """Measure the router's CPU time for one step of many words while the router is nearly idle.
+
+    No cost is fitted to this measurement.
     """
     cost_ms = await probe.cost_ms(body_with_plan(1, "long", stream=stream))
     tokens = {"inner_tokens": 0, "answer_tokens": LONG_TOKENS}
@@ -172,7 +173,10 @@ async def measure_long_step(probe: Probe, *, stream: bool) -> dict[str, Any]:
 
 
 def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
-    """Return a request with its own plan: `steps` parallel steps, except the last, which reads the others."""
+    """Return a request that contains its own plan of `steps` steps.
+
+    All steps but the last are parallel, and the last one reads the others.
+    """
     plan: list[dict[str, Any]] = [
         {"worker": worker, "subtask": "Say it.", "access": []} for _ in range(steps)
     ]
@@ -181,7 +185,9 @@ def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> dict[str
 
 
 async def router_costs(probe: Probe) -> dict[str, float]:
-    """Compute the router's CPU milliseconds by cause. Each is a difference between two kinds of requests."""
+    """Compute the router's CPU milliseconds by cause. Each cost is the difference between two kinds of
+    requests.
+    """
     one, four = await probe.cost_ms(body_with_plan(1, "a")), await probe.cost_ms(body_with_plan(4, "a"))
     planned = await probe.cost_ms(BODY)
     read = await probe.cost_ms(body_with_plan(4, "long"))
@@ -199,8 +205,9 @@ async def router_costs(probe: Probe) -> dict[str, float]:
 
 
 def script_ms() -> float:
-    """Return the duration of the script alone: until the third step's last word, plus the third and the
-    fourth step.
+    """Return the milliseconds that the script takes on its own.
+
+    This is the time until the third step is written, plus the durations of the third and the fourth step.
     """
     written_ms = CONDUCTOR_TOKEN_MS * (sum(step["written_tokens"] for step in STEPS[:3]) - 1)
     steps_ms = (1000 * s["first_token_s"] + s["token_ms"] * (s["output_tokens"] - 1) for s in STEPS[2:])

@@ -1,7 +1,7 @@
-"""`podium capacity`: print tables and write build/simulator/simulator.json and plots. Exits with 2 if the
-inputs are invalid.
+"""`podium capacity`: print tables, and write build/simulator/simulator.json and plots.
 
-Everything is simulated again each time, from the same seed, in about four minutes on a slow core.
+Everything is simulated again each time, from the same seed, in about four minutes on a slow core. The exit
+code is 2 if the inputs are invalid.
 """
 
 import json
@@ -27,14 +27,14 @@ from podium.command_line.terminal import console as open_console
 from podium.command_line.terminal import table
 
 SLICE_CHECKED_AT = 2.5
-"""Multiple of the slice's rate at which the whole is simulated too."""
+"""Rate at which a slice of the traffic is compared with the whole, as a multiple of the slice's rate."""
 CHECKED_RPS = 10
 CHANGED_RPS = 1000
 PLANS = 1000
 
 
 def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """Build a table. Columns are right-aligned unless their heading starts with `<`."""
+    """Build a table. A column is right-aligned unless its heading starts with `<`."""
     made = table(title=title)
     for heading in headings:
         made.add_column(heading.removeprefix("<"), justify="left" if heading.startswith("<") else "right")
@@ -49,7 +49,9 @@ def percentile_cells(percentiles: Mapping[str, float]) -> str:
 
 
 def size_cells(needs: Requirements, conductor: str) -> list[str]:
-    """Format routers, conductors, GPUs, and dollars per hour for machines and for APIs."""
+    """Format the numbers of routers, conductors and GPUs, and the dollars per hour for machines and for
+    APIs.
+    """
     counts = (needs.sizes.routers, needs.sizes.engines[conductor], needs.gpus)
     dollars = (needs.machines_usd_per_hour, needs.apis_usd_per_hour)
     return [*(f"{count:,}" for count in counts), *(f"{usd:,.0f}" for usd in dollars)]
@@ -75,7 +77,7 @@ def capacity_table(forecasts: list[report.Forecast], conductor: str) -> Table:
 
 
 def bottleneck(forecast: report.Forecast) -> str:
-    """Describe the worst shortage that a setting can fix, and the worst that no setting can."""
+    """Describe the worst shortage that a setting can fix, and the worst shortage that no setting can fix."""
     short = [need for need in forecast.requirements.needs if need.ratio > 1]
     worst = (next((need for need in short if need.setting is setting), None) for setting in (True, False))
     texts = [f"{n.name}: {n.ratio:,.1f} times the {n.available:,.0f} {n.of}" for n in worst if n]
@@ -83,8 +85,9 @@ def bottleneck(forecast: report.Forecast) -> str:
 
 
 def limits_table(needs: Requirements) -> Table:
-    """Build the table of the rates at which limits are reached. One forecast covers all rates, since needs
-    grow with the rate.
+    """Build the table of the rates at which limits are reached.
+
+    The needs of one rate are enough, because needs grow in proportion to the rate.
     """
     title = "Limits, in the order in which traffic reaches them"
     rows = (
@@ -95,7 +98,7 @@ def limits_table(needs: Requirements) -> Table:
 
 
 def validation_table(rows: list[dict[str, float]]) -> Table:
-    """Build the table of a real run and its simulation."""
+    """Build the table that compares a real run with its simulation."""
     names = {"p50_ms": "p50 ms", "p95_ms": "p95 ms", "done_rps": "done/s", "router_cpu_ms": "router CPU ms"}
     headings = ["requests/s", "streamed"]
     for heading in names.values():
@@ -113,7 +116,9 @@ def validation_table(rows: list[dict[str, float]]) -> Table:
 
 
 def cpu_table(rows: list[dict[str, float]]) -> Table:
-    """Build the table of the router's CPU for requests that no cost was fitted to."""
+    """Build the table of the router's measured and calculated CPU time, for requests that no cost was fitted
+    to.
+    """
     title = "Router CPU for one step of 200 words, nearly idle, ms per request"
     cells = (
         (
@@ -128,14 +133,16 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
-    """Build the table of sizes after one change at a time."""
+    """Build the table of the sizes after single changes of the inputs."""
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
     title = f"Changes to the requirements at {CHANGED_RPS:,g} requests/s"
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)
 
 
 def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
-    """Build the table of the three schedulers, with Podium's wall time relative to theirs plan by plan."""
+    """Build the table of the three schedulers. It includes the ratios of Podium's wall time to theirs, plan
+    by plan.
+    """
 
     def row(name: str) -> list[str]:
         pairs = zip(ends_s["podium"], ends_s[name], strict=True)
@@ -149,8 +156,10 @@ def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
 
 
 def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
-    """Simulate a burst and a day under Serve's autoscaling. Return a table and the same as JSON; write plots
-    to `out`.
+    """Simulate a burst and a day under Serve's autoscaling, and write plots to `out`.
+
+    Returns:
+        The results as a table and as JSON.
     """
     from loadtest.plots import plot_autoscaling
     from podium.command_line.plots import save_plot

@@ -1,5 +1,5 @@
-"""Simulated Podium: requests arrive, are planned, run under one of three
-schedulers, and leave their times.
+"""Simulated Podium: requests arrive, are planned and run under one of three schedulers, and their times are
+kept.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,7 +16,7 @@ from loadtest.capacity.schedulers import Scheduler
 from loadtest.capacity.stations import ApiStation, Cores, Process, TokenSource
 
 CHUNK_TOKENS = 64
-"""Tokens per chunk of a streaming answer, for the router's work on it."""
+"""Number of tokens per chunk of a streamed answer. The router works once per chunk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +31,17 @@ class RequestTimes:
 
 @dataclass(slots=True)
 class SimulatedCluster:
-    """Stations of a Podium.
+    """Simulated cluster: the stations that a request passes.
 
     Args:
-        env: the clock.
-        router: CPU costs of a router.
-        routers: one core each.
-        conductor: writes the plans.
-        workers: workers of the pool by name.
-        rng: random generator for the choice between routers.
-        front: station that every request passes first, such as Serve's proxy, or None.
-        front_ms: CPU milliseconds of `front`, half of them on the way in.
+        env: the simulation's environment, with its clock.
+        router: the CPU costs of a router.
+        routers: the routers, one core each.
+        conductor: the engine that writes the plans.
+        workers: the workers of the pool by name.
+        rng: the random generator for choosing a router.
+        front: the station that every request passes first, such as Serve's proxy, or None.
+        front_ms: the CPU milliseconds that a request uses at `front`, half of them on its way in.
         streamed: whether answers are sent token by token.
     """
 
@@ -65,12 +65,12 @@ class SimulatedCluster:
             self.env.process(_Request(self, plan, mix, scheduler, self.pick_router()).run())
 
     def pick_router(self) -> Cores:
-        """Return the less busy one of two random routers."""
+        """Draw two random routers, and return the less busy one."""
         two = self.rng.integers(0, len(self.routers), 2)
         return min((self.routers[int(index)] for index in two), key=lambda core: core.ongoing)
 
     def pass_front(self) -> Process:
-        """Pass the proxy in one direction, at half its cost."""
+        """Pass the front station in one direction, at half of `front_ms`."""
         if self.front:
             yield from self.front.work(self.front_ms / 2000)
 
@@ -115,12 +115,12 @@ class _Request:
         self.cluster.requests.append(RequestTimes(arrived_s, planned_s, first_token_s, env.now))
 
     def call_conductor(self, tokens: int, marks: list[int]) -> list[simpy.Event]:
-        """Call the conductor with `tokens` in addition to the uncached part of its prompt."""
+        """Call the conductor. Its prompt is the part that is not cached, plus `tokens`."""
         prompt_tokens = self.mix.conductor_prompt_tokens * (1 - self.mix.prefix_cached) + tokens
         return self.cluster.conductor.call(round(prompt_tokens), marks)
 
     def review(self) -> Process:
-        """Let the conductor read the outcome and accept it."""
+        """Let the conductor read the outcome and accept it, as in a second round."""
         written_tokens = self.mix.second_look.written_tokens
         yield self.call_conductor(self.plan.review_tokens, [written_tokens])[-1]
         yield from self.core.work(written_tokens * self.router.cpu_ms_per_plan_token / 1000)
@@ -162,13 +162,17 @@ class _Request:
 
 
 def chunk_ends(tokens: int, every: int) -> list[int]:
-    """Return the token counts at which a chunk ends: the first token, each `every`, and the last."""
+    """Return the token counts at which a chunk ends: at the first token, after every `every` tokens, and at
+    the last one.
+    """
     return sorted({1, *range(every, tokens, every), tokens})
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Numbers of router replicas and of replicas by engine. `quotas` multiply the quota of each API."""
+    """Numbers of router replicas, and of replicas by engine. `quotas` has a factor for the quota of each
+    API.
+    """
 
     routers: int
     engines: Mapping[str, int]
@@ -181,9 +185,9 @@ class SimulatedRun:
 
     Args:
         requests: the times of each request.
-        busy: utilisation by station while requests arrived; for an engine, its work relative to that of full
-            batches.
-        replicas: replicas of each scaled engine over time; see `autoscaling.ReplicaPool.history`.
+        busy: the utilisation of each station while requests arrived. For an engine, it is the work done
+            relative to that of full batches.
+        replicas: the replicas of each scaled engine over time; see `autoscaling.ReplicaPool.history`.
     """
 
     requests: list[RequestTimes]
@@ -202,17 +206,17 @@ def simulate(
     scale: bool = False,
     since_s: float = 0.0,
 ) -> SimulatedRun:
-    """Simulate `plans` that arrive at `times`, until all have ended.
+    """Simulate `plans` that arrive at `times`, until all of them have ended.
 
     Args:
         params: the inputs.
-        sizes: replicas at the start, and throughout unless `scale`.
-        times: arrival times.
+        sizes: the replicas at the start. Without `scale`, they do not change.
+        times: the arrival times.
         plans: one plan per arrival.
         scheduler: the scheduler to simulate.
-        seed: seed of all random choices in the simulation.
-        scale: let Serve's autoscaling change the engines' replicas.
-        since_s: utilisation is measured from this time to the last arrival.
+        seed: the seed of all random choices in the simulation.
+        scale: whether Serve's autoscaling changes the engines' replicas.
+        since_s: the time from which utilisation is measured, until the last arrival.
     """
     env = simpy.Environment()
     seeds = np.random.SeedSequence(seed).spawn(2 + len(params.engines) + len(params.apis))

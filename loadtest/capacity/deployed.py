@@ -1,6 +1,7 @@
-"""Numbers from the cluster files: replicas, batches, targets and prices are kept there, not in `inputs.yaml`.
+"""Numbers that the simulation reads from the cluster files: replicas, batches, targets and prices.
 
-A number in `inputs.yaml` takes precedence, so that a copy of it can test another value.
+They are not copied to `inputs.yaml`. If `inputs.yaml` has such a number anyway, it takes precedence, so that
+a copy of the inputs can test another value.
 """
 
 from collections.abc import Mapping
@@ -13,11 +14,11 @@ ROOT = Path(__file__).parents[2]
 
 
 def complete(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the inputs, completed with the numbers from the files under `deployed`.
+    """Return the inputs, completed with numbers from the files under `deployed`.
 
     Raises:
-        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments
-            disagree.
+        ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments have
+            different values for one number.
         OSError: a file does not exist.
     """
     files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in params["deployed"].items()}
@@ -53,10 +54,10 @@ def complete(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:
-    """Return the entry of that name.
+    """Return the entry `name` of `among`.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such entry. The message calls the mapping `where`.
     """
     if name not in among:
         raise ValueError(f"{name!r} is not among the {where}: {', '.join(among)}")
@@ -64,10 +65,10 @@ def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:
 
 
 def common_value(values: list[Any], what: str) -> Any:
-    """Return the value that all have in common.
+    """Return the value that all elements of `values` have in common.
 
     Raises:
-        ValueError: they differ.
+        ValueError: the values differ. The message calls them `what`.
     """
     if len(set(values)) != 1:
         remedy = "give each its own engine, or make them agree"

@@ -1,6 +1,6 @@
-"""Schema of `inputs.yaml`: every number of the simulation, by section with its source, date and kind.
+"""Schema of `inputs.yaml`: every number of the simulation, in sections that state source, date and kind.
 
-Knows what may be written there, not how it is used. `deployed` reads the numbers in the cluster files.
+`deployed` reads the numbers that come from the cluster files.
 """
 
 from collections.abc import Collection
@@ -26,7 +26,7 @@ class InputsError(Exception):
 
 
 class InputModel(BaseModel):
-    """Base of the sections: immutable, without unknown keys."""
+    """Base of the sections. Sections are immutable and reject unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -40,14 +40,16 @@ class Sourced(InputModel):
 
 
 class Tokens(InputModel):
-    """Lognormal number of tokens. `cv` is its standard deviation divided by its mean."""
+    """Lognormal number of tokens. `cv` is its coefficient of variation: the standard deviation divided by the
+    mean.
+    """
 
     mean: Above0
     cv: AtLeast0 = 0
 
 
 class SecondLook(Sourced):
-    """Requests with `rounds: 2`: the conductor reads the outcome and accepts it, and the answer is not
+    """Requests with `rounds: 2`. The conductor reads the outcome and accepts it, and the answer is not
     streamed.
     """
 
@@ -59,15 +61,18 @@ class Plans(Sourced):
     """Plans that the conductor writes."""
 
     steps: dict[int, Share]
-    """Number of steps to its share of requests."""
+    """Share of the requests by number of steps."""
     shapes: dict[Literal["chain", "join", "random"], Share]
-    """`chain`: each step reads the previous one; `join`: the last reads all; `random`: each reads a random
-    subset of the earlier ones."""
+    """Share of the plans by shape.
+
+    In a `chain`, each step reads the previous one. In a `join`, the last step reads all others. In a `random`
+    plan, each step reads a random subset of the earlier ones.
+    """
     question_tokens: Tokens
     system_tokens: AtLeast0
-    """Tokens in every worker's prompt besides the question and the outputs that it reads."""
+    """Tokens in every worker's prompt, in addition to the question and the outputs that it reads."""
     conductor_prompt_tokens: AtLeast0
-    """Tokens of the conductor's static prefix."""
+    """Tokens of the conductor's static prompt prefix."""
     prefix_cached: Share
     """Share of that prefix that is cached."""
     step_written_tokens: Tokens
@@ -88,17 +93,23 @@ class RouterInputs(Sourced):
     cpu_ms_per_request: AtLeast0
     cpu_ms_per_step: AtLeast0
     cpu_ms_per_plan_token: AtLeast0
-    """Per token of the conductor's text, which is parsed while it streams. Includes the call."""
+    """CPU milliseconds per token that the conductor writes. The text is parsed while it streams. The call is
+    included.
+    """
     cpu_ms_per_inner_token: AtLeast0
-    """Per token of inner steps and of answers that are not streamed: read, but not sent."""
+    """CPU milliseconds per token that is read but not sent: tokens of inner steps, and of answers that are
+    not streamed.
+    """
     cpu_ms_per_answer_token: AtLeast0
-    """Per token sent to the client, each in its own chunk."""
+    """CPU milliseconds per token that is sent to the client in a chunk of its own."""
     http_ms: AtLeast0
-    """Latency on the way in and out without other traffic, which uses no CPU of the router."""
+    """Milliseconds that a request spends on its way in and out without other traffic. They use no CPU of the
+    router.
+    """
     machine: str
     replicas_per_machine: Count
     replicas: Count
-    """From the cluster files."""
+    """Number of router replicas, from the cluster files."""
 
     def cpu_ms(
         self, *, steps: int, plan_tokens: int, inner_tokens: int, answer_tokens: int, streamed: bool
@@ -106,10 +117,10 @@ class RouterInputs(Sourced):
         """Return the CPU milliseconds of one request.
 
         Args:
-            steps: number of steps that run.
-            plan_tokens: tokens written by the conductor.
-            inner_tokens: output tokens of inner steps.
-            answer_tokens: output tokens of the last step.
+            steps: the number of steps that run.
+            plan_tokens: the tokens that the conductor writes.
+            inner_tokens: the output tokens of inner steps.
+            answer_tokens: the output tokens of the last step.
             streamed: whether the answer is streamed.
         """
         answer_ms = self.cpu_ms_per_answer_token if streamed else self.cpu_ms_per_inner_token
@@ -126,18 +137,22 @@ class EngineSpec(Sourced):
     workers: tuple[str, ...] = Field(min_length=1)
     """Workers in the cluster files that this engine serves."""
     max_num_seqs: Count
-    """From the cluster files."""
+    """Maximum number of sequences in a batch, from the cluster files."""
     memory_seqs: Count
-    """Sequences that fit in the cache next to the weights."""
+    """Number of sequences that fit into the KV cache, next to the weights."""
     step_ms: dict[int, Above0]
-    """Batch size to milliseconds of a step, in which each sequence gets a token. Interpolated linearly."""
+    """Milliseconds of a decoding step by batch size, interpolated linearly. In a step, each sequence gets a
+    token.
+    """
     prefill_tokens_per_s: Above0
     chunk_tokens: Count = 2048
-    """Prompt tokens that are read in one step together with the decoding sequences."""
+    """Number of prompt tokens that are read in one step, together with the sequences that are decoded."""
     cold_start_s: AtLeast0
-    """Seconds from the scaling decision to the first token: machine, image, weights, engine."""
+    """Seconds from the scaling decision to the first token. They include the machine, the image, the weights
+    and the engine.
+    """
     max_replicas: Count
-    """Maximum replicas of all its workers, from the cluster files."""
+    """Maximum number of replicas of all workers that this engine serves, from the cluster files."""
 
     @model_validator(mode="after")
     def _table(self) -> Self:
@@ -154,29 +169,29 @@ class EngineSpec(Sourced):
         return min(self.max_num_seqs, self.memory_seqs)
 
     def step_s(self, sequences: int) -> float:
-        """Return the seconds of a step with this many sequences."""
+        """Return the seconds of a decoding step with this many sequences."""
         counts = sorted(self.step_ms)
         return float(np.interp(sequences, counts, [self.step_ms[count] for count in counts])) / 1000
 
 
 class ApiSpec(Sourced):
-    """Model of a provider."""
+    """Model that a provider serves over its API."""
 
     first_token_s: Above0
-    """Median of a lognormal distribution."""
+    """Median seconds to the first token, which follow a lognormal distribution."""
     first_token_sigma: AtLeast0
-    """Standard deviation of its logarithm."""
+    """Standard deviation of the logarithm of the seconds to the first token."""
     token_ms: AtLeast0
     usd_per_mtok_in: AtLeast0
     usd_per_mtok_out: AtLeast0
     requests_per_minute: Above0 | None = None
     tokens_per_minute: Above0 | None = None
-    """Quota of tokens, counted as in `counted`."""
+    """Quota of tokens per minute. `counted` says which tokens count."""
     counted: Literal["all", "output"] = "all"
 
 
 class WorkerInputs(InputModel):
-    """Member of the pool with a `share` of the steps, served by the engine or the API of that name."""
+    """Worker of the pool. It gets a `share` of the steps, and the engine or API that it names serves it."""
 
     share: Share
     engine: str | None = None
@@ -190,11 +205,11 @@ class WorkerInputs(InputModel):
 
 
 class Machine(Sourced):
-    """Rented machine."""
+    """Rented machine type."""
 
     bought: Literal["spot", "on_demand"]
     usd_per_hour: Above0
-    """From the cluster's price list."""
+    """Dollars per hour, from the cluster's price list."""
     gpus: int = Field(ge=0)
 
 
@@ -209,7 +224,7 @@ class Autoscaling(Sourced):
 
 
 class Ceiling(Sourced):
-    """Highest value that has been demonstrated."""
+    """Highest value that a test has demonstrated."""
 
     most: Above0
 
@@ -219,9 +234,9 @@ class Sizing(Sourced):
 
     router_utilisation: Annotated[float, Field(gt=0, lt=1)]
     engine_utilisation: Annotated[float, Field(gt=0, lt=1)]
-    """Relative to its token throughput at a full batch."""
+    """Target utilisation of an engine, relative to its token throughput at a full batch."""
     slice_rps: Above0
-    """Rate of the slice that is simulated instead of a higher rate."""
+    """Requests per second of the slice that is simulated in place of a higher rate."""
     measured_s: Above0
     warm_up_s: AtLeast0
 
@@ -238,7 +253,7 @@ class CheckedStep(InputModel):
 
 
 class CheckedRate(InputModel):
-    """The real server at one arrival rate. `seed` reproduces the arrivals."""
+    """Measurements of the real server at one arrival rate. `seed` reproduces the arrivals."""
 
     rate_rps: Above0
     seed: int
@@ -251,7 +266,7 @@ class CheckedRate(InputModel):
 
 
 class CheckedMix(InputModel):
-    """Requests of a kind that no cost was fitted to, and the router's CPU for one."""
+    """Requests that no cost was fitted to, and the router's CPU time for one of them."""
 
     streamed: bool
     steps: Count
@@ -261,7 +276,9 @@ class CheckedMix(InputModel):
 
 
 class Checked(Sourced):
-    """Real run for validating the simulation: `python -m loadtest.capacity.calibrate`."""
+    """Measurements of a real server (`python -m loadtest.capacity.calibrate`), for validating the
+    simulation.
+    """
 
     duration_s: Above0
     conductor_token_ms: AtLeast0
@@ -271,7 +288,7 @@ class Checked(Sourced):
 
 
 class DeployedFiles(InputModel):
-    """Files of this checkout with the deployment and its prices."""
+    """Paths of the files in this checkout that define the deployment and its prices."""
 
     settings: str
     serve: str
@@ -285,7 +302,7 @@ class Inputs(InputModel):
     plans: Plans
     router: RouterInputs
     other_routers: dict[str, dict[str, AtLeast0]] = {}
-    """Alternative costs of the router by name, for comparison."""
+    """Other sets of router costs by name, for comparison."""
     conductor: str
     engines: dict[str, EngineSpec]
     apis: dict[str, ApiSpec]

@@ -1,4 +1,4 @@
-"""Plans sampled from a mix: number of steps, what each reads, tokens. Knows shapes and sizes, not time."""
+"""Plans drawn from a mix: the number of steps, the steps that each one reads, and the tokens."""
 
 import math
 from collections.abc import Mapping
@@ -17,11 +17,11 @@ class SimulatedStep:
     """One step of a plan.
 
     Args:
-        worker: name of the worker in the pool.
-        reads: indices of earlier steps.
-        written_tokens: tokens that the conductor writes for it.
-        input_tokens: tokens of its prompt, including what it reads.
-        output_tokens: tokens of its output.
+        worker: the name of the worker in the pool.
+        reads: the indices of the earlier steps that it reads.
+        written_tokens: the tokens that the conductor writes for the step.
+        input_tokens: the tokens of the step's prompt, including the outputs that it reads.
+        output_tokens: the tokens of the step's output.
     """
 
     worker: str
@@ -42,7 +42,7 @@ class SimulatedPlan:
 
     @property
     def review_tokens(self) -> int:
-        """Tokens that the conductor reads then, in addition to its prompt."""
+        """Tokens that the conductor reads for its second look, in addition to its prompt."""
         return self.question_tokens + sum(self.steps[index].output_tokens for index in self.reachable)
 
     @property
@@ -58,7 +58,7 @@ class SimulatedPlan:
 
 
 def tokens(of: Tokens, rng: np.random.Generator) -> int:
-    """Sample a lognormal number of tokens, at least 1."""
+    """Draw a lognormal number of tokens, at least 1."""
     if of.cv == 0:
         return max(1, round(of.mean))
     variance = math.log1p(of.cv**2)
@@ -66,7 +66,7 @@ def tokens(of: Tokens, rng: np.random.Generator) -> int:
 
 
 def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple[int, ...]:
-    """Return the steps that step `index` reads."""
+    """Draw the indices of the steps that the step `index` reads, for a plan of this shape."""
     if shape == "chain":
         return (index - 1,) if index else ()
     if shape == "join":
@@ -75,13 +75,13 @@ def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple
 
 
 def pick(shares: Mapping[T, float], rng: np.random.Generator) -> T:
-    """Return a random key, weighted by its share."""
+    """Draw a key of `shares`, weighted by its share."""
     keys = list(shares)
     return keys[int(rng.choice(len(keys), p=list(shares.values())))]
 
 
 def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
-    """Sample one plan of the mix."""
+    """Draw one plan of the mix."""
     mix = inputs.plans
     count, shape = pick(mix.steps, rng), pick(mix.shapes, rng)
     shares = {name: worker.share for name, worker in inputs.workers.items()}
@@ -99,6 +99,6 @@ def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
 
 
 def samples(inputs: Inputs, count: int, seed: int) -> list[SimulatedPlan]:
-    """Sample `count` plans. The same seed gives the same plans."""
+    """Draw `count` plans of the mix. The same seed gives the same plans."""
     rng = np.random.default_rng(seed)
     return [sample(inputs, rng) for _ in range(count)]

@@ -1,4 +1,4 @@
-"""Experiments with the simulation, one function each. Knows no tables, files or plots."""
+"""Experiments with the simulation, one function each. `cli.py` prints and writes their results."""
 
 import math
 from bisect import bisect_right
@@ -17,18 +17,21 @@ from loadtest.capacity.schedulers import SCHEDULERS, StepTimes, timeline
 from loadtest.capacity.sizing import Requirements, engine_s, loads, size, slice_of
 
 PLANS_FOR_MEANS = 20_000
-"""Number of plans that gives their mean work within 1 %."""
+"""Number of plans that is large enough to know their mean work within 1 %."""
 
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Requirements and waiting times at one rate.
+    """Requirements and waiting times at one arrival rate.
 
     Args:
-        simulated_rps: rate of the simulated traffic, which is the whole or a slice of it.
-        requests: number of requests after the warm-up.
-        first_token_s, end_s: percentiles by name.
-        busy: see `cluster.SimulatedRun`.
+        requirements: the replicas, machines and costs for the whole rate.
+        simulated_rps: the requests per second that were simulated: the whole rate, or a slice of it if the
+            rate is high.
+        requests: the number of requests after the warm-up.
+        first_token_s: the percentiles of the time to first token, by name.
+        end_s: the percentiles of the time to the end of the answer, by name.
+        busy: the utilisation of each station; see `cluster.SimulatedRun`.
     """
 
     requirements: Requirements
@@ -40,7 +43,7 @@ class Forecast:
 
     @property
     def usd_per_hour(self) -> float:
-        """Dollars per hour for machines and APIs."""
+        """Dollars per hour for machines and APIs together."""
         return self.requirements.machines_usd_per_hour + self.requirements.apis_usd_per_hour
 
 
@@ -50,12 +53,12 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def sizing_plans(params: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
-    """Sample the plans from which the sizes are calculated."""
+    """Draw the plans from which the sizes are calculated."""
     return samples(params, PLANS_FOR_MEANS, seed)
 
 
 def forecast(params: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson", seed: int = 0) -> Forecast:
-    """Size for `rate_rps`, then simulate that rate or a slice of it."""
+    """Calculate the sizes for `rate_rps`, then simulate that rate, or a slice of it if the rate is high."""
     requirements = size(params, rate_rps, sizing_plans(params, seed))
     simulated_rps = min(rate_rps, params.sizing.slice_rps)
     run = _run(params, slice_of(requirements, simulated_rps), simulated_rps, traffic, seed)
@@ -74,8 +77,9 @@ def _run(params: inputs.Inputs, sizes: Sizes, rate_rps: float, traffic: str, see
 
 
 def slice_error(params: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
-    """Return the p95 of a slice relative to that of the whole, minus 1, at a rate at which both can be
-    simulated.
+    """Return by how much the p95 of a slice differs from that of the whole: their ratio minus 1.
+
+    The rate must be low enough to simulate the whole.
     """
     part = forecast(params, rate_rps, seed=seed)
     wider = params.model_copy(update={"sizing": params.sizing.model_copy(update={"slice_rps": rate_rps})})
@@ -83,9 +87,11 @@ def slice_error(params: inputs.Inputs, rate_rps: float, seed: int = 0) -> float:
 
 
 def calculation_errors(params: inputs.Inputs, rate_rps: float, seed: int = 0) -> dict[str, float]:
-    """Return each engine's calculated capacity relative to the simulated one, minus 1, at twice its traffic.
+    """Return by how much each engine's calculated capacity differs from the simulated one: their ratio minus
+    1.
 
-    Every other station is made large, so that each engine in turn is the only bottleneck.
+    In the simulation, the engine has half of the replicas that it needs. Every other station is made large,
+    so that each engine in turn is the only bottleneck.
     """
     plans, errors = sizing_plans(params, seed), dict[str, float]()
     large = size(params, 10 * rate_rps, plans).sizes
@@ -98,7 +104,7 @@ def calculation_errors(params: inputs.Inputs, rate_rps: float, seed: int = 0) ->
 
 
 def scheduler_ends(params: inputs.Inputs, count: int = 1000, seed: int = 0) -> dict[str, list[float]]:
-    """Return the seconds to the end of each of `count` plans under each scheduler, without other traffic."""
+    """Return how many seconds each of `count` plans takes under each scheduler, without other traffic."""
     rng = np.random.default_rng(seed)
     ends_s: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
     for plan in samples(params, count, seed):
@@ -111,7 +117,7 @@ def scheduler_ends(params: inputs.Inputs, count: int = 1000, seed: int = 0) -> d
 def time_steps(
     params: inputs.Inputs, plan: SimulatedPlan, rng: np.random.Generator
 ) -> tuple[list[StepTimes], float]:
-    """Return the duration of each step on an idle engine, and when the plan's text ends."""
+    """Return the times of each step on an idle engine, and when the plan's text ends."""
     conductor, mix = params.engines[params.conductor], params.plans
     prompt_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached) + plan.question_tokens
     ends = np.cumsum([step.written_tokens for step in plan.steps]) * conductor.step_ms[1] / 1000
@@ -122,7 +128,7 @@ def time_steps(
 
 
 def _idle_times(params: inputs.Inputs, step: SimulatedStep, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the seconds to the first token and to the last."""
+    """Return the seconds until the first and until the last token of a step, without other traffic."""
     worker = params.workers[step.worker]
     if worker.engine:
         engine = params.engines[worker.engine]
@@ -135,20 +141,22 @@ def _idle_times(params: inputs.Inputs, step: SimulatedStep, rng: np.random.Gener
 
 @dataclass(frozen=True, slots=True)
 class AutoscalingRun:
-    """Changing traffic under autoscaling: the times of each request, and replicas over time by engine."""
+    """Result of changing traffic under autoscaling: the times of each request, and the replicas of each
+    engine over time.
+    """
 
     requests: list[RequestTimes]
     replicas: Mapping[str, list[tuple[float, int, int]]]
 
     def replica_hours(self, engine: str) -> float:
-        """Return the hours of replicas that are paid for."""
+        """Return the hours of replicas that were paid for."""
         return (
             sum(paid * (then_s - now_s) for (now_s, _, paid), (then_s, *_) in pairwise(self.replicas[engine]))
             / 3600
         )
 
     def active(self, engine: str) -> list[int]:
-        """Return the number of active requests at each sample of the replicas."""
+        """Return the number of active requests at each time for which `engine` has a sample."""
         arrived_s = sorted(each.arrived_s for each in self.requests)
         end_s = sorted(each.end_s for each in self.requests)
         return [
@@ -159,8 +167,9 @@ class AutoscalingRun:
 def simulate_autoscaling(
     params: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0
 ) -> AutoscalingRun:
-    """Simulate autoscaling. It starts with the sizes for the first tenth of the time;
-    `rate_rps` is the peak.
+    """Simulate traffic with a peak of `rate_rps` under autoscaling.
+
+    The simulation starts with the sizes for the traffic in the first tenth of the time.
     """
     times = draw_traffic(traffic, rate_rps, duration_s, np.random.default_rng(seed))
     plans = samples(params, len(times), seed + 1)

@@ -1,10 +1,12 @@
 """Timelines of one plan under three schedulers, without other traffic.
 
-- `sequential`, the paper's: the whole plan, then one step after another, including unread ones.
-- `plan_then_run`: the whole plan, then each step as soon as its inputs are complete.
-- `podium`: each step as soon as it is written and its inputs are complete.
+- `sequential`, as in the paper: the conductor writes the whole plan, then the steps run one after another.
+  Steps that no other step reads run too.
+- `plan_then_run`: the conductor writes the whole plan, then each step starts as soon as its inputs are
+  complete.
+- `podium`: each step starts as soon as it is written and its inputs are complete.
 
-The last step is known only when the plan ends, so nothing of the answer is shown earlier.
+Which step is the last one is known only when the plan ends, so no part of the answer is shown earlier.
 """
 
 from collections.abc import Sequence
@@ -17,8 +19,8 @@ SCHEDULERS: tuple[Scheduler, ...] = get_args(Scheduler)
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Times of a step: when its last byte is written, the steps it reads, and seconds to its first token and
-    end.
+    """Times of one step: when its last byte is written, the steps that it reads, and the seconds that it
+    takes to its first token and to its end.
     """
 
     written_s: float
@@ -29,7 +31,7 @@ class StepTimes:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Start of each step, first token and end of the answer, in seconds since the request."""
+    """Start of each step, first token of the answer and end of the answer, in seconds since the request."""
 
     starts_s: tuple[float, ...]
     first_token_s: float
@@ -40,8 +42,8 @@ def timeline(steps: Sequence[StepTimes], plan_end_s: float, scheduler: Scheduler
     """Calculate the timeline of a plan.
 
     Args:
-        steps: at least one; reads point backwards.
-        plan_end_s: when the plan's last byte is written.
+        steps: the steps, at least one. A step reads only earlier ones.
+        plan_end_s: when the last byte of the plan is written.
         scheduler: the scheduler to apply.
     """
     starts_s: list[float] = []

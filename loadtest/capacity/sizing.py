@@ -1,7 +1,8 @@
-"""Requirements of a rate, calculated: work per station, replicas, machines, dollars, first bottleneck.
+"""Calculate what an arrival rate requires: work per station, replicas, machines, dollars and the first
+bottleneck.
 
-Utilisation is rate times work over capacity (the utilisation law). Queues are left to the simulation, which
-runs with these sizes and shows their error.
+Utilisation is rate times work divided by capacity (the utilisation law). This calculation ignores queues. The
+simulation runs with the calculated sizes and shows the error.
 """
 
 import math
@@ -16,7 +17,7 @@ from loadtest.capacity.stations import full_batch_s
 
 @dataclass(frozen=True, slots=True)
 class MeanWork:
-    """Mean work of one engine or API for one request to Podium."""
+    """Mean work that one request to Podium causes for one engine or API."""
 
     calls: float
     input_tokens: float
@@ -25,13 +26,13 @@ class MeanWork:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Need for one station at one rate.
+    """What one station needs at one arrival rate.
 
     Args:
-        name: name of the station.
-        needed: replicas, or tokens or requests per minute.
-        available: the deployed or demonstrated amount.
-        of: unit of both, and the name of the limit.
+        name: the name of the station.
+        needed: the needed replicas, or the needed tokens or requests per minute.
+        available: the amount that is deployed, or that a test has demonstrated.
+        of: the unit of both amounts, which is also the name of the limit.
         setting: whether a setting can raise the limit.
     """
 
@@ -43,13 +44,13 @@ class Need:
 
     @property
     def ratio(self) -> float:
-        """Ratio of needed to available; above 1, there is a shortage."""
+        """Needed amount divided by the available amount. Above 1, there is a shortage."""
         return self.needed / self.available
 
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """Requirements of one rate."""
+    """What an arrival rate requires."""
 
     rate_rps: float
     sizes: Sizes
@@ -58,11 +59,11 @@ class Requirements:
     machines_usd_per_hour: float
     apis_usd_per_hour: float
     needs: tuple[Need, ...]
-    """Needs of all stations, the worst shortage first."""
+    """Needs of all stations, with the worst shortage first."""
 
 
 def router_s(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> float:
-    """Return the mean CPU seconds of a router per request."""
+    """Return the mean CPU seconds that a request uses in the router."""
     look_tokens = inputs.plans.second_look.written_tokens
 
     def one(plan: SimulatedPlan) -> float:
@@ -79,7 +80,9 @@ def router_s(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> float:
 
 
 def loads(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> dict[str, MeanWork]:
-    """Return the mean work by engine and API: of the reachable steps, and of the conductor."""
+    """Return the mean work of a request by engine and API: the conductor's, and that of the steps that
+    run.
+    """
     totals = {name: [0.0, 0.0, 0.0] for name in (*inputs.engines, *inputs.apis)}
     mix = inputs.plans
     uncached_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached)
@@ -99,12 +102,12 @@ def loads(inputs: Inputs, plans: Sequence[SimulatedPlan]) -> dict[str, MeanWork]
 
 
 def engine_s(engine: EngineSpec, load: MeanWork) -> float:
-    """Return the seconds that one replica needs for the load of a request, at a full batch."""
+    """Return the seconds that one replica at a full batch needs for the load of one request."""
     return full_batch_s(engine, load.input_tokens, load.output_tokens)
 
 
 def size(inputs: Inputs, rate_rps: float, plans: Sequence[SimulatedPlan]) -> Requirements:
-    """Calculate the replicas, machines and dollars for `rate_rps` of such plans."""
+    """Calculate the replicas, machines and dollars for `plans` that arrive at `rate_rps`."""
     by_name, limits = loads(inputs, plans), inputs.sizing
     routers = math.ceil(rate_rps * router_s(inputs, plans) / limits.router_utilisation)
     engines = {
@@ -133,7 +136,7 @@ def size(inputs: Inputs, rate_rps: float, plans: Sequence[SimulatedPlan]) -> Req
 
 
 def _machines(inputs: Inputs, routers: int, engines: Mapping[str, int]) -> dict[str, int]:
-    """Return the number of machines by type. Engines on the same machine type share its GPUs."""
+    """Return the number of machines by type. Engines that use the same machine type share its GPUs."""
     gpus: dict[str, int] = {}
     for name, count in engines.items():
         engine = inputs.engines[name]
@@ -177,7 +180,7 @@ def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
 
 
 def slice_of(whole: Requirements, rate_rps: float) -> Sizes:
-    """Return the sizes for a slice of the traffic: every station shrunk by the same factor, in whole
+    """Return the sizes for a slice of the traffic. Every station shrinks by the same factor, to whole
     replicas.
     """
     share = rate_rps / whole.rate_rps

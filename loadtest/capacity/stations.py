@@ -1,9 +1,8 @@
-"""Stations where a request spends its time: cores, a vLLM engine, a provider's API. Knows time and tokens,
-not plans.
+"""Stations where a simulated request spends its time: cores, a vLLM engine and a provider's API.
 
-An engine models continuous batching as a fluid. All decoding sequences get tokens at the same rate, which
-depends on their number. Prompts are read one after another, a chunk per step, and slow the decoding meanwhile
-(vLLM's chunked prefill).
+An engine models continuous batching as a fluid. All sequences that are decoded get tokens at the same rate,
+which depends on their number. Prompts are read one after another, a chunk per step, and slow the decoding
+meanwhile (vLLM's chunked prefill).
 """
 
 import heapq
@@ -22,7 +21,8 @@ from loadtest.capacity import inputs
 Process = Generator[simpy.Event, Any, None]
 TINY = 1e-6
 """Floating-point tolerance, as a fraction of a step. It is large enough to advance a clock that has run for
-weeks."""
+weeks.
+"""
 
 
 def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
@@ -30,17 +30,18 @@ def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
 
 
 class TokenSource(Protocol):
-    """Source of tokens."""
+    """Interface of stations that produce tokens."""
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Return an event for each count of output tokens in `marks`, ascending. The last
-        one ends the call.
+        """Start a call, and return an event for each number of output tokens in `marks`.
+
+        The marks are ascending, and the last one ends the call.
         """
         ...
 
 
 class Cores:
-    """Equal cores with one queue. `busy_s` is the work they have done."""
+    """Equal cores that share one queue. `busy_s` is the work that they have done."""
 
     def __init__(self, env: simpy.Environment, count: int = 1) -> None:
         self.env, self.busy_s, self.n_done = env, 0.0, 0
@@ -52,7 +53,7 @@ class Cores:
         return self._cores.count + len(self._cores.queue)
 
     def work(self, seconds: float) -> Process:
-        """Use a core for `seconds`. A process waits for it with `yield from`."""
+        """Use a core for `seconds`. A process waits for this with `yield from`."""
         if seconds <= 0:
             return
         with self._cores.request() as core:
@@ -70,7 +71,7 @@ def full_batch_s(spec: inputs.EngineSpec, prompt_tokens: float, output_tokens: f
 
 @dataclass(slots=True)
 class _Prompt:
-    """Call whose prompt is not completely read."""
+    """Call whose prompt has not been read completely."""
 
     left_tokens: float
     work_s: float
@@ -82,9 +83,9 @@ class EngineReplica:
     """vLLM replica.
 
     Attributes:
-        ongoing: running and queued calls.
-        sequence_s: integral over time of the number of calls in the batch.
-        work_s: time that the completed calls would have taken in full batches.
+        ongoing: the number of running and queued calls.
+        sequence_s: the integral over time of the number of calls in the batch.
+        work_s: the time that the completed calls would have taken in full batches.
     """
 
     def __init__(self, env: simpy.Environment, spec: inputs.EngineSpec) -> None:
@@ -119,7 +120,7 @@ class EngineReplica:
         return self._step_s[self._decoding] + (self._chunk_s if self._prompts else 0.0)
 
     def _advance(self) -> None:
-        """Advance tokens and prompts to the current time."""
+        """Advance all tokens and prompts to the current time."""
         passed_s = self.env.now - self._at_s
         self._at_s = self.env.now
         if not (self._decoding or self._prompts) or passed_s <= 0:
@@ -164,11 +165,10 @@ class EngineReplica:
 
 
 class ApiStation:
-    """Model of a provider: a lognormal time to first token, then a constant token rate. A call over the quota
-    waits.
+    """Model that a provider serves: a lognormal time to first token, then a constant token rate.
 
-    The quota limits the rate at which calls start (the generic cell rate algorithm with a burst of one
-    minute). All tokens of a call count when it starts.
+    A call that exceeds the quota waits. The quota limits the rate at which calls start (the generic cell rate
+    algorithm with a burst of one minute). All tokens of a call count when it starts.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Simulation of the server of `calibrate.py`: its arrivals, its script's times, one router, one proxy."""
+"""Simulate the server that `calibrate.py` measured: its arrivals, the times of its script, one router and one
+proxy.
+"""
 
 from collections.abc import Sequence
 
@@ -14,7 +16,7 @@ from loadtest.capacity.stations import Cores
 
 
 class TimedWorker:
-    """Worker with the timing of its script."""
+    """Worker with the fixed timing of the script."""
 
     def __init__(self, env: simpy.Environment, first_token_s: float, token_ms: float) -> None:
         self.env, self.first_token_s, self.token_ms = env, first_token_s, token_ms
@@ -27,8 +29,9 @@ class TimedWorker:
 def simulate_script(
     params: inputs.Inputs, real: inputs.Checked, times: Times, at: inputs.CheckedRate
 ) -> list[RequestTimes]:
-    """Simulate the script's plan at `times`, streamed or not as in `at`, with the
-    usual costs of the router.
+    """Simulate the script's plan for requests that arrive at `times`, with the usual costs of the router.
+
+    Answers are streamed if they were streamed in the measurement `at`.
     """
     env = simpy.Environment()
     cluster = SimulatedCluster(
@@ -51,7 +54,7 @@ def simulate_script(
 
 
 def compare_rate(params: inputs.Inputs, real: inputs.Checked, at: inputs.CheckedRate) -> dict[str, float]:
-    """Compare one real rate with its simulation, with the relative errors."""
+    """Compare the measurement at one rate with its simulation. The result includes the relative errors."""
     times = poisson(at.rate_rps, real.duration_s, np.random.default_rng(at.seed))
     requests = simulate_script(params, real, times, at)
     times_ms = [1000 * (each.end_s - each.arrived_s) for each in requests]
@@ -69,13 +72,16 @@ def compare_rate(params: inputs.Inputs, real: inputs.Checked, at: inputs.Checked
 
 
 def steady_rate(ends_s: Sequence[float], duration_s: float) -> float:
-    """Return the answers per second in the second half of the arrivals' time, when the rate has settled."""
+    """Return the answers per second in the second half of the time in which requests arrive, when the rate
+    has settled.
+    """
     return sum(duration_s / 2 <= at_s < duration_s for at_s in ends_s) / (duration_s / 2)
 
 
 def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed: bool) -> float:
-    """Return the router's CPU for a request of the script, calculated as in `sizing`. A text sent in one
-    piece counts no tokens.
+    """Return the router's CPU milliseconds for a request of the script, calculated as in `sizing`.
+
+    The tokens of a text that is sent in one piece do not count.
     """
     inner, last = real.steps[:-1], real.steps[-1]
     return router.cpu_ms(
@@ -88,7 +94,7 @@ def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed
 
 
 def compare_cpu(params: inputs.Inputs, real: inputs.Checked) -> list[dict[str, float]]:
-    """Compare the router's measured and calculated CPU for requests that no cost was fitted to."""
+    """Compare the router's measured and calculated CPU time for requests that no cost was fitted to."""
     rows: list[dict[str, float]] = []
     for each in real.mixed:
         computed_ms = params.router.cpu_ms(

@@ -1,6 +1,4 @@
-"""Effect of single changes of the inputs on the calculated sizes. Knows the
-changes, not their presentation.
-"""
+"""Effect of single changes of the inputs on the calculated sizes."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,14 +10,14 @@ PLANS = 20_000
 
 
 def plans(**changes: object) -> Callable[[Inputs], Inputs]:
-    """Return a change of the mix."""
+    """Return a function that changes fields of the mix of plans."""
     return lambda params: params.model_copy(update={"plans": params.plans.model_copy(update=changes)})
 
 
 def engines(
     change: Callable[[EngineSpec], Mapping[str, object]], *, of: str | None = None
 ) -> Callable[[Inputs], Inputs]:
-    """Return a change of every engine, or of one."""
+    """Return a function that changes every engine, or only the engine `of`."""
 
     def apply(params: Inputs) -> Inputs:
         engines = {
@@ -32,7 +30,7 @@ def engines(
 
 
 def router(costs: Mapping[str, float]) -> Callable[[Inputs], Inputs]:
-    """Return a change of the router's CPU costs."""
+    """Return a function that changes the router's CPU costs."""
     return lambda params: params.model_copy(update={"router": params.router.model_copy(update=costs)})
 
 
@@ -63,7 +61,9 @@ CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
 def requirements_by_change(
     params: Inputs, rate_rps: float, seed: int = 0, plans: int = PLANS
 ) -> dict[str, Requirements]:
-    """Return the requirements after each change, by its name, calculated from `plans` sampled plans."""
+    """Return the requirements after each change, by the change's name. They are calculated from `plans` drawn
+    plans.
+    """
     changed = {name: change(params) for name, change in CHANGES.items()}
     changed |= {name: router(costs)(params) for name, costs in params.other_routers.items()}
     return {name: size(each, rate_rps, samples(each, plans, seed)) for name, each in changed.items()}

@@ -1,1 +1,3 @@
-"""Proofs of the store's promises: real router processes, real databases, injected faults."""
+"""Proofs that the store keeps its promises, with real router processes, real databases and injected
+faults.
+"""

@@ -1,6 +1,4 @@
-"""Final check of the store: the money must add up, and everything that was acknowledged to clients must be
-stored.
-"""
+"""Final check of the store: all money is accounted for, and everything that clients were told is stored."""
 
 import asyncio
 from collections.abc import Collection
@@ -29,13 +27,18 @@ SELECT (SELECT coalesce(sum(r.cost), 0) FROM run r JOIN paid p ON p.run_id = r.i
     (SELECT coalesce(sum(p.amount), 0) FROM run r JOIN paid p ON p.run_id = r.id WHERE p.is_bound = 0 AND r.cost IS NOT NULL),
     (SELECT count(*) FROM run r LEFT JOIN paid p ON p.run_id = r.id WHERE coalesce(r.cost, 0) > coalesce(p.amount, 0)),
     (SELECT count(*) FROM paid WHERE is_bound = 1)"""
-"""Sums over runs whose calls all have a known bill: cost in the records and in the ledger. Then the number of
-runs whose record exceeds the ledger, and of runs with a call at its upper bound."""
+"""Query that compares the cost in the records with the ledger.
+
+It returns the sum of both over the runs whose calls all have a known bill, the number of runs whose record
+exceeds the ledger, and the number of runs with a call that was billed at its upper bound.
+"""
 
 
 @dataclass(frozen=True)
 class Audit:
-    """Result of an audit. Amounts are in dollars; all fields but the sums should be 0."""
+    """Result of an audit. Amounts are in dollars. All fields should be 0, except `records_usd`, `ledger_usd`
+    and `at_bound`.
+    """
 
     overspent_usd: float
     doubled: int
@@ -55,12 +58,12 @@ async def rows(database: Database, sql: str, **values: Any) -> list[Any]:
 
 
 async def one(database: Database, sql: str, **values: Any) -> int:
-    """Return the number that a query selects."""
+    """Return the single number that a query selects."""
     return int((await rows(database, sql, **values))[0][0])
 
 
 async def wait_until_settled(database: Database, within_s: float) -> float:
-    """Wait until no hold is open and no run is running, at most `within_s`. Return the seconds waited."""
+    """Wait until no hold is open and no run is running, for at most `within_s`. Return the seconds waited."""
     began_s = asyncio.get_running_loop().time()
     while (waited_s := asyncio.get_running_loop().time() - began_s) < within_s:
         if not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY):
@@ -73,10 +76,10 @@ async def audit(database: Database, subject: str, cap_pico: int, answered: Colle
     """Check the ledger, the holds and the records.
 
     Args:
-        database: a database without writers.
-        subject: owner of the budget.
-        cap_pico: the budget, in pico-dollars.
-        answered: ids of the runs that were answered completely.
+        database: the database. No process may be writing to it.
+        subject: the owner of the budget.
+        cap_pico: the budget in picodollars.
+        answered: the ids of the runs that were answered completely.
     """
     entered = {row[0] for row in await rows(database, ENTERED)}
     records, ledger, above, at_bound = (await rows(database, DIFFERENT))[0]
@@ -95,5 +98,5 @@ async def audit(database: Database, subject: str, cap_pico: int, answered: Colle
 
 
 async def count_lost_records(database: Database, answered: Collection[str]) -> int:
-    """Return how many runs that were answered completely have no record that says so."""
+    """Return how many of the completely answered runs have no record with the status `finished`."""
     return len(set(answered) - {row[0] for row in await rows(database, ENDED)})

@@ -60,23 +60,24 @@ SETTINGS: Json = {
 }  # fmt: skip
 ROUTER, ENGINE = "router", "vllm-engine"
 OF_LOCAL_SETTINGS = "writer"
-"""Worker of cluster/local.yaml that runs the real engine."""
+"""Name of the worker in cluster/local.yaml that runs the real engine."""
 KILLED_AFTER_S = 4.0
 """Seconds from the first request to the kill. Most answers have started by then."""
 SETTLES_WITHIN_S = 60.0
 WITH_ITS_ROUTER = frozenset({"router", NODE})
-"""Kinds whose kill ends a router and so breaks its transfers. With the other kinds a proxy dies, or no
-transfer breaks."""
+"""Kinds of victims whose kill ends a router, and so breaks the transfers of that router. With the other
+kinds, a proxy dies, or no transfer breaks.
+"""
 UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
 UNFINISHED_RECORDS = LOGS / "chaos-unfinished.jsonl"
-"""File of the records, one per line, of runs that should have outlived their clients but did not finish."""
+"""File with the records of runs that should have outlived their clients but did not finish, one per line."""
 
 
 def settings_with(worker: Json) -> Json:
-    """Return the settings with this worker as the engine."""
+    """Return the settings with `worker` as the engine."""
     return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
 
 
@@ -87,8 +88,9 @@ def replicas_of(settings: Json) -> dict[str, int]:
 
 
 def engine_settings() -> Json:
-    """Return the worker of the model that ships with Podium, as `make serve` runs it: one replica, with a
-    fallback while it is down.
+    """Return the settings with the model that ships with Podium as the engine.
+
+    Its worker is configured as for `make serve`: one replica, and a fallback while that is down.
     """
     local: list[Json] = yaml.safe_load((ROOT / LOCAL_SETTINGS).read_text())["workers"]
     (worker,) = [each for each in local if each["name"] == OF_LOCAL_SETTINGS]
@@ -139,7 +141,9 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
 
 
 async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us: int) -> None:
-    """Append the records of this round's unfinished runs to `UNFINISHED_RECORDS`, for diagnosis."""
+    """Append the records of this round's unfinished runs to `UNFINISHED_RECORDS`, so that they can be
+    diagnosed.
+    """
     async with open_session() as session:
         for (id,) in await rows(database, UNFINISHED, since=since_us):
             async with session.get(f"{cluster.url}/v1/workflows/{id}") as answer:

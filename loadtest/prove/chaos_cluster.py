@@ -1,11 +1,11 @@
-"""Ray with three nodes on this machine, started with `ray start` as on three machines, running Podium.
+"""Ray cluster of three nodes on this machine that runs Podium. It is started with `ray start`, as on three
+machines.
 
-The head runs Ray's own processes, Serve's controller and the proxy, but no replica. Each of the two workers
-has a router and a replica of each engine.
+The head node runs Ray's own processes, Serve's controller and the proxy, but no replica. Each of the two
+worker nodes has a router and a replica of each engine.
 
-Each process inherits two variables: the cluster's tag, by which it is found and stopped, and its node's
-number. All nodes share one loopback address, so there is one proxy, on the head. Knows nothing of workflows
-or victims.
+Each process inherits two variables: the cluster's tag, by which the process is found and stopped, and the
+number of its node. All nodes share one loopback address, so there is only one proxy, on the head.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ from loadtest.rig import Json, RigError
 from loadtest.rig.routers import LOGS
 
 NODE = "PODIUM_PROVE_NODE"
-"""Environment variable with the number of a process's node."""
+"""Environment variable with the number of the node that a process belongs to."""
 ADDRESS = "127.0.0.2"
 """Address of every node. Ray replaces 127.0.0.1 with the address of the network card."""
 HEAD, WORKERS = 0, (1, 2)
@@ -55,14 +55,14 @@ OF_ONE_MACHINE = (
 
 
 class ChaosCluster:
-    """Three serving nodes, until the end of the block.
+    """Cluster of three nodes that serves Podium while the block runs.
 
     Args:
-        settings: settings to serve.
-        replicas: number of replicas of each deployment, at most one per worker node.
-        uses_haproxy: whether to use HAProxy, as clusters do, instead of Serve's own proxy.
-        redis: URL of the Redis that keeps the head's state; "" makes a killed head end the cluster.
-        log: file for the output of all processes.
+        settings: the settings to serve.
+        replicas: the number of replicas of each deployment, at most one per worker node.
+        uses_haproxy: whether the cluster uses HAProxy, as real clusters do, and not Serve's own proxy.
+        redis: the URL of the Redis that stores the head's state. With "", killing the head ends the cluster.
+        log: the file for the output of all processes.
 
     Raises:
         RigError: the cluster or a node did not start.
@@ -116,14 +116,14 @@ class ChaosCluster:
         return self._folder.path / "auth_token"
 
     def processes(self, node: int | None = None) -> list[psutil.Process]:
-        """Return the live processes of one node, or of all."""
+        """Return the live processes of one node, or of all nodes."""
         return [each for each in processes_of(self.tag) if node is None or _node_of(each) == node]
 
     def replace_node(self, node: int) -> None:
-        """Start a node in place of one whose processes were all killed.
+        """Start a new node in place of one whose processes were all killed.
 
-        The program that deployed the application dies with the first head and is not started again: a new
-        head does not need it.
+        The program that deployed the application dies with the first head. It is not started again, because a
+        new head does not need it.
         """
         self._started[node].wait()
         if node in WORKERS:
@@ -137,8 +137,9 @@ class ChaosCluster:
             self._start_head()
 
     def start_again(self, node: int) -> None:
-        """Restart a worker node whose start has failed, like a supervisor. Ray allows 30 s for a start, which
-        a busy machine may exceed.
+        """Restart a worker node that failed to start, as a supervisor would.
+
+        Ray allows 30 s for a start, and a busy machine may need more.
         """
         if self._started[node].poll() is not None:
             self._start_worker(node)
@@ -254,7 +255,7 @@ class ChaosCluster:
             raise RigError(f"{what} did not start. See the log: {self.log}")
 
     def _stop(self, has_failed: bool) -> None:
-        """Stop every process, including those started meanwhile."""
+        """Stop every process, including those that are started while this method runs."""
         assert self._folder is not None
         record_shared_memory(self._folder.path)
         for _ in range(3):

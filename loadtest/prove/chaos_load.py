@@ -1,5 +1,5 @@
-"""Clients of a server whose processes are killed: the outcome of each request, and how long short requests
-fail.
+"""Clients of a server whose processes are killed: the outcome of each request, and for how long short
+requests fail.
 """
 
 import asyncio
@@ -14,37 +14,41 @@ from loadtest.rig.routers import RouterAnswer, ask
 ARRIVE_IN_S = 3.0
 """Seconds over which the workflows start."""
 PROBED_EVERY_S, PROBED_AFTER_S = 0.1, 5.0
-"""Interval of the short requests, and how long they continue after the last workflow."""
+"""Seconds between two short requests, and seconds for which they continue after the last workflow."""
 ENDED = frozenset({"lost", "cancelled", "finished", "failed"})
-"""Allowed record states of a run whose transfer broke because a proxy died. A router cannot distinguish that
-from a client that disconnects."""
+"""Allowed states of a run's record if the run's transfer broke because a proxy died.
+
+The router cannot distinguish this from a client that disconnects.
+"""
 LOST = frozenset({"lost", "finished"})
-"""Allowed record states of a run whose router died. The run may have ended just before."""
+"""Allowed states of a run's record if the run's router died. The run may have finished just before."""
 ASKED_AGAIN = 60
-"""How often a kept stream is sent again, one second apart. Ray Serve takes half a
-minute to replace a proxy."""
+"""How often a repeated stream is sent, with a pause of one second. Ray Serve takes half a minute to replace a
+proxy.
+"""
 
 
 @dataclass
 class ChaosResult:
-    """Result of a round.
+    """Result of a round. A repeated stream has an `Idempotency-Key` and is sent again until it is complete.
 
     Args:
-        finished: complete answers to requests sent once, and accepted background runs.
-        failed: requests sent once that ended with a clear error, by code.
-        broken: requests sent once whose connection broke midway.
-        not_let_in: connections that were refused or closed before a status arrived.
-        looked_whole: streams whose transfer ended normally although the answer was incomplete.
-        recovered: kept streams that failed at first and were complete when sent again.
-        given_up: kept streams that never became complete.
-        outliving_runs: final states of runs that outlive their clients.
-        records: record states of the runs of broken requests.
-        accepted_ids: ids of accepted background runs, which must finish whatever is killed.
-        accepted: final states of these runs.
-        back_s: time from the kill to the end of the last failed short request to a scripted worker, or 0.
-        engine_back_s: the same for requests to the engine.
-        replaced_s: time from the kill until the kind has as many live processes as before.
-        still_running: runs that did not end.
+        finished: the number of complete answers at the first attempt, and of accepted background runs.
+        failed: the number of single requests that ended with a clear error, by error code.
+        broken: the number of single requests whose connection broke midway.
+        not_let_in: the number of connections that were refused, or closed before a status arrived.
+        looked_whole: the number of streams whose transfer ended normally although the answer was incomplete.
+        recovered: the number of repeated streams that failed at first and were complete later.
+        given_up: the number of repeated streams that never became complete.
+        outliving_runs: the final states of the runs that outlive their clients.
+        records: the states of the records of runs whose request broke.
+        accepted_ids: the ids of the accepted background runs, which must finish whatever is killed.
+        accepted: the final states of the accepted background runs.
+        back_s: the seconds from the kill to the end of the last short request to a scripted worker that
+            failed, or 0 if none failed.
+        engine_back_s: the same for short requests to the engine.
+        replaced_s: the seconds from the kill until there are as many live processes of the kind as before.
+        still_running: the number of runs that did not end.
     """
 
     workflows: int = 0
@@ -66,8 +70,10 @@ class ChaosResult:
     still_running: int = 0
 
     def is_right(self, records: frozenset[str] = ENDED) -> bool:
-        """Return whether no incomplete answer looked complete, broken runs have a state in `records`, and all
-        runs that must continue finished.
+        """Return whether the round kept all promises.
+
+        No incomplete answer looked complete, the records of broken runs have a state in `records`, and every
+        run that had to continue finished.
         """
         ended = set(self.outliving_runs) | set(self.accepted)
         went_on = not (self.given_up or self.still_running) and ended <= {"finished"}
@@ -110,11 +116,11 @@ class ChaosLoad:
         self.result = ChaosResult()
 
     def note_kill(self, at_s: float) -> None:
-        """Record the monotonic time of the kill."""
+        """Set the time of the kill, by the monotonic clock."""
         self._killed_s = at_s
 
     async def run(self, workflows: int) -> None:
-        """Run all workflows, with short requests during and shortly after them."""
+        """Run all workflows, and send short requests during them and for a while after the last one."""
         self.result.workflows = workflows
         probe = asyncio.create_task(self._probe())
         async with asyncio.TaskGroup() as group:
@@ -169,7 +175,7 @@ class ChaosLoad:
             self.result.engine_back_s = await self._probe_with("engine") or self.result.engine_back_s
 
     async def _probe_with(self, model: str) -> float:
-        """Send a short request. Return the seconds since the kill if it failed, else 0."""
+        """Send a short request. If it fails, return the seconds since the kill, else 0."""
         await asyncio.sleep(PROBED_EVERY_S)
         try:
             async with asyncio.timeout(PROBED_AFTER_S):

@@ -1,6 +1,6 @@
 """Find the processes of a cluster by kind, and kill one of them or a whole node.
 
-Knows the process names of Ray, Ray Serve and vLLM. Knows nothing of workflows.
+This module knows how Ray, Ray Serve and vLLM name their processes.
 """
 
 import asyncio
@@ -30,17 +30,19 @@ VICTIMS: Mapping[str, str] = {
 """Start of the command line of each kind."""
 SERVES_PROXY = "ray::ProxyActor"
 REPLACED_WITHIN_S = 180.0
-"""Time limit for a replacement. A real engine on a busy machine takes a minute."""
+"""Seconds within which a killed process must be replaced. A real engine on a busy machine takes a minute."""
 
 
 def kinds_of(*, has_haproxy: bool, has_engine: bool, has_redis: bool = False) -> list[str]:
-    """Return the kinds that such a cluster has and survives."""
+    """Return the kinds of processes that such a cluster has, and whose loss it survives."""
     absent = {"manager": not has_haproxy, "engine": not has_engine, HEAD_NODE: not has_redis}
     return [kind for kind in VICTIMS if not absent.get(kind)]
 
 
 def processes(cluster: ChaosCluster, kind: str) -> list[psutil.Process]:
-    """Return the live processes of a kind. For a node, return the replicas of all workers; for the head, the
+    """Return the live processes of a kind.
+
+    For the kind of whole worker nodes, return the replicas of all worker nodes. For the head, return the
     proxy.
     """
     alive, kind = cluster.processes(), "proxy" if kind == HEAD_NODE else kind
@@ -53,7 +55,9 @@ def processes(cluster: ChaosCluster, kind: str) -> list[psutil.Process]:
 
 
 class Kill(NamedTuple):
-    """Monotonic time of a kill, the ids of the processes, and the node if a whole node was killed."""
+    """A kill: its monotonic time, the ids of the killed processes, and the number of the node if a whole node
+    was killed.
+    """
 
     at_s: float
     pids: frozenset[int]
@@ -61,10 +65,11 @@ class Kill(NamedTuple):
 
 
 def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
-    """Kill a random process of the kind, like a crash. A killed node is replaced by a fresh one.
+    """Kill a random process of the given kind with SIGKILL, as in a crash. A killed node is replaced by a new
+    one.
 
     Raises:
-        RigError: no such process runs.
+        RigError: no process of this kind is running.
     """
     node = {NODE: random.choice(WORKERS), HEAD_NODE: HEAD}.get(kind)
     candidates = processes(cluster, kind) if node is None else cluster.processes(node)
@@ -82,11 +87,13 @@ def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
 
 
 async def wait_until_replaced(cluster: ChaosCluster, kind: str, n: int, kill: Kill) -> float:
-    """Wait until `n` processes of the kind live, not counting the killed ones. Return the seconds since the
-    kill.
+    """Wait until `n` processes of the kind are alive, not counting the killed ones.
+
+    Returns:
+        The seconds since the kill.
 
     Raises:
-        RigError: it took longer than `REPLACED_WITHIN_S`.
+        RigError: the replacement took longer than `REPLACED_WITHIN_S`.
     """
     n = 1 if kind in ("proxy", HEAD_NODE) else n
     while sum(each.pid not in kill.pids for each in processes(cluster, kind)) < n:

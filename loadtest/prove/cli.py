@@ -60,7 +60,7 @@ PROOFS = {
         "answers cut off in every provider's protocol continue with nothing duplicated or missing",
     ),
 }
-"""Proof to its module and a one-line summary. Modules in `tests` need a checkout."""
+"""Each proof with its module and a one-line summary. Modules in `tests` need a checkout."""
 
 
 main = ProgramGroup(

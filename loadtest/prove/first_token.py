@@ -40,8 +40,12 @@ ASKED: Json = {"messages": [{"role": "user", "content": "Why?"}], "stream": True
 
 @dataclass(frozen=True)
 class Turn:
-    """Times of one question, in seconds since it was sent: the first token from the worker's server, the
-    first token through Podium, and when the plan's step was complete according to the record.
+    """Times of one question that is sent both to the worker's server and through Podium.
+
+    Args:
+        direct_s: the seconds to the first token from the worker's server.
+        through_s: the seconds to the first token through Podium.
+        planned_s: the seconds until the plan's step was complete, according to the record.
     """
 
     direct_s: float
@@ -50,12 +54,14 @@ class Turn:
 
     @property
     def over_direct(self) -> float:
-        """Ratio of the time through Podium to the direct time."""
+        """Time to first token through Podium, divided by the direct time."""
         return self.through_s / self.direct_s
 
     @property
     def overhead_s(self) -> float:
-        """Time beyond the plan's step plus the worker's first token, in seconds."""
+        """Seconds that Podium adds to the time of the plan's step plus the worker's own time to first
+        token.
+        """
         return self.through_s - self.planned_s - self.direct_s
 
 
@@ -76,7 +82,11 @@ def _settings(url: str) -> Json:
 
 
 async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -> tuple[float, str]:
-    """Return the time to the first token of a complete stream, and Podium's run id."""
+    """Send a streaming request and read the stream to its end.
+
+    Returns:
+        The seconds to the first token, and Podium's run id.
+    """
     began_s = time.perf_counter()
     reader = SseReader(began_s)
     async with session.post(f"{url}/chat/completions", json={"model": model, **ASKED}) as response:
@@ -106,7 +116,8 @@ async def _wait_for_end(session: aiohttp.ClientSession, router: RouterProcess, i
 
 
 async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Turn]:
-    """Measure `rounds` turns of a worker whose first token takes `first_s`, after some warm-up turns.
+    """Measure `rounds` questions, after some for warm-up, with a worker whose first token takes `first_s`
+    seconds.
 
     Raises:
         RigError: a server did not answer.
@@ -134,7 +145,7 @@ def _row(first_s: float, turns: list[Turn]) -> list[str]:
 
 
 async def _measure_all(rounds: int) -> None:
-    """Print a row of medians for each worker delay."""
+    """Measure each delay of the worker, and print a row with the medians."""
     rows = table(
         right=(
             *("worker, s", "called directly, s", "plan's step, s"),

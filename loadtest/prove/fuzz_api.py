@@ -52,7 +52,7 @@ SETTINGS: Json = {
     "workflows": {"duo": [{"worker": "a"}, {"worker": "b", "access": [0]}]},
 }
 NAMES = {"EmbeddingsRequest": ("vectors",), "CompletionRequest": ("a", "b")}
-"""Models for the bodies of these requests; all other bodies get models that answer chats."""
+"""Model names for requests whose bodies have these schemas. All other bodies get models that answer chats."""
 CHATS = ("mini", "a", "b", "duo", "none")
 HOOKS = """\
 import os, schemathesis
@@ -144,7 +144,9 @@ async def _run(
 
 
 def narrow(document: Json) -> Json:
-    """Restrict model names in the description to existing ones, so that requests get past a 404."""
+    """Restrict the model names in the API description to existing ones, so that requests are not all answered
+    with 404.
+    """
     schemas: dict[str, Any] = document["components"]["schemas"]
     for name, schema in schemas.items():
         properties: Json = schema.get("properties", {})

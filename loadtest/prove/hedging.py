@@ -30,16 +30,19 @@ FIRST_S, SLOW_S, SHARE = 0.1, 2.0, 0.05
 RATE = 30.0
 SLOTS, FEW_SLOTS = 64, 4
 KNOWN = 100
-"""Requests before the measurement, so that the router knows the worker's speed."""
+"""Number of requests before the measurement, from which the router learns the worker's speed."""
 MOST_ADDED = 0.05
 MOST_TO_THE_DEAD = 10
-"""Maximum calls to a worker that is down: three until its circuit opens, then probes after 5 s and growing
-intervals."""
+"""Maximum number of calls to a worker that is down. Three calls open its circuit. Probes follow after 5 s and
+then at growing intervals.
+"""
 BODY: Json = {"model": "tail", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
 
 
 def _body(number: int) -> Json:
-    """Return a body with a unique question, by which the worker's server counts the calls per request."""
+    """Return a request body with a unique question, by which the calls to the worker's server are counted per
+    request.
+    """
     return BODY | {"messages": [{"role": "user", "content": f"Why {number}?"}]}
 
 
@@ -48,8 +51,11 @@ class HedgingRow:
     """Result of one measurement.
 
     Args:
-        calls: calls to the worker's server.
-        called_for: requests behind these calls. A request rejected before its first call does not count.
+        name: the name of the measurement.
+        load: the outcomes of the requests.
+        calls: the number of calls to the worker's server.
+        called_for: the number of requests that caused these calls. A request that was rejected before its
+            first call does not count.
     """
 
     name: str
@@ -59,7 +65,7 @@ class HedgingRow:
 
     @property
     def extra_calls(self) -> int:
-        """Number of hedges: second calls for a request, because nothing is retried here."""
+        """Number of hedges. Nothing is retried here, so every second call for a request is a hedge."""
         return self.calls - self.called_for
 
     @property
@@ -91,7 +97,7 @@ async def measure(
 
 
 async def prove(folder: Path, requests: int) -> list[HedgingRow]:
-    """Measure without hedges, with hedges, and with hedges under overload."""
+    """Measure the worker without hedges, with hedges, and with hedges under overload."""
     capacity = FEW_SLOTS / (FIRST_S * (1 - SHARE) + SLOW_S * SHARE)
     return [
         await measure(folder, "without", requests, RATE, SLOTS, hedge=False),
@@ -101,7 +107,7 @@ async def prove(folder: Path, requests: int) -> list[HedgingRow]:
 
 
 def _count(upstream: FakeOpenAI) -> tuple[int, int]:
-    """Return the number of calls, and of the requests behind them."""
+    """Return the number of calls, and the number of requests that caused them."""
     return len(upstream.calls), len({call.prompt for call in upstream.calls})
 
 
@@ -110,8 +116,8 @@ def _refuse(_: UpstreamCall) -> Script:
 
 
 async def measure_dead(folder: Path, requests: int) -> HedgingRow:
-    """Measure a worker that is down and has a fallback. `calls` counts the calls to
-    the worker that is down.
+    """Measure a worker that is down and has a fallback. `calls` counts only the calls to the worker that is
+    down.
     """
     dead, well = FakeOpenAI(_refuse), FakeOpenAI(slow_tail(FIRST_S, FIRST_S, 0))
     address = sqlite_address(folder / "dead.db")

@@ -34,7 +34,7 @@ from serving.database.address import Address
 from serving.database.migrate import open_database
 
 COST_USD = Decimal("0.01")
-"""Cost of one answer: 20 words at 500 dollars per million."""
+"""Dollars that one answer costs: 20 words at 500 dollars per million."""
 TEXT = " ".join(f"word{n}" for n in range(20))
 PRICE: Json = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 500}
 SETTLES_WITHIN_S = 2 * LEASE_S + 4 * RENEW_S + 30
@@ -81,13 +81,14 @@ HEADINGS = (
 
 
 class Clients:
-    """All clients of one run.
+    """All clients of one run of the proof.
 
     Args:
-        session: connections to use.
-        routers: called in turn; if one breaks, the client calls the next.
-        kill_after: number of complete answers after which a router is killed. Of those that have answered, it
-            is the one with the fewest answers, so that most of the work can still be compared.
+        session: the HTTP session for all requests.
+        routers: the routers to call in turn. If one breaks, a client calls the next.
+        kill_after: the number of complete answers after which a router is killed. The killed router is the
+            one with the fewest answers of those that have answered, so that most of the work can still be
+            compared.
     """
 
     def __init__(
@@ -102,12 +103,14 @@ class Clients:
 
     @property
     def run_twice(self) -> int:
-        """Number of idempotency keys under which more than one run answered."""
+        """Number of idempotency keys that got answers from more than one run."""
         return sum(len(ids) > 1 for ids in self._named.values())
 
     async def ask(self, number: int) -> None:
-        """Run one client. Half of the clients stream. A fifth call the flaky worker, and another fifth send the
-        same idempotency key to two routers concurrently.
+        """Run the client with this number.
+
+        Half of the clients stream. One client in five calls the flaky worker. Another one in five sends
+        requests with the same idempotency key to two routers at the same time.
         """
         stream, model = number % 2 == 1, "flaky" if number % 5 == 0 else "steady"
         if number % 5 != 3:
@@ -137,8 +140,10 @@ class Clients:
 
 
 async def prove(address: Address, requests: int, routers: int, name: str) -> tuple[Clients, Audit, float]:
-    """Run once over the empty database at `address`. Return the clients, the audit after everything has
-    settled, and the seconds.
+    """Run the proof once, over the empty database at `address`.
+
+    Returns:
+        The clients, the audit after everything has settled, and the seconds that the requests took.
     """
     cap_usd = requests // 10 * COST_USD
     async with await open_database(address) as database:
@@ -196,7 +201,7 @@ def row(kind: str, number: int, clients: Clients, result: Audit, took_s: float) 
 
 
 async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int, table: Table) -> bool:
-    """Run everything, one row per run. Return whether all passed."""
+    """Run the proof for every database, one row per run. Return whether all runs passed."""
     right = True
     async with aclosing(empty_databases(kinds, runs)) as databases:
         async for kind, number, address in databases:

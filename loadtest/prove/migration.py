@@ -1,9 +1,10 @@
 """Kill a migration before each of its writing statements, in turn, while another process writes to the
 database.
 
-No kill may leave half a schema or lose a row that was written. `python -m loadtest.prove.migration` reads an
-address from standard input. It forks a process that kills itself before the first writing statement, then
-before the second, and so on, until one finishes. It prints how many were killed.
+No kill may leave a partially changed schema or lose a row whose write was acknowledged. `python -m
+loadtest.prove.migration` reads a database address from standard input. It forks a process that kills itself
+before the first writing statement, then one that does so before the second, and so on, until one finishes. It
+prints how many were killed.
 """
 
 import asyncio
@@ -29,7 +30,7 @@ FIRST = "0001"
 ADD = "INSERT INTO team (id, name, made_us) VALUES (:id, :id, 1)"
 PAUSE_S = 0.005
 READING = ("SELECT", "PRAGMA")
-"""Statements that change nothing."""
+"""First words of statements that change nothing."""
 
 
 async def kill_migrations(address: Address) -> tuple[int, int, int]:
@@ -58,7 +59,7 @@ async def kill_migrations(address: Address) -> tuple[int, int, int]:
 
 @asynccontextmanager
 async def _writing(database: Database) -> AsyncGenerator[list[str]]:
-    """Add rows without a pause inside the block. Yield the ids of the acknowledged ones."""
+    """Add rows without a pause while the block runs. Yield the ids of the acknowledged rows."""
     acknowledged: list[str] = []
 
     async def write() -> None:
@@ -80,7 +81,7 @@ async def _writing(database: Database) -> AsyncGenerator[list[str]]:
 
 
 def _migrate_until(statement: int, address: Address) -> None:
-    """Migrate, and kill the process before the given writing statement."""
+    """Start the migration, and kill this process before the given writing statement."""
     executed = 0
 
     def count(_: object, __: object, sql: str, *___: object) -> None:

@@ -1,8 +1,8 @@
 """Clients of every kind on one router: chats, streams, plans, workflows, Responses, Messages, agents with
-tools, background runs, a failing provider, invalid requests. Some disconnect at a random moment.
+tools, background runs, a failing provider and invalid requests. Some disconnect at a random moment.
 
-Knows the expected outcomes of each kind. Everything else, including requests that hang, is counted
-separately.
+The module knows the expected outcomes of each kind. Every other outcome is counted separately, including a
+request that hangs.
 """
 
 import asyncio
@@ -20,14 +20,14 @@ from loadtest.rig.routers import RouterProcess
 
 CLIENTS = 12
 PAUSE_S = 0.05
-"""Average pause between two requests of a client."""
+"""Average seconds between two requests of a client."""
 HANGS_UP, LEAVES_AFTER_S = 0.15, 0.4
-"""Share of requests that disconnect, and the latest moment in seconds."""
+"""Share of the requests whose client disconnects, and the seconds within which it does so."""
 HANGS_AFTER_S = 30.0
 ASKED = {"messages": [{"role": "user", "content": "Why?"}]}
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 ENDS = {CHAT: b"data: [DONE]", RESPONSES: b"response.completed", MESSAGES: b"message_stop"}
-"""End of a complete stream."""
+"""Text at the end of a complete stream, by path."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Kind:
     """Kind of request.
 
     Args:
-        path: path of the request.
-        body: without `stream`.
+        path: the path of the request.
+        body: the body of the request, without `stream`.
         is_faulty: whether an error is an expected outcome.
-        status: expected status.
+        status: the expected status.
     """
 
     path: str
@@ -63,8 +63,10 @@ OTHERS = ("tools", "background")
 
 @dataclass
 class MixedLoad:
-    """Outcomes by kind: `whole`, `told` (a clear error), `left` (the client disconnected), or an unexpected
-    `hung`, `broken` or `wrong`.
+    """Clients of every kind, and the outcomes of their requests by kind.
+
+    The outcomes are `whole` (a complete answer), `told` (a clear error), `left` (the client disconnected),
+    and the unexpected `hung`, `broken` and `wrong`.
     """
 
     seed: int = 1
@@ -135,7 +137,7 @@ async def _send(router: RouterProcess, session: aiohttp.ClientSession, kind: Kin
 
 
 async def _use_tools(router: RouterProcess, session: aiohttp.ClientSession, draws: random.Random) -> str:
-    """Run an agent that sends results, or disconnects before it does."""
+    """Run an agent that sends the results of its tools, or disconnects before it does so."""
     client = ToolClient(draws.randrange(1_000_000), "")
     try:
         await begin(session, router, client)

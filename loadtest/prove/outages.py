@@ -57,7 +57,7 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Options:
-    """Durations and number of clients."""
+    """Options of the proof: the duration of each phase in seconds, and the number of clients."""
 
     quiet_s: float
     fault_s: float
@@ -96,7 +96,16 @@ Fault = Callable[[Sequence[RouterProcess]], AbstractAsyncContextManager[None]]
 async def under_load(
     what: str, address: Address, when_away: str, options: Options, fault: Fault, clock: Path | None = None
 ) -> OutageRow:
-    """Load two routers over the empty database at `address` before, during and after `fault`."""
+    """Load two routers over the empty database at `address` before, during and after `fault`.
+
+    Args:
+        what: the name of the fault, for the table.
+        address: the address of the database.
+        when_away: the value of the setting `store.when_away`.
+        options: the durations and the number of clients.
+        fault: a function that returns a block during which the fault lasts.
+        clock: the file with the shift of the routers' clocks, or None.
+    """
     settings: Json = {"workers": [WORKER], "store": {"when_away": when_away}, "limits": {"first_byte_s": 1.0}}
     name = what.replace(" ", "-").replace(",", "")
     async with await open_database(address) as database:
@@ -119,7 +128,7 @@ async def under_load(
 
 
 async def _until_answers_come(outcomes: Seen, for_s: float) -> None:
-    """Wait until clients get answers again, then `for_s` longer."""
+    """Wait until clients get answers again, and then for another `for_s` seconds."""
     before = len(outcomes.whole)
     async with asyncio.timeout(60):
         while len(outcomes.whole) < before + 3:
@@ -169,7 +178,7 @@ async def prove_clock(address: Address, folder: Path, options: Options) -> Outag
 
 
 async def prove_migration(address: Address) -> OutageRow:
-    """Migrate an older schema while another process writes, and kill the migration before each of its
+    """Migrate an older schema while another process writes, and kill the migration before each of its writing
     statements.
     """
     killed, half, n_lost = await kill_migrations(address)
@@ -194,7 +203,7 @@ async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool
 def _scenarios(
     postgres: Postgres, options: Options, only: Sequence[str]
 ) -> Iterator[Callable[[Path], Awaitable[OutageRow]]]:
-    """Yield the scenarios. Each takes an empty folder."""
+    """Yield the scenarios as functions. Each takes an empty folder."""
     if "stop" in only:
         for when_away in MODES:
             yield lambda _, mode=when_away: prove_stopped(postgres, mode, options)

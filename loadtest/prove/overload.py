@@ -32,23 +32,26 @@ from serving.database.address import sqlite_address
 WORDS = (10, 20, 40, 80)
 TOKENS_PER_S, FIRST_S = 25.0, 0.2
 SERVICE_S = FIRST_S + sum(WORDS) / len(WORDS) / TOKENS_PER_S
-"""Average duration of a call. It is long enough that a slow router also gets about ten slots. With two or
-three slots, random bursts fill all of them, and a request from the moderate key waits as long for a slot as
-for its answer."""
+"""Average seconds of a call. It is long enough that a slow router also gets about ten slots.
+
+With two or three slots, random bursts would fill all of them, and a request with the moderate key would wait
+as long for a slot as for its answer.
+"""
 MAX_WAIT_S = 1.5
 PART = 25
-"""Divisor of the router's own rate: the slots serve one part in 25 of it."""
+"""Divisor: all slots together serve one request for every 25 that the router could answer by itself."""
 CLIENTS = 64
-"""Clients that measure the router's own rate."""
+"""Number of clients that measure how fast the router is by itself."""
 TIMES = (0.3, 1.0, 2.0, 5.0, 10.0)
-"""Offered load as multiples of the slots' capacity. The first is the unloaded baseline."""
+"""Offered loads as multiples of the slots' capacity. The first one leaves slots free and is the baseline."""
 LEAST_GOODPUT, MOST_P99, MOST_GROWTH, LEAST_SHARE = 0.9, 2.0, 1.05, 0.9
 BODY: Json = {"model": "busy", "messages": [{"role": "user", "content": "Why?"}], "stream": True}
 TOO_MUCH = 2.0
-"""Offered load as a multiple of the router's own rate."""
+"""Offered load of the last measurement, as a multiple of the router's own rate."""
 PLACES = 20
-"""Admission slots per worker slot of the router that is flooded with `flex`; few enough that the flood fills
-them."""
+"""Admission slots per worker slot, for the router that is flooded with `flex` requests. They are few enough
+for the flood to fill them.
+"""
 
 
 def _settings(slots: int, **limits: int) -> Json:
@@ -71,17 +74,17 @@ class OverloadResult:
     router_rate: float
     slots: int
     saturated: OpenLoopResult
-    """The router alone, under more load than it can answer."""
+    """Outcomes for the router alone, under more load than it can answer."""
     loads: dict[str, OpenLoopResult]
 
     @property
     def baseline(self) -> OpenLoopResult:
-        """Load with more slots than calls."""
+        """Outcomes at a load that needs fewer slots than there are."""
         return next(iter(self.loads.values()))
 
     @property
     def peak(self) -> float:
-        """Highest goodput at any rate from one key."""
+        """Highest goodput over all rates, with one key."""
         return max(self.loads[_name(times)].goodput for times in TIMES)
 
     def faults(self) -> list[str]:
@@ -109,7 +112,7 @@ def _name(times: float) -> str:
 
 
 async def _router_rate(session: aiohttp.ClientSession, router: RouterProcess, seconds: float) -> float:
-    """Return the requests per second that the router answers with an immediate worker."""
+    """Return how many requests per second the router answers if its worker takes no time."""
     ends_s, answered = time.monotonic() + seconds, 0
 
     async def client() -> None:
@@ -125,7 +128,7 @@ async def _router_rate(session: aiohttp.ClientSession, router: RouterProcess, se
 async def _flood(
     router: RouterProcess, keys: Sequence[RouterKey], capacity: float, seconds: float, body: Json = BODY
 ) -> tuple[OpenLoopResult, OpenLoopResult]:
-    """Send ten times the capacity from one key, and a third of the capacity from another."""
+    """Send ten times the capacity with one key, and a third of the capacity with another."""
     async with open_session(keys[0].headers) as flooding, open_session(keys[1].headers) as modest:
         return await asyncio.gather(
             offer(flooding, router, body, TIMES[-1] * capacity, seconds, seed=2),

@@ -1,6 +1,7 @@
 """`podium prove records`: many runs on two routers, then one router is killed.
 
-The other router must show the record of every run, finish those that were kept, and not repeat finished
+Kept runs are runs that must continue without their router: streams with an idempotency key, and background
+runs. The other router must show the record of every run, finish the kept runs, and not repeat their finished
 steps. Clients resume their streams there. One row per database. Exits with 1 if a record, a run or a word is
 missing or duplicated.
 """
@@ -34,7 +35,7 @@ from serving.database.migrate import open_database
 
 WORDS = " ".join(f"word{n}" for n in range(80))
 SECONDS = 8
-"""Duration of the slow answer."""
+"""Duration of the slow answer in seconds."""
 HALVES_WITHIN_S = 60.0
 STEPS = [
     {"worker": "first", "subtask": "Find a reason."},
@@ -80,12 +81,12 @@ AGAIN = "SELECT count(*) FROM (SELECT 1 FROM hold WHERE worker = 'first' AND sta
 
 @dataclass
 class RecordReader:
-    """Client that reads an answer, and resumes if its router breaks.
+    """Client that reads an answer, and resumes reading if its router breaks.
 
     Args:
-        run_id: id of the run.
-        text: text read so far.
-        n_resumed: number of resumptions.
+        run_id: the id of the run.
+        text: the text read so far.
+        n_resumed: how often the client has resumed.
     """
 
     run_id: str = ""
@@ -116,8 +117,9 @@ class RecordsResult:
 async def read_stream(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], number: int
 ) -> RecordReader:
-    """Read a chat stream with an Idempotency-Key, and send it again to the next router if it breaks. The
-    repeated answer must start with the text read so far.
+    """Read a chat stream with an `Idempotency-Key`. If it breaks, send the same request to the next router.
+
+    The answer to the repeated request must start with the text read so far.
     """
     reader = RecordReader()
     for router in routers:
@@ -133,8 +135,8 @@ async def read_stream(
 
 
 async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterProcess]) -> RecordReader:
-    """Follow a background run by its events. If the router breaks, continue after the last event at the next
-    one.
+    """Follow a background run by its events. If the router breaks, continue at the next router after the last
+    event.
     """
     started = await ask(session, routers[0].url, "slow-pair", background=True)
     reader, newest = RecordReader(started.run_id), "0"
@@ -160,7 +162,7 @@ async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsR
     """Run the proof over the empty database at `address`.
 
     Raises:
-        RigError: the kept runs did not get half-way.
+        RigError: the kept runs did not get half-way in time.
     """
     began_s = time.monotonic()
     async with await open_database(address) as database:
@@ -196,7 +198,7 @@ async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsR
 
 
 async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProcess], n: int) -> list[str]:
-    """Send `n` short runs to both routers in turn, 32 concurrently. Return their ids."""
+    """Send `n` short runs, 32 at a time, to both routers in turn. Return their ids."""
     places = asyncio.Semaphore(32)
 
     async def ask_one(number: int) -> str:

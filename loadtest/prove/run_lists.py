@@ -1,8 +1,8 @@
-"""`podium prove lists`: time to read a page of the list of runs among a million stored ones.
+"""`podium prove lists`: time to read a page of the list of runs if a million runs are stored.
 
-It measures each filter, and a page after 500,000 runs. The rows are copies of one real run, written by the
-database itself. One row per database and query. Exits with 1 if the 95th percentile of a query is above
-`--limit-ms`.
+The proof measures each filter, and a page after the first 500,000 runs. The rows are copies of one real run,
+written by the database itself. One row per database and query. Exits with 1 if the 95th percentile of a query
+is above `--limit-ms`.
 """
 
 import asyncio
@@ -57,10 +57,10 @@ class ListQuery:
     """Query of the list of runs.
 
     Args:
-        name: display name.
-        wanted: filter of the runs.
+        name: the display name.
+        wanted: the filter of the runs.
         caller: the caller whose runs are listed.
-        page: 0 for the first page, any other value for a page from the middle of the list.
+        page: 0 for the first page, or any other value for a page in the middle of the list.
     """
 
     name: str
@@ -88,7 +88,7 @@ QUESTIONS = (
 
 
 async def fill(store: ReplicaStore, n_runs: int) -> None:
-    """Write the runs."""
+    """Write `n_runs` runs into the database."""
     kind = store.address.kind
     record = Record("wf_0", Task(()), 0.0)
     row = run_row(RunRecords(record), kept=False)
@@ -103,7 +103,7 @@ async def fill(store: ReplicaStore, n_runs: int) -> None:
 
 
 async def measure(store: DatabaseStore, question: ListQuery, n_runs: int, n_times: int) -> list[float]:
-    """Return the sorted durations of `n_times` readings of the page, in milliseconds."""
+    """Read the page `n_times`, and return the milliseconds of each reading in ascending order."""
     middle = (MADE_US + n_runs // 2 * 1000, "wf_")
     took: list[float] = []
     for _ in range(n_times):

@@ -37,7 +37,7 @@ from serving.database.address import sqlite_address
 
 ROUNDS = 24
 WARM_UP = 3
-"""Divisor: one round in three is warm-up."""
+"""Divisor: one round in this many belongs to the warm-up."""
 MOST_GROWTH = 1.02
 RESTS_WITHIN_S, LOOKS_EVERY_S = 20.0, 0.5
 FAULTS = 0.2
@@ -75,7 +75,7 @@ def _settings(url: str) -> Json:
 
 @dataclass
 class SoakResult:
-    """Resources of a router at rest, after its start and after each round; and the
+    """Result of a soak test: the resources of a router at rest, after its start and after each round, and the
     outcomes of its clients.
     """
 
@@ -95,7 +95,7 @@ class SoakResult:
         return [float(getattr(each, name)) for each in self.after_warm_up]
 
     def faults(self, most_growth: float = MOST_GROWTH) -> list[str]:
-        """Return everything that is not as expected."""
+        """Return a description of everything that is not as expected."""
         increased = [f"{name} grew" for name in COUNTED if _has_more(self.series(name))]
         risen = [f"{name} grew" for name in LEVEL if growth(self.series(name)) > most_growth]
         unexpected = [f"{kind}: {dict(counts)}" for kind, counts in self.load.bad.items()]
@@ -103,17 +103,17 @@ class SoakResult:
 
 
 def _has_more(series: Sequence[float]) -> bool:
-    """Return whether the last quarter never got as low as the maximum of the first."""
+    """Return whether every value in the last quarter is above the maximum of the first quarter."""
     n = max(1, len(series) // 4)
     return min(series[-n:]) > max(series[:n])
 
 
 def growth(series: Sequence[float]) -> float:
-    """Return the growth of a series: the larger of the rise of a fitted line and the ratio of the last
-    quarter's median to the first quarter's. Return 1 if all values are 0, which means unknown.
+    """Return the factor by which a series grows, or 1 if all values are 0, which means that they are unknown.
 
-    The line is the Theil-Sen estimator (median of pairwise slopes). A few measurements during a peak do not
-    tilt it, unlike least squares.
+    It is the larger of two factors: the rise of a fitted line, and the median of the last quarter divided by
+    that of the first. The line is the Theil-Sen estimator (the median of pairwise slopes). Unlike least
+    squares, it is not tilted by a few measurements during a peak.
     """
     if not any(series):
         return 1.0
@@ -125,7 +125,9 @@ def growth(series: Sequence[float]) -> float:
 
 
 async def _rest(router: RouterProcess) -> Vitals:
-    """Return the router's resources once nothing is running or closing, or after `RESTS_WITHIN_S`."""
+    """Wait until the router has nothing running or closing, for at most `RESTS_WITHIN_S`. Return its
+    resources.
+    """
     loop = asyncio.get_running_loop()
     ends_s, vitals = loop.time() + RESTS_WITHIN_S, await ask_vitals(router)
     while loop.time() < ends_s:

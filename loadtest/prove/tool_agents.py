@@ -1,5 +1,6 @@
-"""Agents with tools, for `loadtest/prove/tools.py`. Each asks a question, receives tool calls, and sends the
-results in one of several ways.
+"""Agents with tools, for `loadtest/prove/tools.py`.
+
+Each agent asks a question, receives tool calls, and sends the results in one of several ways.
 """
 
 import asyncio
@@ -43,11 +44,11 @@ class ToolClient:
     """Tool calls that wait for results."""
     answer: str = ""
     is_cut: bool = False
-    """True if its stream was cut off right after the calls."""
+    """Whether its stream was cut off right after the tool calls."""
 
     @property
     def results(self) -> list[Json]:
-        """One result per call. Results of different runs differ."""
+        """Results of the tool calls, one per call. Results of different runs differ."""
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": self.result_of(call)}
             for call in self.calls
@@ -60,7 +61,7 @@ class ToolClient:
 
     @property
     def is_right(self) -> bool:
-        """True if every result reached the step that called the tool, and no other."""
+        """Whether every result reached the step that called the tool, and no other step."""
         n = self.number
         return f"one got: read for one of {n}." in self.answer and (
             f"two got: read for two of {n}, write for two of {n}." in self.answer
@@ -76,9 +77,11 @@ class ToolsResult:
     resumed: int = 0
     wrong: int = 0
     accepted: Counter[str] = field(default_factory=Counter[str])
-    """Requests that were wrongly accepted, by treatment, and correct results that were rejected, by error."""
+    """Requests that were wrongly accepted, by how they were changed, and correct results that were rejected,
+    by error.
+    """
     differing: int = 0
-    """Repeats that were answered differently."""
+    """Number of repeated requests that got another answer than the first."""
     called_again: int = 0
     doubled: int = 0
     faults: int = 0
@@ -87,7 +90,7 @@ class ToolsResult:
 
     @property
     def is_right(self) -> bool:
-        """True if nothing is missing, wrong or duplicated."""
+        """Whether nothing is missing, wrong or duplicated."""
         bad = self.wrong, self.accepted.total(), self.differing, self.called_again, self.doubled, self.faults
         return self.resumed == self.runs and not any(bad) and not self.still_waiting
 
@@ -95,7 +98,7 @@ class ToolsResult:
 async def ask(
     session: aiohttp.ClientSession, router: RouterProcess, messages: Sequence[Json], **more: Any
 ) -> tuple[int, Json]:
-    """Send one request and return status and body. The status is 0 if the router was killed."""
+    """Send one request. Return the status and the body; the status is 0 if the router was killed."""
     body: Json = {"model": "three", "messages": list(messages), "tools": TOOLS} | more
     try:
         async with session.post(f"{router.url}/v1/chat/completions", json=body) as response:
@@ -105,8 +108,9 @@ async def ask(
 
 
 async def begin(session: aiohttp.ClientSession, router: RouterProcess, client: ToolClient) -> None:
-    """Start a run and read until its tool calls arrive. Half of the clients stream, and disconnect right
-    after the calls.
+    """Start a run and read until its tool calls arrive.
+
+    Half of the clients stream, and disconnect right after the calls.
     """
     question = [{"role": "user", "content": f"Question {client.number}"}]
     if client.number % 2:
@@ -138,7 +142,7 @@ async def _read_calls(
 
 
 class Agents:
-    """All agents, and the outcomes of their results."""
+    """All agents, and what happened to the results that they sent."""
 
     def __init__(
         self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[RouterProcess], seed: int
@@ -174,7 +178,7 @@ class Agents:
                     await self._send_after(client)
 
     async def _send_after(self, client: ToolClient) -> None:
-        """After the run has ended, send the same results again, or different ones."""
+        """After the run has ended, send the same results again, or send different ones."""
         if client.treatment == "late again":
             await self._compare(client, await self._post(client, client.results))
         if client.treatment == "changed":
@@ -208,8 +212,9 @@ class Agents:
         self._result.accepted[f"{status} {body.get('error', {}).get('message', '')[:200]}"] += 1
 
     async def _send_parts(self, client: ToolClient) -> None:
-        """Send the results one by one, each request with one more, like an agent that answers calls as they
-        finish.
+        """Send the results in several requests, each of which has one more result than the one before.
+
+        An agent that answers each call as soon as it finishes does the same.
         """
         results = self._shuffle(client.results)
         for n in range(1, len(results) + 1):

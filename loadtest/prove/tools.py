@@ -32,7 +32,9 @@ from serving.database.address import Address
 from serving.database.migrate import open_database
 
 CALLS = 5
-"""Calls of a complete run: two steps with tools are called twice each, the last step once."""
+"""Number of worker calls in a complete run. Two steps with tools are called twice each, and the last step
+once.
+"""
 
 
 def _agent(name: str, *tools: str) -> Json:

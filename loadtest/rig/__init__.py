@@ -1,4 +1,6 @@
-"""Library for load tests, the bench, proofs and the siege: servers, fake upstreams, clients and measurements."""
+"""Library that load tests, the bench, proofs and the siege share: servers, fake upstreams, clients and
+measurements.
+"""
 
 from pathlib import Path
 from typing import Any

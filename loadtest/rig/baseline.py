@@ -1,4 +1,6 @@
-"""Baseline: the least that a Serve ingress can do. It reads the body and answers a constant."""
+"""Baseline of the bench: an ingress that does the least that a Serve ingress can do. It reads the body and
+answers a constant.
+"""
 
 import functools
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""Client of the router: sends requests, reads streams, and measures with its own clock."""
+"""Client of the router that sends requests, reads streams, and measures times with its own clock."""
 
 import asyncio
 import time
@@ -15,12 +15,12 @@ from loadtest.sse import BrokenStreamError, StreamResult, read_stream
 
 CHAT = "/v1/chat/completions"
 REQUEST_ERRORS = (BrokenStreamError, RigError, aiohttp.ClientError, TimeoutError)
-"""Errors of a request in measurements that count failures instead of raising."""
+"""Errors of a request. Measurements that count failures catch them."""
 
 
 @asynccontextmanager
 async def open_session(headers: Mapping[str, str] | None = None) -> AsyncGenerator[aiohttp.ClientSession]:
-    """Open a session without a connection limit. `headers` are sent with every request."""
+    """Open an HTTP session without a connection limit. It sends `headers` with every request."""
     timeout = aiohttp.ClientTimeout(total=300, sock_connect=60, sock_read=120)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector, timeout=timeout, headers=headers) as session:
@@ -33,7 +33,7 @@ def chat(model: str, *, question: str = "What is it?", **more: Any) -> Json:
 
 
 def step(worker: str, *access: int) -> Json:
-    """Return a step of a plan that the caller provides."""
+    """Return a step of a plan that the client provides. `access` lists the steps that it reads."""
     return {"worker": worker, "subtask": "Say it.", "access": list(access)}
 
 
@@ -70,14 +70,15 @@ class BenchClient:
             return cast(Json, await response.json())
 
     async def answer(self, body: Json) -> tuple[Json, float]:
-        """Return the `podium` object of an answer, and the seconds from request to answer."""
+        """Send a request. Return the `podium` object of the answer, and the seconds that the answer took."""
         began_s = time.monotonic()
         answer = await self.post_json(CHAT, body)
         return answer["podium"], time.monotonic() - began_s
 
     async def record(self, workflow_id: str) -> Json:
-        """Return the record of a run that has answered, retrying for 1 s because it is stored shortly after
-        the answer.
+        """Return the record of a run that has answered.
+
+        The record is stored shortly after the answer, so the request is retried for 1 s.
 
         Raises:
             RigError: there is still no record.
@@ -90,9 +91,9 @@ class BenchClient:
         raise RigError(f"run {workflow_id} answered but has no record")
 
     async def stream(self, body: Json) -> tuple[StreamResult, float]:
-        """Return a streamed answer, and the time its request was sent (`time.monotonic()`).
+        """Send a streaming request. Return the answer, and when the request was sent (`time.monotonic()`).
 
-        Lines are parsed after the stream has ended, so that parsing delays none of them.
+        Lines are parsed after the stream has ended, so that parsing does not delay their times.
 
         Raises:
             RigError: the status is not 200.

@@ -16,7 +16,9 @@ PAUSE_S = 0.05
 
 @asynccontextmanager
 async def keep_asking(ask: Callable[[int], Awaitable[object]], clients: int) -> AsyncGenerator[None]:
-    """Run `clients` tasks that call `ask` with their number without a pause, until the end of the block."""
+    """Run `clients` tasks until the end of the block. Each calls `ask` with its own number again and again,
+    without a pause.
+    """
     is_over = False
 
     async def repeat(number: int) -> None:
@@ -32,7 +34,7 @@ async def keep_asking(ask: Callable[[int], Awaitable[object]], clients: int) -> 
 
 
 async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds: float) -> float:
-    """Return the answers per second of `clients` clients that send without a pause."""
+    """Return the answers per second that `clients` clients get if they send requests without a pause."""
     began_s = time.monotonic()
     n_answers = 0
 
@@ -47,7 +49,7 @@ async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds
 
 
 async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[float]:
-    """Return the duration of each of `times` sequential requests, in milliseconds."""
+    """Send `times` requests one after another, and return the milliseconds of each."""
     durations_ms: list[float] = []
     for _ in range(times):
         began_s = time.monotonic()
@@ -58,13 +60,13 @@ async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[flo
 
 @dataclass
 class Seen:
-    """Results of the clients.
+    """Answers that the clients got.
 
     Args:
-        whole: ids of the runs that were answered completely.
-        others: count of all other outcomes, by status and code.
-        longest_s: the longest time without a complete answer to any client.
-        slowest_s: the slowest complete answer.
+        whole: the ids of the runs that were answered completely.
+        others: the counts of all other outcomes, by status and code.
+        longest_s: the longest time in which no client got a complete answer.
+        slowest_s: the seconds that the slowest complete answer took.
     """
 
     whole: list[str] = field(default_factory=list[str])
@@ -88,8 +90,9 @@ class Seen:
 async def asking(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], model: str, clients: int
 ) -> AsyncGenerator[Seen]:
-    """Run `clients` clients, spread evenly over the routers, until the end of the block. Half of the clients
-    read streams. Requests in progress at the end are completed.
+    """Run `clients` clients until the end of the block, spread evenly over the routers.
+
+    Half of the clients read streams. Requests that are in progress at the end are completed.
     """
     outcomes = Seen()
 

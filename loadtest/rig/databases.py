@@ -1,4 +1,4 @@
-"""Private PostgreSQL or Redis server for a proof, the bench or a test."""
+"""Private PostgreSQL or Redis server, for a proof, the bench or a test."""
 # asyncpg has no types of its own.
 # pyright: reportMissingTypeStubs=false
 
@@ -20,7 +20,7 @@ from serving.database.address import Address, parse_address, sqlite_address
 
 
 class DatabaseKind(StrEnum):
-    """Database that a router can store its runs in."""
+    """Kind of database in which a router can store its runs."""
 
     POSTGRESQL = "postgresql"
     SQLITE = "sqlite"
@@ -35,7 +35,9 @@ SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_con
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs, installing them if this account may."""
+    """Return the folder of PostgreSQL's programs. Install them if they are missing and this account may do
+    so.
+    """
     folder = _find_programs()
     if folder is None and os.geteuid() == 0 and shutil.which("apt-get"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
@@ -54,10 +56,10 @@ def _find_programs() -> Path | None:
 
 
 class Postgres:
-    """Running PostgreSQL server.
+    """PostgreSQL server that this process runs.
 
     Args:
-        folder: a folder that its account can reach.
+        folder: a folder that the server's account can reach.
         is_durable: whether a commit waits until it survives a power cut (fsync).
     """
 
@@ -98,7 +100,7 @@ class Postgres:
         )
 
     def stop(self) -> None:
-        """Stop the server immediately, like a crash."""
+        """Stop the server immediately, as in a crash."""
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
     def make_database(self, template: str = "template1") -> Address:
@@ -123,7 +125,7 @@ class Postgres:
 
 @contextmanager
 def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
-    """Run a PostgreSQL server in a temporary folder inside the block; see `Postgres`."""
+    """Run a PostgreSQL server in a temporary folder while the block runs. See `Postgres` for the argument."""
     folder = Path(tempfile.mkdtemp(prefix="podium-postgres-"))
     postgres = Postgres(folder, is_durable=is_durable)
     try:
@@ -134,15 +136,17 @@ def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
 
 
 async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> Address:
-    """Return an empty database of that kind, in `postgres` or in `folder`."""
+    """Return the address of an empty database of the given kind, in `postgres` or in `folder`."""
     if kind == "sqlite" or postgres is None:
         return sqlite_address(folder / "podium.db")
     return await asyncio.to_thread(postgres.make_database)
 
 
 async def empty_databases(kinds: Sequence[str], each: int = 1) -> AsyncGenerator[tuple[str, int, Address]]:
-    """Yield `each` empty databases per kind, one after another: the kind, its number from 1 on, and the
-    address. Each is valid until the next is requested.
+    """Yield `each` empty databases of every kind, one after another.
+
+    Each item is the kind, the number of the database (from 1), and its address. A database is valid until the
+    next one is requested.
     """
     with ExitStack() as stack:
         postgres: Postgres | None = None
@@ -156,7 +160,7 @@ async def empty_databases(kinds: Sequence[str], each: int = 1) -> AsyncGenerator
 
 @contextmanager
 def running_redis() -> Generator[str]:
-    """Run a Redis server without persistence inside the block. Yield its URL."""
+    """Run a Redis server without persistence while the block runs. Yield its URL."""
     program = shutil.which("redis-server") or _install_redis()
     port = free_port()
     command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"]
@@ -175,7 +179,7 @@ def running_redis() -> Generator[str]:
 
 
 def _install_redis() -> str:
-    """Install Redis if this account may, and return the path of `redis-server`."""
+    """Return the path of `redis-server`. Install Redis if it is missing and this account may do so."""
     if os.geteuid() == 0 and shutil.which("apt-get"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         for command in (["update"], ["install", "-y", "redis-server"]):

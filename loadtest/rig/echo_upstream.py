@@ -1,10 +1,10 @@
-"""OpenAI endpoint that answers immediately, in a separate process: `python -m loadtest.rig.echo_upstream
+"""OpenAI endpoint that answers immediately, in a process of its own: `python -m loadtest.rig.echo_upstream
 PORT`.
 
-It implements as much of chat completions as a proxy in front of it needs, on any path: JSON, or a stream of
-`CHUNKS` events, their usage and `[DONE]`. Both responses are prepared bytes, so that a measurement is of the
-proxy alone. Each event is an HTTP chunk; all are written together. HTTP/1.1 with a content-length only; the
-model's name is ignored.
+It implements as much of chat completions as a proxy in front of it needs, on any path. It answers with JSON,
+or with a stream of `CHUNKS` events, their usage and `[DONE]`. Both responses are prepared bytes, so that only
+the proxy is measured. Each event is an HTTP chunk, and all of them are written together. The endpoint
+supports only HTTP/1.1 requests with a content-length, and ignores the name of the model.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from typing import Any
 HOST = "127.0.0.1"
 CHUNKS = 20
 TEXT = "".join(f"word-{number} " for number in range(CHUNKS))
-"""Full answer. All words differ, so that a lost or repeated one is noticed."""
+"""Full answer. All of its words differ, so that a lost or repeated one is noticed."""
 USAGE = {"prompt_tokens": 10, "completion_tokens": CHUNKS, "total_tokens": 10 + CHUNKS}
 HEAD = {"id": "chatcmpl-1", "created": 1_790_000_000, "model": "m"}
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)

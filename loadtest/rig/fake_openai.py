@@ -1,6 +1,6 @@
 """Fake OpenAI endpoint in this process. It streams scripted answers, records every call, and fails on demand.
 
-`echo_upstream.py` is the other fake: prepared bytes from a separate process, for measurements of throughput.
+`echo_upstream.py` is the other fake. It sends prepared bytes from a separate process, to measure throughput.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ class Script:
     """Answer to one call.
 
     Args:
-        words: words of the answer, one event each.
-        first_s: delay of the headers and the first word.
-        word_s: delay after each word.
+        words: the words of the answer, one event each.
+        first_s: the delay in seconds before the headers and the first word.
+        word_s: the delay in seconds after each word.
         fault: one of `FAULTS`, or "".
-        stall_s: duration of the faults "silent" and "stall".
+        stall_s: the duration in seconds of the faults `silent` and `stall`.
     """
 
     words: Sequence[str]
@@ -49,12 +49,12 @@ class Script:
 
 @dataclass(slots=True)
 class UpstreamCall:
-    """One call. Times are `time.monotonic()`, or None until they are known.
+    """One call to the endpoint. Times are `time.monotonic()`, or None until they are known.
 
     Args:
         model: the requested model.
         prompt: the last message.
-        run: the first `run-...-` in the body, or "".
+        run: the first text of the form `run-...-` in the body, or "". It marks the run that makes the call.
         spoke_s: when the first word was written.
         closed_s: when the answer ended or its connection closed.
     """
@@ -70,8 +70,8 @@ class FakeOpenAI:
     """Fake OpenAI endpoint.
 
     Args:
-        script: returns the answer to a call.
-        keep_alive: whether a connection is used for several calls.
+        script: a function that returns the answer to a call.
+        keep_alive: whether a connection can serve several calls.
     """
 
     def __init__(self, script: Callable[[UpstreamCall], Script], *, keep_alive: bool = True) -> None:
@@ -85,7 +85,7 @@ class FakeOpenAI:
         return [call for call in self.calls if call.run == run]
 
     def open_calls(self, run: str) -> list[UpstreamCall]:
-        """Return the calls of a run that are not closed."""
+        """Return the calls of a run that are still open."""
         return [call for call in self.calls_of(run) if call.closed_s is None]
 
     async def wait_until_called(self, run: str, model: str) -> None:
@@ -195,8 +195,9 @@ SHORT = [f" word{number}" for number in range(8)]
 
 
 def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[UpstreamCall], Script]:
-    """Return a script that answers eight words. A random `share` of the calls starts after `slow_s`, the
-    others after about `first_s`.
+    """Return a function that gives each call a script of eight words.
+
+    A random `share` of the calls starts after `slow_s` seconds, and the others after about `first_s`.
     """
     draws = random.Random(1)
 
@@ -208,11 +209,14 @@ def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[Upstream
 
 
 class Faulty:
-    """Script of eight words in which a random share of the calls fails, with each of `FAULTS` in turn.
+    """Function that returns a script of eight words for each call. A random share of the calls fails.
+
+    The failing calls go through `FAULTS` in turn.
 
     Args:
-        share: share of the calls that fail.
-        first_s, stall_s: see `Script`.
+        share: the share of the calls that fail.
+        first_s: see `Script`.
+        stall_s: see `Script`.
     """
 
     def __init__(self, share: float, first_s: float, stall_s: float) -> None:

@@ -16,7 +16,9 @@ CHUNK = b"\0" * 65_536
 
 @asynccontextmanager
 async def stop_postgres(postgres: Postgres, for_s: float) -> AsyncGenerator[None]:
-    """Crash a PostgreSQL server. Restart it after the block or after `for_s`, whichever is later."""
+    """Crash a PostgreSQL server, and restart it at the end of the block, but not before `for_s` seconds have
+    passed.
+    """
     await asyncio.to_thread(postgres.stop)
     try:
         await asyncio.sleep(for_s)
@@ -27,7 +29,7 @@ async def stop_postgres(postgres: Postgres, for_s: float) -> AsyncGenerator[None
 
 @contextmanager
 def small_disk(folder: Path) -> Generator[Path]:
-    """Mount a disk of `DISK_BYTES` on a folder in `folder`. Needs root.
+    """Mount a small disk (`DISK_BYTES`) on a new folder in `folder`. This needs root.
 
     Raises:
         RigError: this account may not mount disks.
@@ -50,7 +52,7 @@ def small_disk(folder: Path) -> Generator[Path]:
 
 @contextmanager
 def full(disk: Path) -> Generator[None]:
-    """Fill a disk to the last byte for the duration of the block."""
+    """Fill a disk to the last byte while the block runs."""
     ballast = disk / "ballast"
     try:
         with ballast.open("wb", buffering=0) as file:
@@ -67,7 +69,7 @@ def full(disk: Path) -> Generator[None]:
 
 @contextmanager
 def clock_moved(routers: Sequence[RouterProcess], clock: Path, by_s: float) -> Generator[None]:
-    """Shift the routers' time of day by `by_s` for the duration of the block."""
+    """Shift the routers' time of day by `by_s` seconds while the block runs."""
     for off_s in (by_s, 0.0):
         clock.write_text(str(off_s))
         for router in routers:

@@ -1,5 +1,5 @@
-"""Open-loop clients: requests sent at a given rate, whether or not earlier ones were answered, and their
-outcomes.
+"""Open-loop clients: they send requests at a given rate, whether or not earlier ones were answered, and count
+the outcomes.
 """
 
 import asyncio
@@ -21,8 +21,10 @@ from loadtest.sse import BrokenStreamError, read_stream
 
 SAMPLE_S = 0.5
 REFUSED_LATE = "line_too_long"
-"""Error code of a request that was admitted but whose first call waited too long. A stream has started by
-then, so the error is an event instead of a 429."""
+"""Error code of a request that was admitted but whose first call waited too long.
+
+If its stream has started by then, the error is an event in the stream, not a 429.
+"""
 
 
 @dataclass
@@ -30,15 +32,17 @@ class OpenLoopResult:
     """Outcomes at one rate.
 
     Args:
-        rate: requests per second that were due.
-        seconds: time until the last of them was answered.
-        took_s: latencies of complete answers, from when each request was due.
-        refused: number of 429 responses.
-        n_with_retry_after: number of these with a `Retry-After` of at least 1 s.
-        others: count of all other outcomes: a stream's error by its `code`, an incomplete stream as `cut`, a
-            response by its status and code, a broken connection by its exception.
-        memory_mb: the router's memory, every `SAMPLE_S`.
-        router_cpu, own_cpu: cores used by the router and by this process.
+        rate: the requests per second that were due.
+        seconds: the seconds until the last request was answered.
+        took_s: the latencies of complete answers, counted from when each request was due.
+        refused: the number of 429 responses.
+        n_with_retry_after: the number of 429 responses with a `Retry-After` of at least 1 s.
+        others: the counts of all other outcomes. An error in a stream counts under its `code`, an incomplete
+            stream as `cut`, a response under its status and code, and a broken connection under its
+            exception.
+        memory_mb: the router's memory, sampled every `SAMPLE_S`.
+        router_cpu: the number of cores that the router used.
+        own_cpu: the number of cores that this process used.
     """
 
     rate: float
@@ -63,7 +67,7 @@ class OpenLoopResult:
 
     @property
     def late_refusals(self) -> int:
-        """Number of requests rejected within their stream."""
+        """Number of requests that were rejected by an event in their stream."""
         return self.others[REFUSED_LATE]
 
     @property
@@ -88,7 +92,7 @@ class OpenLoopResult:
 
     @property
     def memory_growth(self) -> float:
-        """Router memory in the last quarter of the run, relative to the second quarter."""
+        """Router memory in the last quarter of the run, divided by that in the second quarter."""
         n = max(1, len(self.memory_mb) // 4)
         return percentile(self.memory_mb[-n:], 50) / percentile(self.memory_mb[n : 2 * n], 50)
 
@@ -103,16 +107,16 @@ async def offer(
     headers: Mapping[str, str] | None = None,
     seed: int = 1,
 ) -> OpenLoopResult:
-    """Send requests at random (Poisson) times and wait for all answers.
+    """Send requests at random (Poisson) times, and wait for all answers.
 
     Args:
-        session: connections to use.
+        session: the HTTP session for all requests.
         router: the router under test.
         body: the request body, or a function that makes it from the request's number.
-        rate: requests per second.
-        seconds: how long to send.
-        headers: sent with every request.
-        seed: seed of the random times.
+        rate: the requests per second.
+        seconds: the seconds for which requests are sent.
+        headers: the headers of every request, or None.
+        seed: the seed of the random times.
     """
     load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
     process = psutil.Process(router.process.pid)
@@ -143,9 +147,9 @@ async def send(
     due_s: float,
     load: OpenLoopResult,
 ) -> None:
-    """Send one request and record its outcome in `load`.
+    """Send one request, and record its outcome in `load`.
 
-    Podium sends `[DONE]` after an error too, so the events decide whether an answer is complete.
+    Podium also sends `[DONE]` after an error, so the events decide whether an answer is complete.
     """
     try:
         async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:

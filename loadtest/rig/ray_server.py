@@ -1,4 +1,6 @@
-"""Ray Serve instances under test. The only module of the bench that knows how to start a local server."""
+"""Start and stop Ray Serve on this machine for a measurement. No other module of the bench knows how to do
+this.
+"""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -30,13 +32,13 @@ BUILD = ROOT / "build" / "bench"
 
 
 class BenchServer(LocalServer):
-    """Serve instance on a free port, as a context manager. See `running` for use in asynchronous code.
+    """Ray Serve on a free port, as a context manager. Asynchronous code uses `running`.
 
     Args:
-        name: name of its config and its log in build/bench.
+        name: the name of its config and its log in build/bench.
         served: a settings file, or the applications of a Serve config.
-        ready: paths that answer 200 once it is up; by default one path per application.
-        env: additional environment of all its processes.
+        ready: the paths that answer with 200 once the server is up. By default, there is one per application.
+        env: additional environment variables of all its processes.
         dashboard: whether its config can be deployed again while it runs.
     """
 
@@ -64,10 +66,10 @@ class BenchServer(LocalServer):
         return [process for process in processes_of(self.tag) if command_of(process).startswith(name)]
 
     def router(self) -> psutil.Process:
-        """Return the process of the only router replica of the application `podium`.
+        """Return the process of the router of the application `podium`.
 
         Raises:
-            RigError: there is not exactly one.
+            RigError: there is not exactly one router replica.
         """
         processes = self.replicas("router", "podium")
         if len(processes) != 1:
@@ -85,7 +87,9 @@ class BenchServer(LocalServer):
 
 @asynccontextmanager
 async def running(server: BenchServer) -> AsyncGenerator[BenchServer]:
-    """Start and stop `server` in a thread, so that an upstream in this process can answer meanwhile.
+    """Run `server` while the block runs.
+
+    A thread starts and stops it, so that an upstream in this process can answer meanwhile.
 
     Raises:
         RigError: the server did not start.
@@ -108,7 +112,8 @@ async def start_isolated(
     env: Mapping[str, str] | None = None,
     dashboard: bool = False,
 ) -> AsyncGenerator[tuple[BenchClient, BenchServer]]:
-    """Run a server inside the block, and yield a client and the server. Arguments as for `BenchServer`.
+    """Run a server of its own while the block runs, and yield a client and the server. See `BenchServer` for
+    the arguments.
 
     Raises:
         RigError: the server did not start.
@@ -119,20 +124,27 @@ async def start_isolated(
 
 
 def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """Return the CPU seconds used by the processes so far: all threads, user and system."""
+    """Return the CPU seconds that the processes have used so far, in all threads, as user and system time."""
     times = [process.cpu_times() for process in processes]
     return sum(each.user + each.system for each in times)
 
 
 def listening_at(url: str) -> list[psutil.Process]:
-    """Return the processes that serve at `url`, and their descendants."""
+    """Return the processes that listen at `url`, and their descendants."""
     port = urlsplit(url).port
     assert port is not None, "each server has its own port"
     return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]
 
 
 def fill_settings(template: str, name: str = "", **values: object) -> Path:
-    """Write the settings file `template` to build/bench/NAME, with its `${...}` filled in."""
+    """Fill the `${...}` of the settings file `template`, write the result to build/bench, and return its
+    path.
+
+    Args:
+        template: the name of the template.
+        name: the name of the new file, or "" to use the name of the template.
+        **values: the values to fill in.
+    """
     BUILD.mkdir(parents=True, exist_ok=True)
     path = BUILD / (name or template)
     path.write_text(Template((HERE / template).read_text()).substitute(values))
@@ -166,8 +178,8 @@ BASELINE = application("bare", "/bare", "loadtest.rig.baseline:build")
 
 
 def default_server(upstream: str) -> BenchServer:
-    """Return a server behind Serve's own proxy: the router, a router over the endpoint `upstream`, and the
-    baseline.
+    """Return a server behind Serve's own proxy that runs the router, a router over the endpoint `upstream`,
+    and the baseline.
     """
     applications = [
         podium("podium", "/", HERE / "settings.yaml"),
@@ -179,13 +191,15 @@ def default_server(upstream: str) -> BenchServer:
 
 
 def production_server(upstream: str) -> BenchServer:
-    """Return a server behind HAProxy, as in production: the router over `upstream`, and the baseline."""
+    """Return a server behind HAProxy, as in production, that runs the router over `upstream` and the
+    baseline.
+    """
     settings = fill_settings("fast.yaml", UPSTREAM=upstream)
     return BenchServer("fast", [podium("podium", "/", settings), BASELINE], env=production_environment())
 
 
 def production_environment() -> dict[str, str]:
-    """Return the environment of Serve in a cluster, with free ports for HAProxy because its usual ones may be
-    taken.
+    """Return the environment variables of Serve in a cluster. HAProxy gets free ports, because its usual ones
+    may be taken.
     """
     return fast_environment() | {name: str(free_port()) for name in HAPROXY_PORTS}

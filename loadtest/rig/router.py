@@ -1,10 +1,12 @@
 """Router in its own process, without Ray: `python -m loadtest.rig.router`.
 
-It reads one line of JSON from standard input (what to serve), prints one line of JSON (its URL and its id in
-the store), and serves until SIGTERM. It equals `serving/deployments/router.py`, but behind uvicorn.
+It reads one line of JSON from standard input that says what to serve. It prints one line of JSON with its URL
+and its id in the store, and serves until SIGTERM. It is the same router as in
+`serving/deployments/router.py`, but behind uvicorn.
 
-SIGUSR1 shifts its clock by the seconds in the file `clock`, like an operator who sets the machine's time; the
-database's clock is unchanged. With `watch`, SIGUSR2 makes it print its resource use (`vitals.py`).
+SIGUSR1 shifts its clock by the number of seconds in the file `clock`, as if an operator had set the machine's
+time. The database's clock does not change. With `watch`, SIGUSR2 makes it print its resource use
+(`vitals.py`).
 """
 
 import asyncio
@@ -43,18 +45,20 @@ from serving.store.database_store import DatabaseStore
 from serving.store.store import StoreListener
 
 WAITING = 4096
-"""Listen backlog: connections that may wait to be accepted."""
+"""Listen backlog: the number of connections that may wait to be accepted."""
 KEEP_ALIVE_S = 75
-"""Keep-alive timeout, as in the cluster files. A server that closes idle connections sooner than its clients
-breaks requests that are on their way."""
+"""Keep-alive timeout in seconds, as in the cluster files.
+
+If a server closes idle connections before its clients do, requests that are on their way fail.
+"""
 
 
 async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch: bool = False) -> None:
     """Serve `settings` over the store at `address` until SIGTERM.
 
     Args:
-        address: the store, as a URL.
-        settings: content of a settings file.
+        address: the URL of the store.
+        settings: the content of a settings file.
         has_keys: whether clients need a key and are billed.
         watch: whether to answer SIGUSR2, and to create spans so that they can be counted.
     """
@@ -119,7 +123,7 @@ def _stop(server: uvicorn.Server) -> None:
 
 
 def follow_clock(path: Path) -> None:
-    """Shift the time of day by the seconds in `path`, starting with the next SIGUSR1."""
+    """At each SIGUSR1, shift the time of day by the seconds in `path`."""
     true_ns = time.time_ns
 
     def move(*_: object) -> None:

@@ -1,4 +1,4 @@
-"""Router processes, API keys in their store, and clients. Shared by all proofs."""
+"""Router processes, API keys in their store, and clients. All proofs use them."""
 
 import asyncio
 import json
@@ -26,8 +26,9 @@ STARTS_WITHIN_S = 120.0
 
 
 def prepare_process() -> None:
-    """Prepare a proof's own process: raise the limit of open files, and make SIGTERM and Ctrl-C stop
-    everything it started.
+    """Prepare the process of a proof.
+
+    Raise the limit of open files, and make SIGTERM and Ctrl-C stop every process that the proof has started.
     """
     allow_open_files()
     restore_interrupts()
@@ -48,11 +49,11 @@ class RouterProcess:
     owner: str
 
     def kill(self) -> None:
-        """Kill the process, like a crash."""
+        """Kill the process, as in a crash."""
         self.process.kill()
 
     def move_clock(self) -> None:
-        """Make it read its clock file again."""
+        """Make the router read its clock file again."""
         self.process.send_signal(signal.SIGUSR1)
 
 
@@ -66,7 +67,15 @@ async def running_router(
     clock: Path | None = None,
     watch: bool = False,
 ) -> AsyncGenerator[RouterProcess]:
-    """Run a router inside the block. Its log is build/prove/NAME.log. With `watch`, `ask_vitals` works.
+    """Run a router while the block runs. Its log is build/prove/NAME.log.
+
+    Args:
+        name: the name of the log.
+        address: the address of the store.
+        settings: the content of a settings file.
+        has_keys: whether clients need a key and are billed.
+        clock: the file from which the router reads the shift of its clock, or None.
+        watch: whether `ask_vitals` can be used.
 
     Raises:
         RigError: the router did not start.
@@ -116,7 +125,7 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 async def running_routers(
     name: str, address: Address, settings: Json, n: int, clock: Path | None = None
 ) -> AsyncGenerator[list[RouterProcess]]:
-    """Run `n` routers with keys inside the block."""
+    """Run `n` routers that require keys while the block runs."""
     async with AsyncExitStack() as stack:
         names = [f"{name}-{number}" for number in range(n)]
         yield [
@@ -127,7 +136,7 @@ async def running_routers(
 
 @dataclass(frozen=True)
 class RouterKey:
-    """API key with a team, in a store."""
+    """API key of a team, in a store."""
 
     secret: str = field(repr=False)
     key_id: str
@@ -140,7 +149,7 @@ class RouterKey:
 
 
 async def make_key(address: Address, cap_usd: Decimal | None = None, name: str = "proof") -> RouterKey:
-    """Create a key in a new team. `cap_usd` is the team's monthly budget."""
+    """Create a new team and a key for it. `cap_usd` is the team's monthly budget, or None for no budget."""
     directory = Directory(address)
     try:
         team = await directory.create_team(name)
@@ -158,13 +167,13 @@ class RouterAnswer:
     """Response as a client sees it.
 
     Args:
-        status: HTTP status, or 0 if there was no response.
-        run_id: run id from the header.
+        status: the HTTP status, or 0 if there was no response.
+        run_id: the run id from the header.
         text: the answer, or its beginning.
-        is_whole: the answer is complete and has no error.
-        is_broken: the connection broke, or the stream ended without `[DONE]` or an error.
-        ends_early: the transfer ended normally, but the stream was incomplete.
-        code: code of the error.
+        is_whole: whether the answer is complete and has no error.
+        is_broken: whether the connection broke, or the stream ended without `[DONE]` or an error.
+        ends_early: whether the transfer ended normally although the stream was incomplete.
+        code: the code of the error.
     """
 
     status: int = 0
@@ -186,7 +195,7 @@ async def ask(
     max_tokens: int | None = None,
     **podium: Any,
 ) -> RouterAnswer:
-    """Send a request to a router. Errors are recorded in the answer instead of raised."""
+    """Send a request to a router. An error is not raised, but recorded in the answer."""
     body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens

@@ -1,4 +1,4 @@
-"""Server that the bench starts in its own process and stops by its process id."""
+"""Server that the bench starts in a process of its own. It is stopped by its process id."""
 
 import asyncio
 import contextlib
@@ -27,11 +27,12 @@ async def subprocess_server(
     env: Mapping[str, str] | None = None,
     within_s: float = 30.0,
 ) -> AsyncGenerator[str]:
-    """Run a server inside the block and yield its address once `path` answers 200. Its output goes to
-    build/bench/NAME.log.
+    """Run a server while the block runs, and yield its address once `path` answers with 200.
+
+    The output of the server goes to build/bench/NAME.log.
 
     Raises:
-        RigError: it exited before that, or took longer than `within_s`.
+        RigError: the server exited before it was ready, or took longer than `within_s`.
     """
     BUILD.mkdir(parents=True, exist_ok=True)
     log, url = BUILD / f"{name}.log", f"http://{HOST}:{port}"
@@ -48,7 +49,7 @@ async def subprocess_server(
 
 @asynccontextmanager
 async def echo_upstream() -> AsyncGenerator[str]:
-    """Run `loadtest.rig.echo_upstream` inside the block and yield its address."""
+    """Run `loadtest.rig.echo_upstream` while the block runs, and yield its address."""
     port = free_port()
     command = [sys.executable, "-m", "loadtest.rig.echo_upstream", str(port)]
     async with subprocess_server("echo-upstream", command, port) as url:

@@ -1,7 +1,7 @@
-"""Resources that a router process uses at a moment. It answers SIGUSR2 with one line of JSON on standard
-output.
+"""Resources that a router process is using. When the process receives SIGUSR2, it prints them as one line of
+JSON.
 
-Implements both ends of that protocol. Knows neither what is served nor when to ask.
+This module implements both ends of that protocol.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ ANSWERS_WITHIN_S = 30.0
 
 @dataclass(frozen=True)
 class Vitals:
-    """Resources of a router.
+    """Resources that a router is using.
 
     Args:
-        runs: running runs.
-        calls: calls to workers, running or waiting.
-        files: open descriptors including sockets, without the store's. The store's pool opens more
-            connections on demand, up to its limit.
-        sockets: TCP sockets, including the listening one.
-        tasks: tasks of its event loop.
-        spans: spans started and not ended.
-        blocks: memory blocks of Python objects, after a garbage collection.
-        memory_mb: resident memory of the process, after free pages were returned to the system.
-        heap_mb: the part that C libraries allocated and did not free (glibc), or 0 if unknown.
+        runs: the number of running runs.
+        calls: the number of calls to workers, running or waiting.
+        files: the number of open descriptors, including sockets. Those of the store do not count, because its
+            pool opens more connections on demand, up to its limit.
+        sockets: the number of TCP sockets, including the one that listens.
+        tasks: the number of tasks in the event loop.
+        spans: the number of spans that have started and not ended.
+        blocks: the number of memory blocks of Python objects, after a garbage collection.
+        memory_mb: the resident memory of the process, after free pages were returned to the system.
+        heap_mb: the memory that C libraries allocated and did not free (glibc), or 0 if it is unknown.
     """
 
     runs: int
@@ -72,8 +72,9 @@ class OpenSpans(SpanProcessor):
 
 
 def answer_signals(service: Service) -> None:
-    """Answer each SIGUSR2 in a router, and create spans so that they can be counted. Call it in the router's
-    event loop.
+    """Answer each SIGUSR2 in a router, and create spans so that they can be counted.
+
+    Call this in the router's event loop.
     """
     spans, provider = OpenSpans(), TracerProvider()
     provider.add_span_processor(spans)
@@ -87,9 +88,9 @@ def answer_signals(service: Service) -> None:
 
 
 def _trim_heap() -> int:
-    """Return free heap pages to the system, and return the bytes in use by C libraries in all arenas.
+    """Return free heap pages to the system. Return how many bytes C libraries use, in all arenas.
 
-    Each thread has an arena. `mallinfo` knows only the first and so misses the memory of SQLite's
+    Each thread has an arena. `mallinfo` knows only the first one, and so misses the memory of SQLite's
     connections.
     """
     library = ctypes.CDLL(None)
@@ -132,11 +133,11 @@ def _look(service: Service, spans: OpenSpans) -> Vitals:
 
 
 async def ask_vitals(router: RouterProcess) -> Vitals:
-    """Return the resources that `router`, which was started with `watch`, uses now.
+    """Return the resources that `router` is using. It must have been started with `watch`.
 
     Raises:
         RigError: the router has ended.
-        TimeoutError: its event loop is blocked.
+        TimeoutError: the router's event loop is blocked.
     """
     assert router.process.stdout is not None
     router.process.send_signal(signal.SIGUSR2)

@@ -1,6 +1,6 @@
-"""Attacks on a server that ordinary clients use: `make siege`.
+"""Attacks on a server while ordinary clients use it: `make siege`.
 
 An attacker in its own process holds thousands of idle connections or unfinished bodies, or sends huge headers
-or prompts. Meanwhile ordinary streams run, an ordinary request is sent every second, and `/healthz` is
-probed. The attack must not affect any of them.
+or prompts. Meanwhile, ordinary clients read streams, send a request every second, and probe `/healthz`. The
+attack must not affect any of them.
 """

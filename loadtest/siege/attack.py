@@ -1,6 +1,6 @@
-"""Building blocks of attacks: loopback connections, requests in pieces, counters, a fake provider.
+"""Building blocks of attacks: loopback connections, requests in pieces, counters and a fake provider.
 
-Knows nothing of the ordinary clients, and not which attacks exist (`rows.py`).
+`rows.py` builds the attacks from them.
 """
 
 import asyncio
@@ -17,10 +17,10 @@ from typing import Any
 from aiohttp import web
 
 BATCH = 200
-"""Connections opened per call of a worker thread."""
+"""Number of connections that one call in a worker thread opens."""
 ANSWERS_WITHIN_S = 30.0
 PAUSE_S = 1.0
-"""Pause between two requests of one attacking connection."""
+"""Seconds between two requests on one attacking connection."""
 SMALL_BUFFER_BYTES = 4096
 REQUEST_ERRORS = (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError)
 Flood = Callable[[], Iterable[bytes]]
@@ -34,16 +34,17 @@ class AttackFailedError(OSError):
 
 @dataclass(frozen=True)
 class Orders:
-    """Task of an attacker, passed as JSON on its standard input.
+    """Task of an attacker. The attacker reads it as JSON from its standard input.
 
     Args:
-        kind: name of the attack in `rows.py`.
-        host, port: address of the server.
-        count: concurrent connections.
-        addresses: number of source addresses on the loopback.
-        keys: secrets by name; a missing one is not sent.
+        kind: the name of the attack in `rows.py`.
+        host: the host of the server.
+        port: the port of the server.
+        count: the number of concurrent connections.
+        addresses: the number of source addresses on the loopback.
+        keys: the secrets of API keys by name. A key that is missing here is not sent.
         store: the server's SQLite file, or "".
-        upstream_port: port at which the server expects its provider, or 0.
+        upstream_port: the port at which the server expects its provider, or 0.
     """
 
     kind: str
@@ -78,8 +79,8 @@ class Attack:
         Args:
             method: the HTTP method.
             path: the path.
-            headers: whole header lines.
-            key: name of the key to send, or "".
+            headers: complete header lines.
+            key: the name of the key to send, or "".
         """
         lines = [f"{method} {path} HTTP/1.1", f"host: {self.orders.host}:{self.orders.port}", *headers]
         if secret := self.orders.keys.get(key):
@@ -135,10 +136,10 @@ class Attack:
         return status, json.loads(body) if body.startswith(b"{") else {}
 
     async def prepare(self, request: bytes) -> dict[str, Any]:
-        """Send a request that the attack needs and return the JSON of the answer.
+        """Send a request that the attack needs, and return the JSON of the answer.
 
         Raises:
-            RejectedError: the server answered with an error.
+            AttackFailedError: the server answered with an error.
         """
         status, answer = await self.ask(request)
         if status >= 300:
@@ -162,11 +163,11 @@ class Attack:
         self.answers[str(status)] = self.answers.get(str(status), 0) + 1
 
     def breach(self, what: str) -> None:
-        """Count a response that the server must never send."""
+        """Count behaviour that the server must never show."""
         self.breaches[what] = self.breaches.get(what, 0) + 1
 
     async def repeat(self, one: Callable[[], Awaitable[object]], pause_s: float = PAUSE_S) -> None:
-        """Call `one` repeatedly on every connection. Errors are counted."""
+        """Call `one` again and again on every connection. Errors are counted, not raised."""
 
         async def again() -> None:
             while True:
@@ -182,10 +183,11 @@ class Attack:
                 tasks.create_task(again())
 
     async def hold(self, data: bytes, *, reads: bool = True) -> None:
-        """Hold `count` connections that have sent `data`. Closed ones are opened again a second later.
+        """Hold `count` connections open that have sent `data`. A closed connection is opened again a second
+        later.
 
         Args:
-            data: sent on each connection.
+            data: the bytes that are sent on each connection.
             reads: whether responses are read. If not, the receive buffer is small.
         """
         with selectors.DefaultSelector() as open_sockets:
@@ -228,8 +230,10 @@ class Attack:
 
     @asynccontextmanager
     async def provider(self, floods: Mapping[str, Flood]) -> AsyncGenerator[None]:
-        """Run a fake provider for the attacked server's workers. It maps each model to the raw lines of its
-        streamed answer.
+        """Run a fake provider for the attacked server's workers.
+
+        Args:
+            floods: the raw lines of the streamed answer, by model.
         """
 
         async def answer(request: web.Request) -> web.StreamResponse:

@@ -1,9 +1,9 @@
-"""The attacker process: `python -m loadtest.siege.attacker`, with its `Orders` as a line of JSON on standard
-input.
+"""The attacker process: `python -m loadtest.siege.attacker`.
 
-It prints `ready` once it is prepared, and attacks when it receives another line. Then it prints its counters
-as one line of JSON per second. It cleans up and exits when its standard input closes, which also happens if
-its parent process ends, or after `ENDS_AFTER_S`.
+It reads its `Orders` as a line of JSON from standard input. It prints `ready` once it is prepared, and
+attacks when it receives another line. Then it prints its counters as one line of JSON per second. It cleans
+up and exits after `ENDS_AFTER_S`, or when its standard input closes, which also happens when its parent
+process ends.
 """
 
 import asyncio

@@ -1,6 +1,7 @@
-"""`podium siege`: run every attack on every path. Exits with 1 if a limit was exceeded.
+"""`podium siege`: run every attack on every path. The exit code is 1 if a limit was exceeded.
 
-`--only serve:idle,haproxy:prompts` runs some of the attacks. `--scale 0.05 --duration 5` makes them small.
+A path is a way to the server: through HAProxy, through Serve's own proxy, or directly to a router. `--only
+serve:idle,haproxy:prompts` runs some of the attacks. `--scale 0.05 --duration 5` makes them small.
 """
 
 import asyncio
@@ -28,20 +29,20 @@ from podium.command_line.process import allow_open_files, machine, restore_inter
 from podium.command_line.program import CommandError, Program, UsageError
 
 NO_ATTACK = "nothing"
-"""Control case: the ordinary clients without an attack."""
+"""Name of the control case, in which the ordinary clients run without an attack."""
 PREPARED_WITHIN_S = 120.0
 SETTLE_S = 3.0
-"""Pause between attacks, so that the closed connections of one do not affect the next."""
+"""Seconds between two attacks, so that connections that one of them closed do not affect the next."""
 MEMORY_BACK_WITHIN_S = 60.0
 CLEANED_UP_WITHIN_S = 30.0
-"""Time for an attacker to clean up before it is killed."""
+"""Seconds that an attacker has to clean up before it is killed."""
 MOST_MEMORY_BYTES = 4_500_000_000
-"""Memory limit of the server. Above it the attack is stopped to protect the machine."""
+"""Memory limit of the server. If it is exceeded, the attack is stopped to protect the machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Attack on one path."""
+    """One attack on one path."""
 
     path: str
     kind: str
@@ -49,13 +50,13 @@ class Case:
 
     @property
     def name(self) -> str:
-        """Name for `--only`, followed by the number of source addresses."""
+        """Name as in `--only`, followed by the number of source addresses."""
         return f"{self.path}:{self.kind}, {self.addresses} address{'es' if self.addresses > 1 else ''}"
 
 
 @dataclass
 class Attacker:
-    """Running attacker, or None as its process if there is no attack."""
+    """Running attacker process. The process is None in the control case."""
 
     process: asyncio.subprocess.Process | None
     counts: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -70,7 +71,7 @@ class Attacker:
             self.process.kill()
 
     async def end(self) -> None:
-        """Let the attacker clean up, such as cancel its runs, and wait until it ends."""
+        """Let the attacker clean up, for example cancel its runs, and wait until it ends."""
         if self.process is None:
             return
         if self.process.stdin is not None:
@@ -81,7 +82,7 @@ class Attacker:
         await self.process.wait()
 
     async def read(self) -> None:
-        """Read its counters until it ends."""
+        """Read the attacker's counters until it ends."""
         assert self.process is not None
         assert self.process.stdout is not None
         async for line in self.process.stdout:
@@ -90,8 +91,9 @@ class Attacker:
 
 @asynccontextmanager
 async def attacker(case: Case, target: AttackTarget, count: int) -> AsyncGenerator[Attacker]:
-    """Start and prepare an attacker process inside the block. Its errors go to
-    build/bench/siege-attack.log.
+    """Run an attacker process while the block runs. It is prepared when the block starts.
+
+    Its errors go to build/bench/siege-attack.log.
     """
     if case.kind == NO_ATTACK:
         yield Attacker(None)
@@ -137,10 +139,10 @@ async def besiege(
     streams: int = STREAMS,
     back_within_s: float = MEMORY_BACK_WITHIN_S,
 ) -> SiegeResult:
-    """Attack while the streams run, then wait until the server's memory recovers.
+    """Attack while the ordinary clients read streams, then wait until the server's memory recovers.
 
-    If it does not recover, attack again without ordinary clients. Memory kept by the allocator is reused in
-    that round, while a leak grows further.
+    If the memory does not recover, attack again without ordinary clients. Memory that the allocator kept is
+    reused in that round, while a leak grows further.
     """
     processes = target.find_processes()
     before = peak = memory_bytes(processes)
@@ -191,7 +193,10 @@ async def _memory_after(processes: Sequence[psutil.Process], before: int, within
 
 
 def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
-    """Return the cases whose PATH:KIND is in `only`, or all that must be withstood if `only` is empty."""
+    """Return the cases whose PATH:KIND is in `only`.
+
+    If `only` is empty, return all cases on `paths` that the server must withstand.
+    """
     only = [
         f"{OLDER_NAMES.get(path, path)}:{kind}" for path, _, kind in (each.partition(":") for each in only)
     ]
@@ -210,7 +215,7 @@ HEADINGS = (
 
 
 def table(results: dict[Case, SiegeResult]) -> str:
-    """Render one row per attack, as Markdown."""
+    """Render the results as a Markdown table with one row per attack."""
     lines = ["| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
     for case, result in results.items():
         memory = result.memory
@@ -231,8 +236,8 @@ def table(results: dict[Case, SiegeResult]) -> str:
 
 
 class Servers:
-    """Servers of the paths, one at a time. A server that exceeded a limit is replaced, so that rows are
-    independent.
+    """Servers of the paths, of which one runs at a time. A server that exceeded a limit is replaced, so that
+    the rows do not affect each other.
     """
 
     def __init__(self, duration_s: float) -> None:

@@ -1,7 +1,7 @@
 """The attacks. Each is a generator that prepares what it needs, yields once, and then attacks until it is
 stopped.
 
-To add one, write a function here and add its line to `ROWS`.
+To add an attack, write a function here and add it to `ROWS`.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ TYPE = "content-type: application/json"
 CHUNKED = "transfer-encoding: chunked"
 END = b"\r\n"
 PERSONAL = "+1 (23) 45-67 call a.b@c.example or DE12 3456 7890 1234 5678 90, x9 4111-1111 "
-"""Nearly every form of personal data."""
+"""Text with nearly every form of personal data."""
 STORED_RUNS = 1000
 LIST_AT_ONCE = 32
 CHAT_BYTES = 3_900_000
@@ -44,7 +44,9 @@ async def send_first_byte(attack: Attack) -> Rows:
 
 
 async def large_unfinished(attack: Attack) -> Rows:
-    """Send part of a body, more than a proxy buffers, so that it reaches the server behind the proxy."""
+    """Send a part of a body that is larger than a proxy's buffer, so that it reaches the server behind the
+    proxy.
+    """
     yield
     await attack.hold(attack.head("POST", CHAT, TYPE, "content-length: 1000000") + b"\r\n" + b"{" * 40_000)
 
@@ -64,14 +66,16 @@ async def prompts(attack: Attack) -> Rows:
 
 
 async def event_streams(attack: Attack) -> Rows:
-    """Open event streams of one run, with a key that may only read."""
+    """Open event streams of one run, with a key that may only read runs."""
     run = await start_run(attack)
     yield
     await attack.hold(attack.head("GET", f"/v1/workflows/{run}/events", key="reader") + END)
 
 
 async def trailers(attack: Attack) -> Rows:
-    """Send trailers of 200 MB after a small body, without a key: long ones, and many of a few bytes."""
+    """Send 200 MB of trailers after a small body, without a key. Some are long, and others have a few
+    bytes.
+    """
     head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n2\r\n{}\r\n0\r\n"
     pieces = cycle([(b"x-long: " + b"a" * 7_990 + END) * 125, b"a: b\r\n" * 160_000])
     yield
@@ -86,7 +90,7 @@ async def endless_trailer(attack: Attack) -> Rows:
 
 
 async def trailer_credentials(attack: Attack) -> Rows:
-    """Send a key only as a trailer."""
+    """Send the key only in a trailer, which must not authenticate the request."""
     body = json.dumps({"model": "quick", "messages": [{"role": "user", "content": "Why?"}]}).encode()
     head = attack.head("POST", CHAT, TYPE, CHUNKED) + b"\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
     trailer = f"authorization: Bearer {attack.orders.keys.get('attacker', '')}\r\n\r\n".encode()
@@ -275,13 +279,14 @@ async def connect(attack: Attack) -> Rows:
 
 @dataclass(frozen=True)
 class SiegeRow:
-    """One row of the table.
+    """One attack, which becomes a row of the table.
 
     Args:
-        attack: the generator.
-        count: concurrent connections at `--scale 1`.
-        addresses: numbers of source addresses to attack from.
-        needs: what the server must have: `keys`, `store` (in SQLite), `provider` (run by the attacker).
+        attack: the generator function.
+        count: the number of concurrent connections at `--scale 1`.
+        addresses: the numbers of source addresses to attack from.
+        needs: the parts that the server must have: `keys`, `store` (in SQLite) or `provider` (which the
+            attacker runs).
     """
 
     attack: Callable[[Attack], Rows]
@@ -320,7 +325,7 @@ ROWS = {
     "connect": SiegeRow(connect, 20),
 }
 EXTRA_ROWS = {"large_unfinished": SiegeRow(large_unfinished, 5000, SEVERAL)}
-"""Attacks that the server is known not to withstand. They run only by name."""
+"""Attacks that the server is known not to withstand. They run only if `--only` names them."""
 
 
 async def start_run(attack: Attack, model: str = "slow", text: str = "Why?") -> str:
@@ -366,7 +371,7 @@ def batch_line(content: str) -> bytes:
 
 
 def upload(attack: Attack, pieces: Iterable[bytes], key: str = "attacker") -> Iterable[bytes]:
-    """Return an upload of a batch file, in pieces."""
+    """Return the request that uploads a batch file, in pieces."""
     pieces = list(pieces)
     before = (
         b'--x\r\ncontent-disposition: form-data; name="purpose"\r\n\r\nbatch\r\n'

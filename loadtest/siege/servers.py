@@ -1,6 +1,6 @@
-"""Servers under attack, one per path, with keys of two teams.
+"""Servers under attack, with keys of two teams. There is one server per path, which is a way to the router.
 
-Knows how to start the server of each path and which processes it has. Knows nothing of attacks.
+This module knows how to start each server and which processes it has.
 """
 
 import asyncio
@@ -27,11 +27,15 @@ from loadtest.siege.watch import TOKENS_PER_S
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
 PATHS = ("haproxy", "serve", "replica")
-"""Behind HAProxy, behind Serve's own proxy, and a router's own port without Ray."""
+"""Paths to the server: behind HAProxy, behind Serve's own proxy, and directly at the port of a router without
+Ray.
+"""
 OLDER_NAMES = {"fast": "haproxy", "default": "serve"}
-"""Former path names, still accepted."""
+"""Former names of paths, which are still accepted, with the current names."""
 WARM_UP, AT_ONCE = 600, 20
-"""Warm-up requests and their concurrency. After them, everything that opens on first use is open."""
+"""Number of warm-up requests, and how many run concurrently. After them, everything that opens on first use
+is open.
+"""
 KEYS: dict[str, tuple[str, tuple[str, ...], Json]] = {
     "ordinary": ("ordinary", ("run", "read"), {}),
     "attacker": ("attackers", ("run", "read"), {}),
@@ -46,11 +50,11 @@ class AttackTarget:
     """Running server.
 
     Args:
-        url: its address.
-        find_processes: returns the processes that handle its clients' bytes, looked up at each call.
-        keys: secrets by the names in `KEYS`; empty if the server needs none.
-        store: its SQLite file, or "".
-        upstream_port: port at which it expects its provider, or 0.
+        url: the address of the server.
+        find_processes: a function that looks up and returns the processes that handle the bytes of clients.
+        keys: the secrets by the names in `KEYS`. It is empty if the server needs no key.
+        store: the server's SQLite file, or "".
+        upstream_port: the port at which the server expects its provider, or 0.
     """
 
     url: str
@@ -61,19 +65,23 @@ class AttackTarget:
 
 
 def text(duration_s: float) -> str:
-    """Return the answer of the worker `talker`, in which all words differ."""
+    """Return the answer of the worker `talker`, which takes about `duration_s` to stream. All of its words
+    differ.
+    """
     return " ".join(f"word-{number}" for number in range(int(duration_s * TOKENS_PER_S)))
 
 
 def settings_text(duration_s: float, upstream_port: int = 1) -> str:
-    """Return the settings as YAML. The default `upstream_port` is closed."""
+    """Return the settings as YAML. The default `upstream_port` is closed, so that calls to the provider
+    fail.
+    """
     upstream = f"http://127.0.0.1:{upstream_port}/v1"
     return SETTINGS.read_text().replace("${TOKENS}", text(duration_s)).replace("${UPSTREAM}", upstream)
 
 
 @asynccontextmanager
 async def serve(path: str, duration_s: float) -> AsyncGenerator[AttackTarget]:
-    """Run a warmed-up server on one of `PATHS`, with keys, inside the block.
+    """Run a server with keys on the given path while the block runs. It is warmed up when the block starts.
 
     Raises:
         RigError: the server did not start.
@@ -167,7 +175,7 @@ async def _warm_up(url: str, key: str) -> None:
 
 
 def memory_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Return the resident memory of the processes. Ended ones count as 0."""
+    """Return the resident memory of the processes. A process that has ended counts as 0."""
     n_bytes = 0
     for process in processes:
         try:

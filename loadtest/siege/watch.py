@@ -1,4 +1,4 @@
-"""Ordinary clients during a siege: what they observe, and the server's memory meanwhile."""
+"""Ordinary clients during a siege. They record what they observe, and the server's memory."""
 
 import asyncio
 import math
@@ -18,17 +18,17 @@ REQUEST_EVERY_S = 1.0
 PROBE_EVERY_S = 0.05
 LOOK_EVERY_S = 0.2
 TOKENS_PER_S = 20
-"""Speed of the worker `talker` in siege.yaml."""
+"""Tokens per second of the worker `talker` in siege.yaml."""
 LATE_S = 30.0
-"""A stream that ends this much later than expected is lost."""
+"""A stream counts as lost if it ends more than this many seconds later than expected."""
 GIVE_UP_S = 20.0
-"""A request without an answer after this time is lost."""
+"""A request counts as lost if it has no answer after this many seconds."""
 QUICK_TEXT = "One scripted answer."
 """Answer of the worker `quick` in siege.yaml."""
 SLOWEST_GAP_S = 1.0
 HEALTH_P99_S = 0.5
 MOST_GROWTH = 1.1
-"""Largest accepted memory growth, a minute after an attack."""
+"""Largest accepted ratio of the server's memory a minute after an attack to that before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class SiegeResult:
     slowest_gap_s: float
     health_p99_s: float
     worst_chat_s: float = 0.0
-    """Latency of the slowest ordinary non-streaming request."""
+    """Latency of the slowest ordinary request without streaming."""
     memory: "Memory" = field(default_factory=lambda: Memory())
     lost: tuple[str, ...] = ()
-    """Reasons of the first few lost requests."""
+    """Why the first few lost requests were lost."""
     breaches: tuple[str, ...] = ()
-    """Forbidden behaviour of the server."""
+    """Behaviour that the server must never show."""
     attacked: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Counters of the attacker."""
 
     @property
     def missed(self) -> list[str]:
-        """Limits that were exceeded."""
+        """Descriptions of the limits that were exceeded."""
         checks = {
             "a stream was lost or changed": self.whole != self.streams,
             "a request got no answer": self.answered != self.asked or not self.asked,
@@ -66,16 +66,16 @@ class SiegeResult:
 
     @property
     def withstood(self) -> bool:
-        """True if no limit was exceeded."""
+        """Whether no limit was exceeded."""
         return not self.missed
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """Resident memory of the server's processes: before an attack, at its peak, and a minute after it.
+    """Resident memory of the server's processes before an attack, at its peak, and a minute after it.
 
-    `again_mb` is the memory a minute after a second round, which runs if memory did not recover; otherwise it
-    equals `after_mb`.
+    `again_mb` is the memory a minute after the second round, which takes place if the memory did not recover.
+    Without a second round, it equals `after_mb`.
     """
 
     before_mb: float = 0.0
@@ -85,14 +85,14 @@ class Memory:
 
 
 class OrdinaryClients:
-    """Ordinary clients of one server, from the loopback's first address.
+    """Clients that use the server normally during an attack. They connect from the first loopback address.
 
     Args:
-        url: the server.
-        text: expected text of each stream.
-        streams: number of concurrent streams.
-        key: key of these clients, or "".
-        look: called every `LOOK_EVERY_S` meanwhile.
+        url: the address of the server.
+        text: the expected text of each stream.
+        streams: the number of concurrent streams.
+        key: the API key of these clients, or "".
+        look: a function that is called every `LOOK_EVERY_S` seconds while the clients run.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class OrdinaryClients:
         self._over = asyncio.Event()
 
     async def run(self, has_begun: asyncio.Event) -> SiegeResult:
-        """Run the streams to their end. Set `has_begun` once they stream."""
+        """Run the streams to their end. Set `has_begun` once all of them have started."""
         connector = aiohttp.TCPConnector(limit=0, force_close=True)
         async with aiohttp.ClientSession(connector=connector, headers=self._headers) as session:
             client = BenchClient(session, self._url)
@@ -168,8 +168,8 @@ class OrdinaryClients:
                 await asyncio.sleep(REQUEST_EVERY_S)
 
     async def _probe(self, session: aiohttp.ClientSession) -> None:
-        """Probe `/healthz` repeatedly, each time on a new connection. A failed probe
-        counts as `GIVE_UP_S`.
+        """Probe `/healthz` again and again, each time on a new connection. A failed probe counts as
+        `GIVE_UP_S`.
         """
         while not self._over.is_set():
             began_s = time.monotonic()
