@@ -1,9 +1,11 @@
-"""Compare strategies for answering questions: question sets, graders, strategies and the report."""
+"""Compare strategies for answering questions. This package has question sets, graders, strategies and the
+report.
+"""
 
 from conductor.errors import PodiumError
 
 HOW_TO_INSTALL = "In a checkout, run `make setup-learning`; elsewhere, pip install 'podium[evaluation]'."
-"""Remedy for messages about a missing package."""
+"""Remedy in messages about a missing package."""
 
 
 class EvaluationError(PodiumError):

@@ -1,4 +1,6 @@
-"""Compute the figures of a report from results: one row per strategy, and pairwise comparisons."""
+"""Compute the figures of a report from results: one row per strategy, and comparisons of every two
+strategies.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -27,11 +29,11 @@ def row(
 
     Args:
         label: the strategy's name.
-        about: its description.
-        results: one per question.
-        n_questions: number of questions of the evaluation.
-        learned: what the strategy learned or chose.
-        stopped: why it stopped before the last question, or "" if it did not.
+        about: the strategy's description.
+        results: the strategy's results, one per question.
+        n_questions: the number of questions in the evaluation.
+        learned: the parameters that the strategy learned or chose.
+        stopped: the reason why it stopped before the last question, or "" if it did not.
     """
     outcomes = [result.outcome for result in results]
     errors = Counter(outcome.error for outcome in outcomes if outcome.error is not None)
@@ -63,9 +65,9 @@ def row(
 
 
 def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[Json]:
-    """Compare every two strategies on the questions that both have results for.
+    """Compare every two strategies on the questions for which both have results.
 
-    The more accurate strategy is the first of its pair.
+    In each pair, the more accurate strategy comes first.
     """
     pairs: list[Json] = []
     for one, other in combinations([label for label, each in results.items() if each], 2):
@@ -80,7 +82,7 @@ def comparisons(results: Mapping[str, Mapping[str, Result]], seed: int) -> list[
 
 
 def percentiles(values: Sequence[float]) -> Json:
-    """Return the 50th and 95th percentiles, each None if there are no values."""
+    """Return the 50th and the 95th percentile, or None for both if there are no values."""
     return {
         f"p{percent}": float(np.percentile(values, percent, method="inverted_cdf")) if values else None
         for percent in (50, 95)
@@ -102,7 +104,7 @@ def _accuracy(results: Sequence[Result]) -> Json:
 
 
 def _mean(numbers: Sequence[float | None]) -> float | None:
-    """Return the mean, or None if a number is unknown or there are none."""
+    """Return the mean, or None if there are no numbers or one of them is unknown."""
     known_numbers = [number for number in numbers if number is not None]
     return (
         sum(known_numbers) / len(known_numbers)

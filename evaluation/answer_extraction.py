@@ -1,44 +1,46 @@
-"""Extract the answer from a text, in the form that the question asked for. Does not judge it."""
+"""Extract the answer from a text, in the form that the question asked for. The graders judge it."""
 
 import re
 
 ANSWER_FORM = "Write your final answer between <answer> and </answer>."
-"""Added to questions whose answer `answer_tag` reads."""
+"""Sentence that is added to a question, so that `answer_tag` can read the answer."""
 _TAG = re.compile(r"<(/?)answer>", re.IGNORECASE)
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d+)?|[-+]?\.\d+")
 _MARKER = re.compile(r"####\s*([^\n]+)")
 _BOXED = re.compile(r"\\boxed\s*\{")
 _LETTER = r"([A-J](?![\w'])|[a-j](?=\s*$|[^\w\s^/+=-]+(?:\s|$)|\s+(?:or|and)\b))"
-"""A choice. A lower-case letter counts at the end of a line, before punctuation or next to another choice."""
+"""The letter of a choice. A lower-case letter counts only at the end of a line, before punctuation, or next
+to another choice.
+"""
 _CHOICE = re.compile(rf"(?i:answer|choice|option)\s*(?i:is|:)?\s*\**\(?{_LETTER}", re.MULTILINE)
 _MARKED_CHOICE = re.compile(rf"(?<![A-Za-z'])\(?{_LETTER}")
 _LONE_CHOICE = re.compile(r"(?<![A-Za-z'])\(?([A-J])\)?(?![A-Za-z'])")
 OPENING_WORDS = 40
-"""Number of words that are read of a free-text answer."""
+"""Number of words of a free-text answer that are judged."""
 _LIST_LINE = re.compile(r"^[ \t]*(?:[-*•]|\d+[.)])[ \t]+(.*)$")
 _ITEM_END = re.compile(r"\s*(?::|\(|(?<!\d) [-–] |[.!?](?:\s|$)).*")
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def answer_tag(text: str) -> str | None:
-    """Return the text of the last pair of answer tags, or None if there is none or it is empty."""
+    """Return the text between the last pair of answer tags, or None if there is no such text."""
     content = _last_tagged(text)
     return content.strip() or None if content is not None else None
 
 
 def answer_tag_or_all(text: str) -> str | None:
-    """Return the text of the last pair of answer tags, or the whole text if it has no tags.
+    """Return the text between the last pair of answer tags, or the whole text if it has no tags.
 
-    An empty result is returned as None.
+    Return None if the result is empty.
     """
     content = _last_tagged(text)
     return (text if content is None else content).strip() or None
 
 
 def _last_tagged(text: str) -> str | None:
-    """Return the content of the last pair of answer tags.
+    """Return the text between the last pair of answer tags.
 
-    Visits each tag once, because a worker's text may hold thousands.
+    Each tag is visited once, because the text of a worker may contain thousands.
     """
     content, begin = None, None
     for tag in _TAG.finditer(text):
@@ -76,15 +78,19 @@ def box_content(text: str) -> str | None:
 
 
 def mathematics(text: str) -> str | None:
-    """Return the marked answer, or else the whole text, in which the grader reads the last expression."""
+    """Return the marked answer, or the whole text if no answer is marked.
+
+    In a whole text, the grader reads the last expression.
+    """
     box = box_content(text)
     return answer_tag(text) or (f"\\boxed{{{box}}}" if box else None) or text.strip() or None
 
 
 def choice(text: str) -> str | None:
-    """Return the chosen letter: the one in the marked answer, or the last one after a word such as `answer`.
+    """Return the letter of the chosen option.
 
-    If there is neither, the last letter that stands alone is used.
+    It is the letter in the marked answer. If no answer is marked, it is the last letter after a word such as
+    `answer`, or else the last letter that stands alone.
     """
     marked = answer_tag(text) or box_content(text)
     if marked is not None:
@@ -103,10 +109,10 @@ def code(text: str) -> str | None:
 
 
 def opening(text: str) -> str | None:
-    """Return the first `OPENING_WORDS` words of an answer, or None if there are none.
+    """Return the first `OPENING_WORDS` words of an answer, or None if the answer has no words.
 
-    The items of a list are joined by commas. Items are bulleted or numbered lines (two or more), and lines of
-    one or two words. The item of `1. Red: like blood` is `Red`.
+    The items of a list are joined by commas. An item is a bulleted or numbered line, if there are at least
+    two of them, or a line of one or two words. The item of the line `1. Red: like blood` is `Red`.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     marked = sum(bool(_LIST_LINE.match(line)) for line in lines) > 1
@@ -120,7 +126,7 @@ def opening(text: str) -> str | None:
 
 
 def _item(line: str, marked: bool) -> str:
-    """Return the list item in a line, or "" if the line is not an item."""
+    """Return the list item that a line contains, or "" if the line is not a list item."""
     if marked and (match := _LIST_LINE.match(line)):
         return _ITEM_END.sub("", match[1].replace("**", ""))
     return line.strip(" .,;") if len(line.split()) <= 2 else ""

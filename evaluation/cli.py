@@ -46,7 +46,7 @@ strategies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalOptions:
-    """What to compare, on which questions, and within which limits."""
+    """Options of `podium eval`: the strategies, the questions and the limits."""
 
     settings: Annotated[Path | None, Option(help="settings YAML; this process calls its workers")] = None
     url: Annotated[
@@ -122,7 +122,7 @@ main = Program("podium eval")
 
 @main.command(epilog=EPILOG)
 def run(context: Context, options: EvalOptions) -> int:
-    """Compare strategies on the same questions, pool and caps; write a report.
+    """Compare strategies on the same questions, with the same pool and the same limits, and write a report.
 
     Raises:
         UsageError: not exactly one of --settings and --url is set.

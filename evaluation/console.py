@@ -22,7 +22,7 @@ class Terminal:
 
     @contextmanager
     def progress(self) -> Generator[None]:
-        """Show the bars while the block runs."""
+        """Show the progress bars while the block runs."""
         with self._progress:
             yield
 

@@ -52,9 +52,9 @@ def evaluate(options: EvalOptions, command: str) -> None:
 
 
 def _questions(options: EvalOptions) -> tuple[list[Question], list[Question], int]:
-    """Return the questions, the training questions, and the number of duplicates among the latter.
+    """Return the questions, the training questions, and the number of training questions that were dropped.
 
-    Training questions that are also questions of the evaluation are dropped.
+    A training question is dropped if it is also a question of the evaluation.
     """
     questions = load_all(options.questions, options.count, options.seed)
     seed = options.seed + 1 if options.train_seed is None else options.train_seed
@@ -125,7 +125,7 @@ async def _run(
 def _open_backend(
     options: EvalOptions, path: str | None, at: str | None, model: str | None
 ) -> EvaluationBackend:
-    """Open a pool for one strategy (`OpenBackend`)."""
+    """Open a pool for one strategy. Implements `OpenBackend`."""
     place = path or options.settings
     if place is None:
         raise EvaluationError(
@@ -147,7 +147,7 @@ PROVENANCE = {
 
 
 def _warnings(provenance: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what a reader must know before the figures."""
+    """Return the warnings that a reader must see before the figures."""
     warnings = [
         text.format(names=", ".join(name for name, kind in provenance.items() if kind == each))
         for each, text in PROVENANCE.items()

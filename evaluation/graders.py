@@ -24,17 +24,20 @@ from evaluation.sandbox import run_program
 
 NO_ANSWER = "no answer was found in the text"
 RIGHT = 0.99
-"""Lowest reasoning-gym score that counts as right: scores are floats, and partial credit does not count."""
+"""Lowest reasoning-gym score that counts as right. Scores are floats, so it is slightly below 1. Partial
+credit does not count.
+"""
 CODE_TIMEOUT_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Grader:
-    """Way to extract and judge an answer.
+    """Grader of one form of answers.
 
     Args:
-        extract: returns the part of a text that counts, or None if there is none. Votes are counted over it.
-        judge: returns the grade of that part. Never raises because of the text.
+        extract: a function that returns the part of a text that counts as the answer, or None if there is
+            none. Votes are counted over these parts.
+        judge: a function that returns the grade of that part. It never raises because of the text.
     """
 
     extract: Callable[[str], str | None]
@@ -42,7 +45,7 @@ class Grader:
 
 
 def compare(same: Callable[[str, str], bool]) -> Callable[[Question, str], Awaitable[Grade]]:
-    """Return a judge that compares the answer with the expected one, in this process."""
+    """Return a judge that calls `same` with the answer and the expected answer, in this process."""
 
     async def judge(question: Question, answer: str) -> Grade:
         right = same(answer, question.expected)
@@ -52,26 +55,28 @@ def compare(same: Callable[[str, str], bool]) -> Callable[[Question, str], Await
 
 
 async def judge_recorded(question: Question, answer: str) -> Grade:
-    """Accept the expected answer, and every answer that was recorded as right."""
+    """Accept the expected answer, and every answer whose recorded score counts as right."""
     right = answer == question.expected.strip() or answer in question.facts["right"]
     return Grade(right, answer, "" if right else "it is neither the expected answer nor recorded as right")
 
 
 async def judge_reasoning_gym(question: Question, answer: str) -> Grade:
-    """Judge by the data set's own scorer."""
+    """Judge an answer with the scorer of the data set."""
     score, why = await reasoning_gym_score(question.family, answer, question.facts["entry"])
     right = score is not None and score >= RIGHT
     return Grade(right, answer, "" if right else why or f"the scorer gives {score:g}")
 
 
 async def judge_mathematics(question: Question, answer: str) -> Grade:
-    """Judge by `math-verify`, which reads LaTeX and treats 1/2 and 0.5 as equal."""
+    """Judge an answer with `math-verify`, which reads LaTeX and treats 1/2 and 0.5 as equal."""
     right, read, why = await math_verify_grade(question.expected, answer)
     return Grade(right, read, "" if right else why)
 
 
 async def judge_code(question: Question, answer: str) -> Grade:
-    """Judge by HumanEval's rule: the program runs and its tests pass. See `sandbox` for its limits."""
+    """Judge a program by HumanEval's rule: the program must run and pass its tests. See `sandbox` for its
+    limits.
+    """
     name, prompt = question.facts["entry_point"], question.facts["prompt"]
     # The prompt goes first: it has the imports, and some models write only the function's body.
     program = f"{prompt}\n    pass\n\n{answer}" if f"def {name}" in answer else f"{prompt}{answer}"
@@ -81,7 +86,7 @@ async def judge_code(question: Question, answer: str) -> Grade:
 
 
 async def judge_mentions(question: Question, answer: str) -> Grade:
-    """Judge free text by `evaluation.mentions`: it must mention an accepted answer and no refused one."""
+    """Judge free text with `evaluation.mentions`: it must mention an accepted answer and no refused one."""
     fault = mention_fault(question.text, question.facts, answer)
     return Grade(not fault, answer, fault)
 
@@ -127,7 +132,7 @@ GRADERS: dict[str, Grader] = {
 
 
 async def grade(question: Question, answer: str) -> Grade:
-    """Judge `answer`.
+    """Judge `answer` with the question's grader.
 
     Raises:
         KeyError: the question names a grader that is not in `GRADERS`.
@@ -139,5 +144,5 @@ async def grade(question: Question, answer: str) -> Grade:
 
 
 def extract(question: Question, answer: str) -> str | None:
-    """Return the part of `answer` that counts, or None if there is none."""
+    """Return the part of the text `answer` that counts as the answer, or None if there is none."""
     return GRADERS[question.grader].extract(answer)

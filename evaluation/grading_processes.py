@@ -1,8 +1,9 @@
-"""Scorers that may hang, run in separate processes that can be killed.
+"""Run scorers that may hang in separate processes that can be killed.
 
-math-verify limits itself by SIGALRM, which works only in a process's main thread, and some of reasoning-gym's
-scorers search for long. Each process therefore grades in its main thread. If a call times out, its whole pool
-is killed, and the next call starts a new pool. A scorer that fails makes the answer wrong, with a reason.
+math-verify enforces its time limit with SIGALRM, which works only in the main thread of a process, and some
+of reasoning-gym's scorers search for a long time. Each process therefore grades in its main thread. If a call
+times out, its whole pool is killed, and the next call starts a new pool. If a scorer fails, the answer counts
+as wrong, with a reason.
 """
 # The types of math-verify and reasoning-gym are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
@@ -27,11 +28,13 @@ MEMORY_BYTES = 4 * 1024**3
 
 
 TRIES = 4
-"""Attempts of a call whose process was killed because of another call."""
+"""Maximum number of attempts of a call. A call is repeated if its process was killed because of another
+call.
+"""
 
 
 class GradingPool:
-    """Process pool that starts on first use, and again after a kill."""
+    """Process pool that starts on first use, and again after it was killed."""
 
     def __init__(self) -> None:
         self._pool: ProcessPoolExecutor | None = None
@@ -59,7 +62,7 @@ class GradingPool:
                     self._end(pool)
                     if not n_left:
                         raise
-        raise AssertionError("the last try returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def close(self) -> None:
         """Kill every process."""
@@ -72,7 +75,9 @@ class GradingPool:
         return self._pool
 
     def _end(self, pool: ProcessPoolExecutor) -> None:
-        """Kill the processes of `pool`. Waiting calls get BrokenProcessPool; the next call starts a pool."""
+        """Kill the processes of `pool`. Waiting calls raise BrokenProcessPool, and the next call starts a new
+        pool.
+        """
         if pool is self._pool:
             self._pool = None
         processes: dict[int, BaseProcess] = getattr(pool, "_processes", None) or {}
@@ -86,7 +91,7 @@ atexit.register(POOL.close)
 
 
 async def math_verify_grade(expected: str, answer: str) -> tuple[bool, str | None, str]:
-    """Return whether the answer equals the expected one, how it was parsed, and why it is wrong."""
+    """Return whether the answer equals the expected one, how it was parsed, and why it is wrong if it is."""
     try:
         return await POOL.call(_math_verify, expected, answer)
     except (TimeoutError, BrokenProcessPool) as exc:
@@ -104,7 +109,7 @@ async def reasoning_gym_score(
 
 
 def _limit_memory() -> None:
-    """Limit memory, because answers are untrusted."""
+    """Limit the memory of this process, because answers are untrusted."""
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 

@@ -1,4 +1,4 @@
-"""Normalise text and find the numbers in it. Knows no questions; `evaluation.mentions` judges."""
+"""Normalise text and find the numbers in it. `evaluation.mentions` uses this to judge answers."""
 
 import re
 import unicodedata
@@ -43,7 +43,7 @@ _SPELLED_OUT = re.compile(r"(?<!\w)(?<!\w')(?:[a-z][ -]){2,}[a-z](?!\w)")
 def plain(text: str) -> str:
     """Return `text` in lower case, without accents, Markdown and thousands separators.
 
-    Spelled-out words are joined: `t-a-c` becomes `tac`.
+    The letters of words that are spelled out are joined: `t-a-c` becomes `tac`.
     """
     letters = unicodedata.normalize("NFKD", text.translate(_QUOTES))
     text = "".join(each for each in letters if not unicodedata.combining(each)).casefold()
@@ -52,7 +52,8 @@ def plain(text: str) -> str:
 
 
 def numbers_in(text: str) -> Iterator[tuple[str, int, int]]:
-    """Yield each number of a `plain` text in digits, with its start and end. `seven` and `7.0` become `7`.
+    """Yield each number in a text from `plain`, in digits, with its start and end. `seven` and `7.0` become
+    `7`.
 
     Number words are recognised up to ninety-nine, and for round hundreds and thousands.
     """

@@ -58,13 +58,13 @@ _PUNCTUATION = " \t\n.,;:!?\"'()[]-"
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """Candidate found in a text.
+    """Accepted or refused item, or number, that was found in a text.
 
     Args:
         item: the accepted or refused item that it matches, or the number.
-        start: index of its first character.
-        end: index after its last character.
-        accepted: whether the item is accepted; otherwise it is refused.
+        start: the index of its first character.
+        end: the index after its last character.
+        accepted: whether the item is accepted. Otherwise it is refused.
     """
 
     item: str
@@ -74,12 +74,12 @@ class Mention:
 
 
 class Candidates:
-    """Mentions to search for in the answers to a question.
+    """Items to search for in the answers to a question.
 
     Args:
         question: the text of the question.
-        accepted: right mentions, at least one.
-        refused: wrong mentions.
+        accepted: the right items, at least one.
+        refused: the wrong items.
     """
 
     def __init__(self, question: str, accepted: Sequence[str], refused: Sequence[str] = ()) -> None:
@@ -90,9 +90,10 @@ class Candidates:
         self._asks_number = any(self._numbers.values())
 
     def find(self, text: str) -> list[Mention]:
-        """Return the mentions in a `plain` text, in order.
+        """Return the mentions in a text from `plain`, in order.
 
-        Of overlapping mentions, the one that starts earlier and then the longer one is kept.
+        If mentions overlap, the one that starts first is kept; if they start together, the longest one is
+        kept.
         """
         mentions = [
             Mention(item, match.start(), match.end(), right)
@@ -113,12 +114,12 @@ class Candidates:
 
 
 def mention_fault(question: str, facts: Mapping[str, Any], opening: str) -> str:
-    """Return why `opening` is not a right answer, or "" if it is.
+    """Return why `opening` is not a right answer, or "" if it is right.
 
     Args:
         question: the text of the question.
-        facts: `accepted`, and optionally `refused`, `rule` and `count`.
-        opening: the result of `evaluation.answer_extraction.opening`.
+        facts: the entry `accepted`, and optionally `refused`, `rule` and `count`.
+        opening: the beginning of the answer, from `evaluation.answer_extraction.opening`.
     """
     accepted: Sequence[str] = facts["accepted"]
     candidates = Candidates(question, accepted, facts.get("refused", ()))
@@ -191,7 +192,7 @@ def _first_sentence(text: str, candidates: Candidates) -> tuple[str, list[Mentio
 
 
 def _read(clause: str, candidates: Candidates) -> list[Mention]:
-    """Return the mentions that count.
+    """Return the mentions in a clause that count.
 
     A mention right after `not` does not count. Mentions before the last `=` or in parentheses count only if
     there are no others.
@@ -204,7 +205,7 @@ def _read(clause: str, candidates: Candidates) -> list[Mention]:
 
 
 def _sentences(text: str) -> Iterator[str]:
-    """Yield the sentences that are not questions, because a model may repeat the question."""
+    """Yield the sentences that are not questions. A model may repeat the question before it answers."""
     return (
         each
         for each in _SENTENCE_END.split(text)
@@ -219,7 +220,7 @@ def _clauses(text: str) -> Iterator[str]:
 
 
 def _without_lists(clause: str, mentions: list[Mention]) -> list[Mention]:
-    """Return the mentions outside lists of alternatives; see `one` above."""
+    """Return the mentions that are not in a list of alternatives; see the rule `one` above."""
     remaining = list(mentions)
     for run in _runs(clause, mentions):
         inside = [mention for piece in run for mention in piece]
@@ -230,9 +231,9 @@ def _without_lists(clause: str, mentions: list[Mention]) -> list[Mention]:
 
 
 def _runs(clause: str, mentions: Sequence[Mention]) -> list[list[list[Mention]]]:
-    """Return the lists of two or more items joined by commas, `and` or `or`.
+    """Return the lists in a clause. A list has two or more items, joined by commas, `and` or `or`.
 
-    Each item is given by the candidate that it is, if any.
+    Each item of a list is represented by the mentions in it. It is empty if the item is not a mention.
     """
     runs: list[list[list[Mention]]] = []
     open_run = False
@@ -254,7 +255,7 @@ def _runs(clause: str, mentions: Sequence[Mention]) -> list[list[list[Mention]]]
 
 
 def _pieces(clause: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each text between separators."""
+    """Yield the start and the end of each piece of text between separators."""
     at = 0
     for match in _SEPARATOR.finditer(clause):
         yield at, match.start()
@@ -263,7 +264,7 @@ def _pieces(clause: str) -> Iterator[tuple[int, int]]:
 
 
 def _is_bare(piece: str) -> bool:
-    """Return whether `piece` is an item of a list: one or two words after its article."""
+    """Return whether `piece` is a bare list item: one or two words, not counting its article."""
     words = piece[_lead(piece) :].strip(_PUNCTUATION)
     return 1 <= len(words.split()) <= 2 and words not in _FILLERS
 

@@ -1,4 +1,4 @@
-"""Outcome of one question on any backend: the figures of a run's record that reports compare."""
+"""Outcome of one question on any backend. It has the figures of a run that reports compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,23 +10,25 @@ from conductor.run.record import Record
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """An answer and what it took.
+    """Answer, and what it took to produce it.
 
     Args:
-        answer: the text, or "" if there is none.
-        calls: number of calls to models, including those for plans.
-        steps: number of steps of the plan that answered, or of all plans if several runs made one answer.
-        prompt_tokens: prompt tokens of all calls, or None if a call did not report them.
-        completion_tokens: completion tokens of all calls, or None if a call did not report them.
-        cost_usd: US dollars, or None if the cost of a call is unknown.
-        wall_s: seconds from question to answer.
-        critical_path_s: seconds if every step had started as soon as it could.
-        format_failures: number of rejected plans.
-        fallback: why one worker answered instead of a plan, or None if a plan ran.
-        error: type of the error that ended the run, such as `WorkerRefused`, or None.
-        message: explanation of the error.
-        workers: the workers that were called, each once.
-        plan: the steps that ran, as text for a reader of the results.
+        answer: the text of the answer, or "" if there is none.
+        calls: the number of calls to models, including those for plans.
+        steps: the number of steps of the plan that answered. If several runs made one answer, their steps are
+            added up.
+        prompt_tokens: the prompt tokens of all calls, or None if a call did not report them.
+        completion_tokens: the completion tokens of all calls, or None if a call did not report them.
+        cost_usd: the cost in US dollars, or None if the cost of a call is unknown.
+        wall_s: the seconds from question to answer.
+        critical_path_s: the seconds that the run would have taken if every step had started as soon as it
+            could.
+        format_failures: the number of rejected plans.
+        fallback: the reason why one worker answered without a plan, or None if a plan ran.
+        error: the type of the error that ended the run, such as `WorkerRefused`, or None.
+        message: the explanation of the error.
+        workers: the workers that were called, each listed once.
+        plan: the steps that ran, as text for readers of the results.
     """
 
     answer: str = ""
@@ -46,7 +48,7 @@ class RunOutcome:
 
     @property
     def tokens(self) -> int | None:
-        """Prompt and completion tokens, or None if one of them is unknown."""
+        """Number of prompt and completion tokens together, or None if one of the two is unknown."""
         return _sum([self.prompt_tokens, self.completion_tokens])
 
 
@@ -80,13 +82,13 @@ def step_line(worker: str, access: Sequence[int], subtask: str) -> str:
 
 
 def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> RunOutcome:
-    """Combine several runs into one outcome. A figure that is unknown for one run is unknown for all.
+    """Combine several runs into one outcome. A figure that is unknown for one run is unknown for the outcome.
 
     Args:
-        parts: at least one run.
-        answer: the answer made from theirs.
-        concurrent: whether the runs were concurrent. Then the longest one counts; otherwise their times add
-            up.
+        parts: the runs, at least one.
+        answer: the answer that was made from their answers.
+        concurrent: whether the runs were concurrent. If so, the time of the longest one counts. Otherwise
+            their times are added up.
     """
     duration = max if concurrent else sum
     failure = None if any(part.error is None for part in parts) else parts[0]

@@ -17,7 +17,7 @@ BOUNDS = ("oracle", "best_of_n_oracle")
 
 
 def plots(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the SVG of each plot by caption, without plots that have no data."""
+    """Return the SVG of each plot by caption. Plots without data are left out."""
     rows = [row for row in rows if row["answered"]]
     priced = [row for row in rows if row["cost_usd"] is not None]
     metered = [row for row in rows if row["prompt_tokens"] is not None]
@@ -39,7 +39,9 @@ def _svg(draw: Callable[[Axes, Sequence[Row]], None], rows: Sequence[Row], heigh
 
 
 def accuracy_over(axes: Axes, rows: Sequence[Row], field: str, unit: str = "") -> None:
-    """Plot accuracy over the mean of `field`, with the Pareto front of the usable strategies."""
+    """Plot accuracy over the mean of `field`, with the Pareto front of all strategies that are not upper
+    bounds.
+    """
     x, y = [row[field] for row in rows], [row["accuracy"]["mean"] for row in rows]
     usable = [i for i, row in enumerate(rows) if not is_bound(row)]
     front = [usable[i] for i in pareto([(x[i], y[i]) for i in usable])]

@@ -10,14 +10,14 @@ class Question:
     """A question whose answer a program can check.
 
     Args:
-        id: unique in its source and stable, so that an interrupted evaluation can resume, such as
-            `skills/held_out/7/12`.
+        id: the id, such as `skills/held_out/7/12`. It is unique in its source and never changes, so that an
+            interrupted evaluation can resume.
         text: the user's message, including the answer format that the grader needs.
-        expected: the reference answer; never sent to a worker.
+        expected: the reference answer. It is never sent to a worker.
         grader: a key of `evaluation.graders.GRADERS`.
         source: the question set, such as `skills`, `recorded` or `reasoning_gym`.
-        family: its kind within the source; reports show figures per family.
-        facts: what the grader or a replaying worker needs in addition to the text.
+        family: the kind of question within its source. Reports show figures per family.
+        facts: the data that the grader or a replaying worker needs in addition to the text.
         earlier: the turns before `text`, alternating between user and assistant.
     """
 

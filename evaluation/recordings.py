@@ -1,9 +1,9 @@
-"""Recorded pools: answers of real models to questions that a program can check.
+"""Recorded pools: files with the answers of real models to questions that a program can check.
 
 A pool is a file of JSON lines, plain or gzipped: `{"difficulty", "category", "dataset", "question",
 "expected", "models": {name: {"s", "a"}}}`. `s` is the recorded score from 0 to 1, and `a` the recorded
 answer, or null if the model gave none. The user passes the path of the file. The question source and the
-replaying workers read the same index.
+replaying workers read the same index of questions.
 """
 
 import hashlib
@@ -18,13 +18,15 @@ from evaluation.answer_extraction import ANSWER_FORM
 from evaluation.json_lines import read_json_lines
 
 RIGHT = 0.99
-"""Lowest recorded score that counts as right. Lower scores are the scorer's partial credit."""
+"""Lowest recorded score that counts as right. Lower scores are partial credit."""
 TRAIN_SHARE = 0.6
 """Default share of the questions that are on the training side."""
 
 
 class RecordedAnswer(BaseModel):
-    """One model's answer. `s` is its score from 0 to 1, `a` its text, or None if it gave none."""
+    """Answer of one model. `s` is its score from 0 to 1. `a` is its text, or None if the model gave no
+    answer.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -56,21 +58,25 @@ class RecordedQuestion(BaseModel):
 
 
 def key_of(question: str) -> str:
-    """Return a key of the question's text, which is the same in every file."""
+    """Return a key for a question that depends only on its text, so that it is the same in every file."""
     return hashlib.sha256(question.strip().encode()).hexdigest()[:16]
 
 
 def side_of(key: str, train_share: float = TRAIN_SHARE) -> str:
-    """Return `train` or `test`. It depends on the key alone, so it is the same in every file."""
+    """Return whether the question belongs to the training side (`train`) or to the held-out side (`test`).
+
+    The side depends only on the question's key, so it is the same in every file.
+    """
     return "train" if int(key[:8], 16) / 16**8 < train_share else "test"
 
 
 @lru_cache(maxsize=4)
 def read_recordings(path: str) -> Mapping[str, RecordedQuestion]:
-    """Return the questions of a file by key. If several have the same text, the first one is used.
+    """Return the questions of a file by key. If several questions have the same text, the first one is used.
 
     Raises:
-        EvaluationError: the file cannot be read, or a line is invalid; the message names line and field.
+        EvaluationError: the file cannot be read, or a line is invalid. The message names the line and the
+            field.
     """
     recordings: dict[str, RecordedQuestion] = {}
     for place, line in read_json_lines(path):

@@ -1,7 +1,7 @@
 """`podium recorded-pool`: write settings in which each worker replays one model of a recorded pool.
 
-Recorded pools contain no costs. The user declares prices in US dollars per call, by model; without them,
-costs are unknown.
+Recorded pools contain no costs. The user can declare a price in US dollars per call for each model. Without
+it, the model's costs are unknown.
 """
 
 import sys
@@ -77,10 +77,11 @@ def replay_settings(
     """Return the content of a settings file.
 
     Args:
-        path: path of the recorded pool, as the workers will open it.
-        models: models to replay, or None for all that answered every question (of `difficulty`, if set).
-        usd_per_call: declared US dollars per call, by model.
-        difficulty: considers only questions of this difficulty when choosing models.
+        path: the path of the recorded pool, as the workers will open it.
+        models: the models to replay, or None for all that answered every question (of `difficulty`, if set).
+        usd_per_call: the declared US dollars per call, by model.
+        difficulty: the difficulty of the questions that are considered when models are chosen, or None for
+            all.
 
     Raises:
         EvaluationError: the pool cannot be read, no model is left, or a price names an unknown model.

@@ -1,4 +1,4 @@
-"""Write an evaluation as one self-contained HTML page and as JSON. Computes no figures."""
+"""Write the report of an evaluation as one self-contained HTML page and as JSON."""
 
 import json
 import math
@@ -17,12 +17,12 @@ def write(folder: Path, figures: dict[str, Any]) -> Path:
     """Write `report.html` and `report.json`.
 
     Args:
-        folder: created if missing.
+        folder: the folder, which is created if it is missing.
         figures: the content of `report.json`: title, date, command, machine, questions, warnings, rows and
             comparisons.
 
     Returns:
-        Path of the HTML page.
+        The path of the HTML page.
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "report.json").write_text(json.dumps(_plain(figures), indent=2) + "\n", encoding="utf-8")
@@ -35,7 +35,7 @@ def write(folder: Path, figures: dict[str, Any]) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    """Replace NaN and infinity by None, since JSON has neither."""
+    """Replace NaN and infinity with None, because JSON has neither."""
     if isinstance(value, dict):
         return {str(name): _plain(each) for name, each in cast(dict[Any, Any], value).items()}
     if isinstance(value, list | tuple):
@@ -57,7 +57,7 @@ def _template() -> jinja2.Template:
 
 
 def number(value: float | None) -> str:
-    """Format a number for the report; an unknown one is a dash."""
+    """Format a number for the report. An unknown number is shown as a dash."""
     return "–" if value is None else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

@@ -1,8 +1,8 @@
 """Append-only log of results, so that an interrupted evaluation can resume.
 
-Each line is a JSON object, keyed by strategy, question and the digest of everything else that the answer
-depends on. If the process died while writing, the incomplete last line is removed when the file is opened
-again.
+Each line is a JSON object. Its key consists of the strategy, the question, and a digest of everything else
+that the answer depends on. If the process dies while it writes a line, the incomplete line is removed when
+the file is opened again.
 """
 
 import hashlib
@@ -24,26 +24,26 @@ TRANSIENT = {
     *("worker_busy", "worker_unavailable", "line_too_long", "overloaded", "deadline_exceeded"),
     *("http_429", "http_502", "http_503", "http_504", "APIConnectionError", "APITimeoutError"),
 }
-"""Errors that may not recur. A resumed evaluation asks these questions again."""
+"""Errors that may not recur. A resumed evaluation repeats the questions that ended with one of them."""
 MOST_USD = 1_000_000
 """Largest plausible cost of a call or a question. Larger amounts are rejected as invalid."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One strategy's graded answer to one question.
+    """Graded answer of one strategy to one question.
 
     Args:
-        strategy: label of the strategy.
-        question: id of the question.
-        source: source of the question.
-        family: family of the question.
-        digest: digest of everything else that the answer depends on: settings, caps, seed, options.
+        strategy: the label of the strategy.
+        question: the id of the question.
+        source: the source of the question.
+        family: the family of the question.
+        digest: a digest of everything else that the answer depends on: settings, caps, seed and options.
         correct: see `Grade`.
         extracted: see `Grade`.
         why: see `Grade`.
         outcome: the answer and what it took.
-        notes: data for later strategies, such as which of its samples were right.
+        notes: data for strategies that run later, such as which samples were right.
     """
 
     strategy: str
@@ -78,7 +78,7 @@ class Result:
 
     @property
     def no_answer(self) -> bool:
-        """Whether no answer was found although the run succeeded."""
+        """Whether the run succeeded but no answer was found in its text."""
         return self.outcome.error is None and self.extracted is None
 
 
@@ -89,7 +89,7 @@ def digest(facts: Any) -> str:
 
 
 class ResultLog:
-    """Log file of results. One process at a time may use it; use it as a context manager."""
+    """Log file of results, as a context manager. Only one process at a time may use it."""
 
     def __init__(self, path: Path) -> None:
         """Open the file and read its results.
@@ -141,7 +141,8 @@ class ResultLog:
 
 
 def read_results(path: Path) -> list[Result]:
-    """Return the results in a log, oldest first. The file is not changed; an incomplete last line is skipped.
+    """Return the results in a log, oldest first. An incomplete last line is skipped, and the file is not
+    changed.
 
     Raises:
         EvaluationError: the file cannot be read, or has other content.

@@ -1,7 +1,7 @@
-"""Run strategies over questions, with bounded concurrency and a budget; an interrupted run can resume.
+"""Run strategies on questions, with bounded concurrency and a budget. An interrupted run can resume.
 
-Strategies run one after another, so that their latencies are measured under the same load. Each has
-`concurrency` questions in flight. A result is written to the log as soon as it is graded.
+Strategies run one after another, so that their latencies are measured under the same load. A strategy works
+on `concurrency` questions at the same time. A result is written to the log as soon as it is graded.
 """
 
 import asyncio
@@ -36,16 +36,16 @@ class Display(Protocol):
     """Progress display of an evaluation."""
 
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
-        """Start a bar for `total` questions.
+        """Start a progress bar for `total` questions.
 
         Returns:
-            A function to call after each question, with whether the answer is right, or None if that does not
-            apply.
+            A function to call after each question. Its argument is whether the answer is right, or None if
+                that does not apply.
         """
         ...
 
     def say(self, text: str) -> None:
-        """Show a line."""
+        """Show a line of text."""
         ...
 
 
@@ -55,11 +55,11 @@ class EvalConfig:
 
     Args:
         questions: the questions to evaluate on.
-        training: the questions to learn from; disjoint from `questions`.
-        caps: limits of every strategy for one question.
-        seed: seed of all randomness.
-        concurrency: number of questions in flight.
-        strategy_usd: cost limit of one strategy in US dollars, excluding training, or None for no limit.
+        training: the questions to learn from. None of them is in `questions`.
+        caps: the limits of every strategy for one question.
+        seed: the seed of all randomness.
+        concurrency: the number of questions that a strategy works on at the same time.
+        strategy_usd: the cost limit of one strategy in US dollars, excluding training, or None for no limit.
     """
 
     questions: Sequence[Question]
@@ -75,9 +75,9 @@ class EvalResults:
     """Results of an evaluation.
 
     Args:
-        results: by strategy label and question id.
-        learned: what each strategy learned or chose, by label.
-        stopped: why a strategy stopped before the last question, by label.
+        results: the results by strategy label and question id.
+        learned: the parameters that each strategy learned or chose, by label.
+        stopped: the reason why a strategy stopped before the last question, by label.
     """
 
     results: dict[str, dict[str, Result]] = field(default_factory=dict)
@@ -87,7 +87,7 @@ class EvalResults:
 
 @dataclass(slots=True)
 class StrategySpending:
-    """Spending of a strategy, and whether its budget allows another question."""
+    """Tracks what a strategy has spent, and decides whether its budget allows another question."""
 
     limit_usd: Decimal | None
     question_usd: Decimal | None
@@ -98,8 +98,8 @@ class StrategySpending:
     def may_begin(self) -> bool:
         """Return whether the budget allows another question.
 
-        If questions have a cost cap, the full cap is reserved for each question in flight and for the next
-        one.
+        If questions have a cost cap, the full cap is reserved for the next question, and for each question in
+        progress.
         """
         if self.limit_usd is None or self.stopped:
             return not self.stopped
@@ -112,8 +112,8 @@ class StrategySpending:
     def book(self, cost_usd: Decimal | None) -> None:
         """Add the cost of an answer.
 
-        An unknown cost counts as the cap of a question. If there is a budget but no cap, it stops the
-        strategy.
+        An unknown cost counts as the cost cap of a question. If there is a budget but no cap, an unknown cost
+        stops the strategy.
         """
         if cost_usd is not None:
             self.spent_usd += cost_usd
@@ -208,7 +208,9 @@ class Evaluation:
         return self._results.results.get(label, {}).get(question)
 
     async def _training_set(self) -> TrainingSet:
-        """Grade every worker on the training questions, or read its results from the log."""
+        """Grade the answers of every worker to the training questions. Results that are in the log are
+        reused.
+        """
         config, workers = self._config, solo_workers(self._backend)
         right_Q_W = np.zeros((len(config.training), len(workers)), dtype=np.bool_)
         usd_Q_W = np.full(right_Q_W.shape, math.nan)
@@ -228,7 +230,7 @@ class Evaluation:
         return TrainingSet(config.training, workers, right_Q_W, usd_W, embed, self._try_plan, config.seed)
 
     async def _try_plan(self, question: Question, plan: Plan) -> Result:
-        """Run `plan` on a training question, or return its result from the log."""
+        """Run `plan` on a training question. A result that is in the log is reused."""
         label = f"training:{digest([[s.worker, s.subtask, s.access] for s in plan.steps])}"
         key = digest([self._setting, question.text, question.expected])
         logged = self._log.get(label, question.id, key)

@@ -32,8 +32,8 @@ class SandboxResult:
 
     Args:
         passed: whether its tests ran to their end.
-        why: an explanation if they did not.
-        no_network: whether the network was cut off, or None if the child did not report it.
+        why: the reason if they did not.
+        no_network: whether the network was cut off, or None if the child process did not report it.
     """
 
     passed: bool
@@ -44,14 +44,14 @@ class SandboxResult:
 async def run_program(
     program: str, tests: str, timeout_s: float = 10.0, memory_bytes: int = MEMORY_BYTES
 ) -> SandboxResult:
-    """Run `program`, then `tests` in its namespace.
+    """Run `program`, then run `tests` in its namespace.
 
     Args:
-        program: Python source.
-        tests: Python source that raises if something is wrong.
-        timeout_s: limit for both together, in seconds of wall time after the interpreter has started, and of
-            CPU time.
-        memory_bytes: limit on the address space.
+        program: the Python source of the program.
+        tests: the Python source of the tests, which raises if something is wrong.
+        timeout_s: the limit for both together in seconds: of wall time after the interpreter has started, and
+            of CPU time.
+        memory_bytes: the limit of the address space.
     """
     token = secrets.token_hex(16)
     order = {

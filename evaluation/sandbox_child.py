@@ -1,4 +1,4 @@
-"""Process inside the sandbox: drops its privileges, then runs a program. Started by `sandbox.py`.
+"""Child process inside the sandbox. It drops its privileges, then runs a program. `sandbox.py` starts it.
 
 Modules that such programs use are imported before the limits apply.
 """
@@ -51,7 +51,7 @@ NOBODY = 65534
 
 
 def confine(cpu_s: int, memory_bytes: int) -> bool:
-    """Drop network access and root, set the limits, and return whether the network is cut off."""
+    """Drop network access and root, and set the limits. Return whether the network is cut off."""
     libc = ctypes.CDLL(None, use_errno=True)
     was_root = os.geteuid() == 0
     no_network = libc.unshare(NEW_NETWORK if was_root else NEW_USER | NEW_NETWORK) == 0

@@ -1,6 +1,6 @@
 """Syntax of question sets and strategies on the command line: `name:detail?key=value&key=value`.
 
-Option values stay text. Each source or strategy converts and validates its own.
+The values of options stay text. Each source or strategy converts and validates its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,11 +14,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """A question set or a strategy, as named on the command line.
+    """Question set or strategy, as named on the command line.
 
     Args:
         name: the text before the colon.
-        detail: the text between colon and question mark: data sets, a path or a worker.
+        detail: the text between the colon and the question mark: data sets, a path or a worker.
         options: the key=value pairs after the question mark.
     """
 

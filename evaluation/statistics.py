@@ -20,10 +20,11 @@ class Accuracy:
     """Share of right answers.
 
     Args:
-        n: number of questions.
-        mean: 0 to 1, or NaN if there are no questions.
-        standard_error: binomial standard error of the mean.
-        low, high: Wilson's 95 % interval.
+        n: the number of questions.
+        mean: the share from 0 to 1, or NaN if there are no questions.
+        standard_error: the binomial standard error of the mean.
+        low: the low end of Wilson's 95 % interval.
+        high: the high end of Wilson's 95 % interval.
     """
 
     n: int
@@ -38,10 +39,11 @@ class Difference:
     """Difference in accuracy between two strategies on the same questions.
 
     Args:
-        n: number of questions that both answered.
-        mean: accuracy of the first minus that of the second.
-        low, high: 95 % interval of the bootstrap.
-        p: two-sided p-value: twice the share of resampled means on the rarer side of 0, at most 1.
+        n: the number of questions that both answered.
+        mean: the accuracy of the first minus that of the second.
+        low: the low end of the bootstrap's 95 % interval.
+        high: the high end of the bootstrap's 95 % interval.
+        p: the two-sided p-value: twice the share of resampled means on the rarer side of 0, at most 1.
     """
 
     n: int
@@ -71,13 +73,13 @@ def accuracy(right: Sequence[bool]) -> Accuracy:
 def bootstrap_difference(
     first: Sequence[bool], second: Sequence[bool], seed: int = 0, resamples: int = RESAMPLES
 ) -> Difference:
-    """Compare two strategies.
+    """Compare two strategies by a paired bootstrap.
 
     Args:
         first: whether each answer of the first strategy is right.
         second: the same for the second strategy, in the same order.
-        seed: seed of the resampling; the same seed gives the same figures.
-        resamples: number of resamples.
+        seed: the seed of the resampling. The same seed gives the same figures.
+        resamples: the number of resamples.
 
     Raises:
         ValueError: the sequences are empty or differ in length.

@@ -55,7 +55,7 @@ class TimedAnswer:
 
     Args:
         text: the whole answer.
-        first_s: seconds until the first token, or None if there was none.
+        first_s: the seconds until the first token, or None if there was none.
         run: the id of the run.
     """
 
@@ -79,7 +79,7 @@ class TranscriptWriter:
         self._headers = {"Authorization": f"Bearer {key}"}
 
     def row(self, question: str) -> tuple[str, list[dict[str, Any]], TimedAnswer, TimedAnswer]:
-        """Return the question, the steps of its plan, and both answers."""
+        """Ask the question. Return it with the steps of its plan and both answers."""
         answer = self.ask(self._model, question)
         steps: list[dict[str, Any]] = self.record(answer)["steps"]
         return question, steps, answer, self.ask(steps[-1]["worker"], question)

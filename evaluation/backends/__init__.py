@@ -1,6 +1,7 @@
-"""Backends that answer questions: a pool in this process (`in_process`) or a server (`over_http`).
+"""Backends that answer questions: a pool of workers in this process (`in_process`), or a server
+(`over_http`).
 
-A strategy passes a plan, or None, and gets a `RunOutcome`. It does not know which backend answered.
+A strategy passes a plan or None, and gets a `RunOutcome`. It does not know which backend answered.
 """
 
 from collections.abc import Mapping
@@ -16,16 +17,17 @@ from evaluation.questions import Question
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """Limits of a strategy for one question, over all its calls. None means no limit.
+    """Limits for a strategy's work on one question. None means no limit.
 
     Args:
-        max_steps: steps of a plan that a conductor writes, at least 1.
-        rounds: planning rounds, at least 1.
-        max_output_tokens: output tokens of one call.
-        max_tokens: tokens of all calls. A strategy with several runs divides them.
-        max_cost_usd: US dollars of all calls, divided in the same way.
-        deadline_s: seconds for one run.
-        temperature: temperature of workers if the strategy sets none.
+        max_steps: the steps of a plan that a conductor writes, at least 1.
+        rounds: the planning rounds, at least 1.
+        max_output_tokens: the output tokens of one call.
+        max_tokens: the tokens of all calls together. A strategy with several runs divides them among the
+            runs.
+        max_cost_usd: the US dollars of all calls together, divided in the same way.
+        deadline_s: the seconds for one run.
+        temperature: the temperature of workers if the strategy sets none.
     """
 
     max_steps: int = 5
@@ -37,7 +39,7 @@ class Caps:
     temperature: float | None = None
 
     def part(self, of: int) -> "Caps":
-        """Return one of `of` equal parts of the token and cost limits."""
+        """Divide the limits of tokens and cost into `of` equal parts, and return the limits of one part."""
         return replace(
             self,
             max_tokens=None if self.max_tokens is None else max(1, self.max_tokens // of),
@@ -46,18 +48,18 @@ class Caps:
 
 
 class EvaluationBackend(Protocol):
-    """Pool that answers questions."""
+    """Interface of backends. A backend answers questions with a pool of workers."""
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """Names that plans may use."""
+        """Names of the workers that plans may use."""
         ...
 
     @property
     def provenance(self) -> Mapping[str, str]:
-        """`replayed`, `synthetic`, `scripted` or `program`, by name of a worker or conductor.
+        """Workers and conductors that are not real models, by name.
 
-        Real models have no entry.
+        The value is `replayed`, `synthetic`, `scripted` or `program`.
         """
         ...
 
@@ -68,11 +70,14 @@ class EvaluationBackend(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """Everything that results depend on. Results of a backend with another identity are not reused."""
+        """Everything about the backend that results depend on.
+
+        A result is reused only if it comes from a backend with the same identity.
+        """
         ...
 
     def price(self, worker: str) -> Price | None:
-        """Return the price per token, or None if it is unknown."""
+        """Return the worker's price per token, or None if it is unknown."""
         ...
 
     async def run(
@@ -85,15 +90,15 @@ class EvaluationBackend(Protocol):
         seed: int | None = None,
         model: str | None = None,
     ) -> RunOutcome:
-        """Answer `question`. A failure is an outcome with an error.
+        """Answer `question`. A failure is not raised, but returned as an outcome with an error.
 
         Args:
-            question: only its text is sent.
-            caps: limits of this run.
+            question: the question. Only its text is sent.
+            caps: the limits of this run.
             plan: the plan to run, or None to let the conductor write one.
-            temperature: temperature of the workers, or None to use that of the caps.
-            seed: seed for the workers, or None to send none.
-            model: name of the conductor at a server, or None for the server's default.
+            temperature: the temperature of the workers, or None to use that of the caps.
+            seed: the seed for the workers, or None to send none.
+            model: the name of the conductor at a server, or None for the server's default.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Backend that runs the pool in this process, behind the same layers and ledger as a server."""
+"""Backend that runs a pool of workers in this process, with the same layers and ledger as a server."""
 
 import os
 from collections.abc import Mapping
@@ -24,9 +24,9 @@ from serving.settings.workers import OpenAISettings, VllmSettings
 
 
 class InProcessBackend:
-    """Workers of `build_pool`.
+    """Backend with the workers that `build_pool` creates.
 
-    A conductor that is a vLLM engine is left out; `with_conductor_at` connects to one on a server.
+    A conductor that is a vLLM engine is left out. `with_conductor_at` connects to one on a server.
     """
 
     def __init__(
@@ -35,8 +35,8 @@ class InProcessBackend:
         """Build the pool.
 
         Args:
-            settings: settings of the pool.
-            environment: source of API keys, or None for this process's environment.
+            settings: the settings of the pool.
+            environment: the environment variables with the API keys, or None for those of this process.
             model: a name in the settings' `models` whose workers form the pool, or None for every worker.
 
         Raises:
@@ -120,11 +120,12 @@ class InProcessBackend:
 
 
 def with_conductor_at(settings: Settings, url: str, model: str | None = None) -> Settings:
-    """Return the settings with their conductor moved to an OpenAI-compatible server such as `vllm serve`.
+    """Return the settings, changed so that the conductor is at an OpenAI-compatible server such as `vllm
+    serve`.
 
     Args:
-        settings: settings that have a conductor.
-        url: URL of the server, including `/v1`.
+        settings: the settings, which must have a conductor.
+        url: the URL of the server, including `/v1`.
         model: the conductor's name at that server, or None for the name in the settings.
 
     Raises:
@@ -145,7 +146,7 @@ def with_conductor_at(settings: Settings, url: str, model: str | None = None) ->
 
 
 def _without_local_conductor(settings: Settings) -> Settings:
-    """Drop a conductor that is a vLLM engine outside the pool: the workers can be called without it."""
+    """Drop a conductor that is a vLLM engine outside the pool. The workers can be called without it."""
     conductor = settings.conductor
     if (
         conductor is None

@@ -18,14 +18,15 @@ from evaluation.questions import Question
 
 Json = dict[str, Any]
 READS, PAUSE_S, READ_S = 4, 0.1, 15.0
-"""Attempts to read a record, the pause between them, and the timeout of one, in seconds.
+"""Number of attempts to read a record, seconds between two attempts, and timeout of one attempt in seconds.
 
-Each router replica keeps the records of its own runs only.
+A router replica keeps only the records of its own runs, so a read may reach a replica that does not have the
+record.
 """
 
 
 class HttpBackend:
-    """A running Podium. Create it with `connect`."""
+    """Backend that calls a running Podium. Create it with `connect`."""
 
     def __init__(
         self, client: openai.AsyncOpenAI, url: str, models: Mapping[str, Json], model: str | None
@@ -36,11 +37,11 @@ class HttpBackend:
 
     @classmethod
     async def connect(cls, url: str, model: str | None = None) -> "HttpBackend":
-        """Read the server's list of models.
+        """Connect to the server, and read its list of models.
 
         Args:
-            url: URL of the server, with or without `/v1`.
-            model: the conductor to use if a strategy names none, or None for the first.
+            url: the URL of the server, with or without `/v1`.
+            model: the conductor to use if a strategy names none, or None for the server's first.
 
         Raises:
             EvaluationError: no Podium answers at the URL, or it serves no such model.
@@ -80,7 +81,7 @@ class HttpBackend:
         return {"url": self._url, "models": dict(self._models), "model": self._model}
 
     def price(self, worker: str) -> Price | None:
-        """Return None: a server reports what answers cost, not prices."""
+        """Return None, because a server reports what answers cost, but not its prices."""
         return None
 
     async def run(
@@ -120,10 +121,10 @@ class HttpBackend:
             return outcome_of_answer(answer, self._plan_writer(name) if plan is None else None)
 
     async def _outcome(self, id: str) -> RunOutcome:
-        """Return the outcome of a run from its record, from whichever replica has it.
+        """Return the outcome of a run from its record. Replicas are called until one has the record.
 
         Raises:
-            openai.OpenAIError: no replica that was called has it.
+            openai.OpenAIError: none of the replicas that were called has the record.
         """
         for n_left in reversed(range(READS)):
             try:
@@ -138,17 +139,19 @@ class HttpBackend:
                 if not n_left:
                     raise
                 await asyncio.sleep(PAUSE_S)
-        raise AssertionError("the last read returns or raises")
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
     def _plan_writer(self, model: str) -> str | None:
-        """Return the worker that writes the plans of `model`, or None for a workflow or a worker."""
+        """Return the name of the worker that writes the plans of `model`, or None if `model` is a workflow or
+        a worker.
+        """
         conductor: Json = self._models.get(model, {}).get("conductor") or {}
         return conductor.get("worker")
 
     async def _failure(self, exc: openai.APIStatusError) -> RunOutcome:
-        """Return the outcome of a failed request, from the run's record if there was a run.
+        """Return the outcome of a failed request. It comes from the run's record if there was a run.
 
-        If the record is gone, tokens and cost are unknown.
+        If the record no longer exists, tokens and cost are unknown.
         """
         body = cast(Json, exc.body) if isinstance(exc.body, dict) else {}
         id = exc.response.headers.get("x-podium-workflow-id")
@@ -165,9 +168,9 @@ class HttpBackend:
 
 
 def _lone_worker(plan: Plan | None) -> str | None:
-    """Return the worker of a plan that is one step without a subtask, or None.
+    """Return the worker of a plan that has one step without a subtask, or None for any other plan.
 
-    A server runs such a plan under the worker's name.
+    A server runs such a plan if it is called with the worker's name as the model.
     """
     if plan is None or len(plan.steps) != 1 or plan.steps[0].subtask:
         return None
@@ -196,7 +199,7 @@ def _without_none(fields: Json) -> Json:
 
 
 def outcome_of_workflow(record: Json) -> RunOutcome:
-    """Return the figures of a run's record as a server returns it."""
+    """Return the figures of a run's record, in the form in which a server returns the record."""
     calls = [each for each in [*record["plans"], *record["steps"]] if _is_call(each)]
     usages = [call["usage"] for call in calls if call["usage"]]
     metered = not record["unmetered_calls"]
@@ -220,15 +223,15 @@ def outcome_of_workflow(record: Json) -> RunOutcome:
 
 
 def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
-    """Return the figures of a `chat.completion` with its steps, for a run whose record cannot be read.
+    """Return the figures of a run whose record cannot be read, from a `chat.completion` with its steps.
 
-    An answer lists neither the conductor's calls nor the rejected plans. Both are derived from the plans'
-    numbers. The result is exact, except that a failure of the conductor counts as a rejected plan, and that a
-    further round without a plan hides one.
+    An answer lists neither the conductor's calls nor the rejected plans. Both are derived from the numbers of
+    the plans. The result is exact, with two exceptions. A failure of the conductor counts as a rejected plan,
+    and a further round without a plan hides one.
 
     Args:
         answer: the answer to a request with `trace`.
-        conductor: the worker that wrote its plans, or None if the request contained the plan.
+        conductor: the worker that wrote the plans, or None if the request contained the plan.
     """
     podium, usage = answer["podium"], answer["usage"]
     steps: list[Json] = podium["steps"]
@@ -259,12 +262,14 @@ def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
 
 
 def _is_call(part: Json) -> bool:
-    """Return whether a plan or step has its own call. A reused result counts for the step that made it."""
+    """Return whether a plan or step made its own call. A reused result counts for the step that made the
+    call.
+    """
     return part["served_by"] is not None and part.get("reused_from") is None
 
 
 def _answering_plan(steps: list[Json], answer: str) -> list[Json]:
-    """Return the steps of the plan that gave the answer. A newer plan may have been rejected."""
+    """Return the steps of the plan that produced the answer. A newer plan may have been rejected."""
     plans = [step["plan"] for step in steps if step["status"] == "done" and step["output"] == answer]
     return [step for step in steps if plans and step["plan"] == plans[-1]]
 

@@ -1,7 +1,8 @@
 """`podium cards`: write each worker's card from measurements.
 
-Exit codes: 0 done; 1 the settings file could not be written; 2 the input is invalid. Names and texts from
-other people's files are printed without control characters.
+Exit codes: 0 if done; 1 if the settings file could not be written; 2 if the input is invalid. The program
+prints names and texts from files without their control characters, because other people may have written
+them.
 """
 
 import os
@@ -34,7 +35,7 @@ from podium.command_line.terminal import console, inert, table
 from serving.settings.edit import Fields, edit_workers
 
 MOST_NAME_CHARS = 100
-"""Maximum length of a measured name; the rest is cut off."""
+"""Maximum number of characters of a measured name. The rest is cut off."""
 
 EPILOG = """\
 A card names the kinds of question that a worker is best and worst at, with the share of right answers, and the
@@ -50,7 +51,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardOptions:
-    """Where measurements are, and what is done with the cards."""
+    """Options of `podium cards`: where the measurements are, and what to do with the cards."""
 
     results: Annotated[
         list[Path],
@@ -118,11 +119,11 @@ main = Program("podium cards")
 
 @main.command(epilog=EPILOG)
 def run(options: CardOptions) -> int:
-    """Write each worker's card from what was measured.
+    """Write each worker's card from measurements.
 
     Raises:
-        CommandError: the input is invalid, and nothing was written; or the settings file cannot be written and is
-            unchanged.
+        CommandError: the input is invalid, and nothing was written; or the settings file cannot be written,
+            and is unchanged.
     """
     try:
         return _run(options, dict(map(_renaming, options.name)))
@@ -148,7 +149,9 @@ def _run(options: CardOptions, worker_of: Mapping[str, str]) -> int:
                 f"No worker of {path} is called {', '.join(unmatched)}. Use --name MEASURED=WORKER to match them."
             )
     elif worker_of:
-        raise EvaluationError("--name needs --settings or --into, whose workers it names.")
+        raise EvaluationError(
+            "--name needs --settings or --into. It matches measurements to the workers of that settings file."
+        )
     measured = _only(options.workers, measured)
     cards = write_cards(measured, settings, named=options.named)
     notes += [_why_none(name, each) for name, each in measured.items() if name not in cards]
@@ -171,7 +174,7 @@ def _run(options: CardOptions, worker_of: Mapping[str, str]) -> int:
 
 
 def _measure(options: CardOptions) -> tuple[dict[str, CardMeasurement], list[str]]:
-    """Return all measurements by measured name, and notes for the user."""
+    """Return all measurements by the name under which they were recorded, and notes for the user."""
     from evaluation.cards.records import measure_records, read_records
 
     sources: list[Mapping[str, CardMeasurement]] = []
@@ -215,7 +218,7 @@ def _why_none(name: str, measured: CardMeasurement) -> str:
 
 @contextmanager
 def _standard_output() -> Generator[None]:
-    """Flush what the block prints. It is not an error if the reader closes the pipe (`| head`).
+    """Flush the output that the block prints. It is not an error if the reader closes the pipe (`| head`).
 
     Raises:
         EvaluationError: standard output cannot be written, for example because the disk is full.

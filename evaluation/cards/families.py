@@ -1,8 +1,10 @@
-"""Names of question families as a card shows them, instead of `chain_sum` or `gsm8k`.
+"""Names of question families on cards, in words, where question sets use names such as `chain_sum` or
+`gsm8k`.
 
-Families of one kind share a name, so that they are counted together: a card has room for a few names, and
-each should rest on many questions. A family that is not listed keeps its own name, shortened and without
-special characters: the author of the question set chose it, and a conductor reads it.
+Families of one kind share a name, so that their questions are counted together: a card has room for only a
+few names, and each should be based on many questions. A family that is not listed keeps its own name,
+shortened and without special characters. That name was chosen by the author of the question set, and a
+conductor reads it.
 """
 
 KINDS: dict[str, str] = {
@@ -44,18 +46,18 @@ KINDS: dict[str, str] = {
     "sorting letters and digits": "ordering",
     "reversing words": "strings",
 }
-"""Name of a kind -> its families, separated by spaces."""
+"""Families of each kind of question, by the kind's name. They are separated by spaces."""
 _KIND = {family: kind for kind, families in KINDS.items() for family in families.split()}
 CHAIN = ">"
-"""Separator of the skills of a question that needs several (`evaluation.synthetic`)."""
+"""Separator between the skills in the family of a question that needs several (`evaluation.synthetic`)."""
 MOST_PARTS = 3
-"""Maximum number of skills in a name."""
+"""Maximum number of skills that a name lists."""
 MOST_CHARS, MARKS = 40, "-+.,'"
 """Maximum length of a family's own name, and the characters allowed in addition to letters and digits."""
 
 
 def kind_of(family: str) -> str:
-    """Return the name of the kind of `family`, in words."""
+    """Return the name, in words, of the kind that `family` belongs to."""
     parts = [part.strip() for part in family.split(CHAIN)[:MOST_PARTS]]
     return " then ".join(_KIND.get(part) or _own_name(part) for part in parts)
 

@@ -1,6 +1,6 @@
-"""Measurements of each worker: accuracy by kind of question, cost of a call, and writing speed.
+"""Measurements of each worker: accuracy by kind of question, cost of a call, and output speed.
 
-This module reads the results of `podium eval` and recorded pools; `records.py` reads records of runs. Nothing
+This module uses the results of `podium eval` and recorded pools. `records.py` uses records of runs. Nothing
 is estimated: a figure without enough measurements is None or absent.
 """
 
@@ -20,7 +20,7 @@ from evaluation.spec import Spec
 from evaluation.statistics import Accuracy, accuracy
 
 MIN_QUESTIONS = 10
-"""Minimum number of questions of a kind. A rarer kind is merged into its category."""
+"""Minimum number of questions of a kind. A kind with fewer questions is merged into its category."""
 SINGLE = "single:"
 """Prefix of the strategies of `podium eval` that call one worker alone."""
 
@@ -30,11 +30,13 @@ class CardMeasurement:
     """Measurements of one worker.
 
     Args:
-        kinds: accuracy by name of a kind of question.
-        overall: accuracy over all graded questions, or None if there are none.
-        calls: number of calls whose cost and speed were measured.
-        usd_per_call: mean cost in US dollars, or None if the cost of a call is unknown or there are no calls.
-        tokens_per_s: output tokens per second from the first token to the last, or None if there are too few.
+        kinds: the accuracy for each kind of question, by the kind's name.
+        overall: the accuracy over all graded questions, or None if there are none.
+        calls: the number of calls whose cost and speed were measured.
+        usd_per_call: the mean cost in US dollars, or None if there are no calls or the cost of one is
+            unknown.
+        tokens_per_s: the output tokens per second from the first token to the last, or None if there are too
+            few.
     """
 
     kinds: Mapping[str, Accuracy] = field(default_factory=dict[str, Accuracy])
@@ -48,7 +50,7 @@ class CardMeasurement:
 class GradedAnswer:
     """Graded answer of one worker.
 
-    A family that is too rare is merged into `category`, unless that is "".
+    If its family has too few questions, it counts for `category`, unless that is "".
     """
 
     worker: str
@@ -59,13 +61,13 @@ class GradedAnswer:
 
 @lru_cache(maxsize=8)
 def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
-    """Return the measurements of each model on the training side of a recorded pool. Cached.
+    """Return the measurements of each model on the training side of a recorded pool. The result is cached.
 
     Args:
-        name: a question set of `podium eval`, such as `recorded:FILE?part=train&difficulty=hard`.
+        name: the name of a question set of `podium eval`, such as `recorded:FILE?part=train&difficulty=hard`.
 
     Raises:
-        EvaluationError: it is not a recorded pool, has no questions, or includes held-out ones.
+        EvaluationError: the set is not a recorded pool, has no questions, or includes held-out ones.
     """
     spec = Spec.parse(name)
     if spec.name != "recorded":
@@ -90,11 +92,12 @@ def measure_results(
 ) -> tuple[dict[str, CardMeasurement], int]:
     """Return the measurements of each worker from an evaluation's strategies `single:NAME`.
 
-    Of several answers to one question, the newest counts. An outage is not counted; a refusal is wrong.
+    If a worker answered a question several times, only the newest answer counts. An outage does not count. A
+    refusal counts as wrong.
 
     Args:
-        results: oldest first.
-        train_share: training share of a recorded pool's questions; the other side is dropped.
+        results: the results, oldest first.
+        train_share: the training share of a recorded pool's questions. The held-out questions are dropped.
 
     Returns:
         The measurements, and the number of held-out questions that were dropped.
@@ -143,7 +146,9 @@ def measure_answers(answers: Iterable[GradedAnswer]) -> dict[str, CardMeasuremen
 
 
 def combine(measured: Sequence[Mapping[str, CardMeasurement]]) -> dict[str, CardMeasurement]:
-    """Merge the measurements of each worker. If several sources have a figure, the first one is used."""
+    """Merge the measurements of each worker from several sources. If several have a figure, the first one is
+    used.
+    """
     merged: dict[str, CardMeasurement] = {}
     for source in measured:
         for worker, new in source.items():
@@ -172,9 +177,10 @@ def _is_held_out(result: Result, train_share: float) -> bool:
 
 
 def _merge_rare(rights: Mapping[tuple[str, str], Sequence[bool]]) -> dict[str, Accuracy]:
-    """Return the accuracy by kind.
+    """Return the accuracy by kind of question.
 
-    A kind with few questions is merged into its category. A kind that is still small is dropped.
+    A kind with few questions is merged into its category. If the category has too few questions as well, it
+    is dropped.
     """
     by_kind: dict[str, list[bool]] = defaultdict(list)
     for (kind, _), every in rights.items():
@@ -188,6 +194,6 @@ def _merge_rare(rights: Mapping[tuple[str, str], Sequence[bool]]) -> dict[str, A
 
 
 def mean_cost(costs: list[Decimal | None]) -> Decimal | None:
-    """Return the mean, rounded to picodollars, or None if a cost is unknown or there are none."""
+    """Return the mean, rounded to picodollars, or None if there are no costs or one of them is unknown."""
     spent = total(costs)
     return None if spent is None or not costs else round(spent / len(costs), 12).normalize()

@@ -1,7 +1,7 @@
-"""Measure workers by the records of runs: number of calls, cost and speed. Records have no grades.
+"""Measure workers from the records of runs: number of calls, cost and speed. Records contain no grades.
 
-Records come from `GET /v1/workflows` of a running Podium, or from a file with such a response, with some of
-its workflows, or with one workflow per line.
+The records come from `GET /v1/workflows` of a running Podium, or from a file. The file contains such a
+response, some of its workflows, or one workflow per line.
 """
 
 import json
@@ -22,11 +22,13 @@ from evaluation.json_lines import read_json_lines
 from evaluation.results import MOST_USD
 
 MIN_CALLS, MIN_TOKENS = 5, 200
-"""Minimum number of calls and of tokens for measuring a speed."""
+"""Minimum number of calls and minimum number of tokens from which a speed is computed."""
 MIN_S, MOST_S = 0.001, 10**9
-"""Shortest time between first and last token that gives a speed, and longest time of a run, in seconds."""
+"""Shortest time between the first and the last token from which a speed is computed, and longest time of a
+run, in seconds.
+"""
 NEWEST = 1000
-"""Number of records to request, which is the most that a server returns."""
+"""Number of records to request. A server returns at most this many."""
 
 
 Count = Annotated[int, Field(ge=0, le=MOST_TOKENS)]
@@ -42,7 +44,7 @@ class CallUsage(BaseModel):
 
 
 class RecordedStep(BaseModel):
-    """The fields of a step that are read."""
+    """Fields of a step that this module reads."""
 
     worker: str
     served_by: str | None = None
@@ -74,10 +76,10 @@ _SHAPES: TypeAdapter[WorkflowList | Workflow | list[Workflow]] = TypeAdapter(
 
 
 def read_records(place: str) -> list[Workflow]:
-    """Return the records at `place`: the URL of a Podium, or a file.
+    """Return the records at `place`, which is the URL of a Podium or the path of a file.
 
     Raises:
-        EvaluationError: they cannot be read, or are not records.
+        EvaluationError: the records cannot be read, or are not valid.
     """
     is_address = place.lower().startswith(("http://", "https://"))
     values = [_fetch(place)] if is_address else _read(Path(place))
@@ -85,10 +87,11 @@ def read_records(place: str) -> list[Workflow]:
 
 
 def measure_records(workflows: Iterable[Workflow]) -> dict[str, CardMeasurement]:
-    """Return cost and speed of each worker. A step that failed over counts for the worker that answered.
+    """Return the cost and the speed of each worker. A step that failed over counts for the worker that
+    answered.
 
-    The speed is measured from the first token to the last. Thoughts that were not streamed came before that,
-    so they are left out.
+    The speed is measured from the first token to the last. Reasoning tokens that were not streamed came
+    before the first token, so they do not count.
     """
     steps: dict[str, list[RecordedStep]] = defaultdict(list)
     for step in _iter_finished_steps(workflows):
@@ -147,7 +150,7 @@ def _workflows(source: str, value: Any) -> list[Workflow]:
 
 
 def _fetch(url: str) -> tuple[str, Any]:
-    """Return the server's URL and response. The URL is for error messages: it has no password."""
+    """Return the server's URL and its response. The URL is for error messages, so its password is removed."""
     import httpx2
 
     address = url.rstrip("/").removesuffix("/v1") + "/v1/workflows"

@@ -1,8 +1,8 @@
-"""Match measurements to the workers of a settings file, and find the changes to the file.
+"""Match measurements to the workers of a settings file, and determine the changes to the file.
 
 A card does not repeat other settings. Price, speed, context and image support are settings too, and the
-built-in prompt shows them below the card. The card states them only if the prompt leaves them out
-(`prompts.worker` without `{facts}`). A measured speed is written to `tokens_per_s`.
+built-in prompt shows them below the card. The card states them only if the prompt does not (`prompts.worker`
+without `{facts}`). A measured speed is written to `tokens_per_s`.
 """
 
 from collections.abc import Mapping
@@ -25,8 +25,8 @@ class Changes:
     """Changes to a settings file.
 
     Args:
-        fields: new values by worker and field.
-        kept: existing fields that stay unchanged, such as `card of gpt`.
+        fields: the new values by worker and field.
+        kept: descriptions of the existing fields that stay unchanged, such as `card of gpt`.
     """
 
     fields: dict[str, dict[str, str | float]] = field(default_factory=dict[str, dict[str, str | float]])
@@ -35,7 +35,9 @@ class Changes:
     def set(
         self, worker: str, name: str, old: str | float | None, new: str | float, *, replace: bool
     ) -> None:
-        """Add a new value of a field. A different existing value is kept, unless `replace` is true."""
+        """Set a new value of a field. If the field has another value, that value is kept unless `replace` is
+        true.
+        """
         if old == new:
             return
         if old and not replace:
@@ -49,13 +51,13 @@ def match_workers(
 ) -> tuple[dict[str, CardMeasurement], list[str]]:
     """Return the measurements by worker of the settings, and the measured names that match no worker.
 
-    A measured name matches a worker if it is the worker's name or the recorded model that the worker replays,
-    or if its part after the first underscore is the worker's name (`openai_o3-mini`, as `podium
-    recorded-pool` names them). `renamed` takes precedence.
+    A measured name matches a worker in three cases: it is the worker's name, it is the recorded model that
+    the worker replays, or its part after the first underscore is the worker's name (`openai_o3-mini`, as
+    `podium recorded-pool` names them). `renamed` takes precedence.
 
     Raises:
-        EvaluationError: `renamed` has an unknown name, two names match one worker by their ends, or no name
-            matches.
+        EvaluationError: `renamed` has an unknown name, two names match one worker by their last part, or no
+            name matches.
     """
     names = [worker.name for worker in settings.workers]
     for name, worker in renamed.items():
@@ -130,7 +132,7 @@ def shows_facts(settings: Settings) -> bool:
 
 
 def facts_of(worker: WorkerSettings, settings: Settings, measured: CardMeasurement) -> list[str]:
-    """Return the facts that the card states in addition to skills, in a few words each."""
+    """Return the facts that the card states in addition to skills. Each fact is a few words."""
     price, cost = price_of(worker), measured.usd_per_call
     if shows_facts(settings):
         return [_cost(cost)] if price is None and cost else []
@@ -151,12 +153,14 @@ def facts_of(worker: WorkerSettings, settings: Settings, measured: CardMeasureme
 
 
 def round_speed(tokens_per_s: float) -> float:
-    """Round to whole tokens, or to one decimal for a slow worker: a speed is never known more precisely."""
+    """Round to whole tokens, or to one decimal for a slow worker. More digits would suggest more precision
+    than there is.
+    """
     return round(tokens_per_s) if tokens_per_s >= 10 else max(round(tokens_per_s, 1), 0.1)
 
 
 def usd(amount: Decimal) -> str:
-    """Format with two significant digits."""
+    """Format an amount with two significant digits."""
     return f"${Decimal(f'{amount:.2g}'):f}"
 
 

@@ -1,12 +1,12 @@
 """Write a measurement as a card: a few words that a conductor and a person can read.
 
-`write_card` writes the card that `podium cards` shows. `vary_card` says the same in one of many frames, so
-that a conductor in training learns to read cards and not one wording.
+`write_card` writes the card that `podium cards` shows. `vary_card` states the same facts in one of many
+wordings, so that a conductor in training learns to read cards, and not one wording.
 
-A kind is a strength if the low end of its 95 % interval (Wilson's) is above the worker's overall share, and
-at least half of its answers are right. It is a weakness if the high end is below the overall share. A kind
-with few questions is therefore named only if it is far off. Strengths are ordered by their low end,
-weaknesses by their high end.
+A kind of question is a strength if the low end of its 95 % interval (Wilson's) is above the worker's overall
+share, and at least half of its answers are right. It is a weakness if the high end is below the overall
+share. A kind with few questions is therefore named only if it is far from the overall share. Strengths are
+ordered by their low end, weaknesses by their high end.
 """
 
 import random
@@ -19,7 +19,7 @@ from evaluation.statistics import Accuracy
 BEST, WORST = 3, 2
 """Maximum number of strengths and of weaknesses on the card of `podium cards`."""
 TOO_FEW = "too few questions of any kind to tell kinds apart"
-"""Text that replaces both lists if no kind has enough questions."""
+"""Text that replaces the strengths and weaknesses if no kind has enough questions."""
 Claim = tuple[str, Accuracy]
 
 
@@ -28,12 +28,15 @@ class Frame:
     """Wording of a card. A part without content is left out.
 
     Args:
-        best, worst: templates of the strengths and the weaknesses, which replace `{}`.
-        overall: template for all questions, with `{percent}`, `{fraction}`, `{right}` and `{n}`.
-        even: text that replaces both lists if no kind stands out.
-        item: template of one kind, with `{kind}` and the figures above.
-        comma, last: text between kinds, and before the last one.
-        join, end: text between the parts, and after the last one.
+        best: the template of the strengths, which replace `{}`.
+        worst: the template of the weaknesses, which replace `{}`.
+        overall: the template of the overall share, with `{percent}`, `{fraction}`, `{right}` and `{n}`.
+        even: the text that replaces both lists if no kind stands out.
+        item: the template of one kind, with `{kind}` and the fields of `overall`.
+        comma: the text between two kinds.
+        last: the text before the last kind.
+        join: the text between two parts.
+        end: the text after the last part.
         leads: whether the overall share comes first.
     """
 
@@ -110,7 +113,7 @@ FRAMES = (
         last=" and ",
     ),
 )
-"""`podium cards` uses the first one."""
+"""Wordings of cards. `podium cards` uses the first one."""
 
 
 def can_write(measured: CardMeasurement) -> bool:
@@ -123,15 +126,15 @@ def write_card(measured: CardMeasurement, facts: Sequence[str] = ()) -> str:
 
     Args:
         measured: a measurement with enough questions; see `can_write`.
-        facts: further facts for the card, each a few words, such as `sees images`.
+        facts: further facts for the card, such as `sees images`. Each is a few words.
     """
     return _write(FRAMES[0], measured, facts, BEST, WORST, with_overall=True)
 
 
 def vary_card(measured: CardMeasurement, rng: random.Random, facts: Sequence[str] = ()) -> str:
-    """Return the card in other words.
+    """Return a card with the same facts in other words.
 
-    Frame, number of kinds and whether it states the overall share are random.
+    The wording, the number of kinds, and whether the overall share is stated are random.
     """
     frame = rng.choice(FRAMES)
     best, worst = rng.randint(1, 4), rng.choice((0, 1, 1, 2, 3))
@@ -142,8 +145,8 @@ def write_recorded_cards(name: str, rng: random.Random | None = None) -> dict[st
     """Return the card of each model of a recorded pool, from its training side.
 
     Args:
-        name: see `measure_recorded`, whose errors are raised.
-        rng: draws the wording of each card, or None for that of `podium cards`.
+        name: the question set; see `measure_recorded`, whose errors are raised.
+        rng: the random generator for the wording of each card, or None for the wording of `podium cards`.
     """
     measured = {model: each for model, each in measure_recorded(name).items() if can_write(each)}
     return {
@@ -152,14 +155,14 @@ def write_recorded_cards(name: str, rng: random.Random | None = None) -> dict[st
 
 
 def strengths(measured: CardMeasurement, most: int) -> list[Claim]:
-    """Return at most `most` kinds that the worker is best at, the most certain first."""
+    """Return at most `most` kinds that the worker is best at. The most certain one comes first."""
     level = _level(measured)
     sure = [(kind, each) for kind, each in measured.kinds.items() if each.low > level and each.mean >= 0.5]
     return sorted(sure, key=lambda claim: -claim[1].low)[:most]
 
 
 def weaknesses(measured: CardMeasurement, most: int) -> list[Claim]:
-    """Return at most `most` kinds that the worker is worst at, the most certain first."""
+    """Return at most `most` kinds that the worker is worst at. The most certain one comes first."""
     level = _level(measured)
     sure = [(kind, each) for kind, each in measured.kinds.items() if each.high < level]
     return sorted(sure, key=lambda claim: claim[1].high)[:most]
@@ -216,6 +219,6 @@ def _fill(template: str, kind: str, share: Accuracy) -> str:
 
 
 def _percent(share: Accuracy) -> int:
-    """Round to whole percent, but to 0 and 100 only if none or all are right."""
+    """Round to whole percent. The result is 0 or 100 only if no answer or every answer is right."""
     percent = round(100 * share.mean)
     return percent if share.mean in (0, 1) else min(max(percent, 1), 99)

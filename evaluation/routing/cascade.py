@@ -23,16 +23,16 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 HIDDEN = 64
 TASK_TEMPERATURE, MODE_TEMPERATURE = 0.5, 0.8
-"""Softmax temperatures of these heads; the others use 1."""
+"""Softmax temperatures of the task head and the mode head. The others use 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamChoice:
-    """One walk through the cascade.
+    """One pass through the cascade.
 
     Args:
-        mode: index of the mode.
-        workers: indices of the workers, one per agent; a worker may occur several times.
+        mode: the index of the mode.
+        workers: the indices of the workers, one per agent. A worker may occur several times.
     """
 
     mode: int
@@ -64,7 +64,10 @@ class Cascade(nn.Module):
 
     @torch.no_grad()
     def walk(self, x_E: Floats, *, sample: bool) -> TeamChoice:
-        """Sample from every head, or choose the likeliest mode and number and spread the workers."""
+        """Choose a mode and a team. With `sample`, sample from every head.
+
+        Otherwise, choose the likeliest mode and number of agents, and spread the workers over the agents.
+        """
         hidden, task = self._encode(torch.from_numpy(x_E)[None])
         mode = self._draw(self._mode(hidden, task), sample=sample)
         count, worker = self._team(hidden, torch.tensor([mode]))
@@ -74,7 +77,7 @@ class Cascade(nn.Module):
         return TeamChoice(mode, tuple(int(w) for w in spread(worker.exp()[0].numpy(), agents)))
 
     def learn(self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], rewards_B: Floats) -> None:
-        """Take one optimizer step on a batch of walks."""
+        """Take one optimizer step on a batch of choices."""
         baseline = self.mean_reward if self.episodes else rewards_B.mean()
         self._optimizer.zero_grad()
         self.loss(x_B_E, tasks_B, choices, rewards_B - baseline).backward()
@@ -86,7 +89,9 @@ class Cascade(nn.Module):
     def loss(
         self, x_B_E: Floats, tasks_B: Ints, choices: Sequence[TeamChoice], advantages_B: Floats
     ) -> Tensor:
-        """Return the mean of task cross-entropy minus advantage times each choice's log-probability."""
+        """Return the mean over the batch of the task's cross-entropy minus advantage times log-probability of
+        the choice.
+        """
         hidden, task = self._encode(torch.from_numpy(x_B_E))
         rows, modes = torch.arange(len(x_B_E)), torch.tensor([choice.mode for choice in choices])
         count, worker = self._team(hidden, modes)

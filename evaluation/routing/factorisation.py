@@ -37,7 +37,9 @@ class Factorisation(nn.Module):
         return (x_Q_E @ self.project_D_E.T) @ weights_W_D.T + self.bias_W
 
     def win_rate(self, x_Q_E: Floats, strong: int, weak: int) -> Floats:
-        """Return for each question the probability that `strong` is right, if exactly one of the two is."""
+        """For each question, return the probability that `strong` is right, given that exactly one of the two
+        workers is.
+        """
         with torch.no_grad():
             scores = self(torch.from_numpy(x_Q_E))
             return torch.sigmoid(scores[:, strong] - scores[:, weak]).numpy()
@@ -76,16 +78,16 @@ def fit(
 
 
 def win_pairs(right_Q_W: Bools) -> Ints:
-    """Return rows (question, worker that was right, worker that was not)."""
+    """Return the rows to train on: a question, a worker that was right, and a worker that was not."""
     return np.argwhere(right_Q_W[:, :, None] & ~right_Q_W[:, None, :])
 
 
 def threshold(win_rate_Q: Floats, share: float) -> float:
-    """Return the lowest win rate at which the strong worker is called, for `share` of all questions.
+    """Return the lowest win rate at which the strong worker is called.
 
     Args:
-        win_rate_Q: win rates of the strong worker.
-        share: share of the questions for the strong worker.
+        win_rate_Q: the win rates of the strong worker.
+        share: the share of the questions that the strong worker should get.
     """
     n = round(share * len(win_rate_Q))
     ordered = np.sort(win_rate_Q)[::-1]

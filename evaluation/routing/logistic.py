@@ -1,7 +1,7 @@
-"""Router over all workers: logistic regression on embeddings predicts for each worker whether it is right.
+"""Router over all workers. Logistic regression on embeddings predicts for each worker whether it is right.
 
-The router chooses the highest probability minus `factor` times cost. The factor is chosen so that the mean
-cost meets a target.
+The router chooses the worker with the highest value of probability minus `factor` times cost. The factor is
+chosen so that the mean cost meets a target.
 
 Shapes: Q questions, W workers, E = 384.
 """
@@ -20,12 +20,12 @@ Bools = npt.NDArray[np.bool_]
 STRENGTH = 10.0
 """scikit-learn's C: a higher value means weaker regularisation."""
 CERTAIN = 20.0
-"""Logit of a worker that was always right; negated, of one that never was."""
+"""Logit of a worker that was always right. For a worker that never was, it is negated."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegressions:
-    """Fitted regressions of all workers."""
+    """Fitted regressions, one for each worker."""
 
     weights_E_W: Floats
     bias_W: Floats
@@ -36,7 +36,7 @@ class WorkerRegressions:
 
 
 def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
-    """Fit one regression per worker, or a constant if it was always or never right."""
+    """Fit one regression per worker. For a worker that was always or never right, use a constant."""
     weights_E_W = np.zeros((x_Q_E.shape[1], right_Q_W.shape[1]))
     bias_W = np.where(right_Q_W.all(axis=0), CERTAIN, -CERTAIN)
     for w in np.flatnonzero(right_Q_W.any(axis=0) & ~right_Q_W.all(axis=0)):
@@ -47,7 +47,9 @@ def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
 
 
 def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int, folds: int = 5) -> Floats:
-    """Return the chances for each question, Q x W, by regressions that were not fitted on it."""
+    """Return each worker's chance of being right on each question, Q x W, from regressions that were not
+    fitted on that question.
+    """
     chances = np.zeros(right_Q_W.shape)
     parts = np.array_split(np.random.default_rng(seed).permutation(len(x_Q_E)), min(folds, len(x_Q_E)))
     for part in parts:
@@ -57,7 +59,7 @@ def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int, folds: int = 5) -> F
 
 
 def choose(chances_Q_W: Floats, usd_W: Floats, factor: float) -> npt.NDArray[np.int64]:
-    """Return the index of the worker for each question."""
+    """Return the index of the chosen worker for each question."""
     return np.argmax(chances_Q_W - factor * usd_W, axis=1)
 
 

@@ -20,12 +20,12 @@ class Source(Protocol):
         """Return the questions that `spec` names.
 
         Args:
-            spec: as on the command line.
-            count: number of questions, or None for all. A source of a fixed size may return more.
-            seed: seed of generated questions.
+            spec: the question set, as on the command line.
+            count: the number of questions, or None for all. A source of a fixed size may return more.
+            seed: the seed of generated questions.
 
         Raises:
-            EvaluationError: there are no questions; the message says what to do.
+            EvaluationError: there are no questions. The message says what to do.
         """
         ...
 
@@ -54,16 +54,17 @@ SOURCES: dict[str, tuple[str, str]] = {
         "hub:NAME?split=test&config=main&question=FIELD&answer=FIELD&grader=NAME",
     ),
 }
-"""Name -> module, and syntax or description for the command line's help."""
+"""Module of each source, and its syntax or description for the help of the command line."""
 
 
 def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
     """Return the questions of the set `name`, such as `reasoning_gym:chain_sum`.
 
     Args:
-        name: see `SOURCES`.
-        count: maximum number. Of a fixed set, a sample is drawn by `seed` and kept in the set's order.
-        seed: seed of generation and sampling.
+        name: the name of the set; see `SOURCES`.
+        count: the maximum number of questions. If a fixed set has more, a sample is drawn with `seed`, in the
+            set's order.
+        seed: the seed of generation and sampling.
 
     Raises:
         EvaluationError: there is no such source, or it has no questions.

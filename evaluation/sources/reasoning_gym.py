@@ -39,7 +39,7 @@ string_splitting string_synthesis sudoku syllogism tsumego word_ladder word_sequ
 zebra_puzzles
 """
 WHITELIST = tuple(_TRUSTED.split())
-"""Data sets with a reliable scorer; the tests check each of them."""
+"""Data sets whose scorer is reliable. The tests check each of them."""
 
 
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:

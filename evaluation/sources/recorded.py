@@ -1,8 +1,8 @@
 """Questions of a recorded pool (`evaluation.recordings`): `recorded:PATH?part=test&difficulty=hard`.
 
-`part` splits by the question's text, so a question is on the same side in every file: `train` is for training
-routers and conductors, `test` for judging them. `share` is the training share (default: 0.6). `max_chars`
-leaves out longer questions.
+`part=train` selects the questions for training routers and conductors, and `part=test` those for judging
+them. The split depends on the question's text, so a question is on the same side in every file. `share` is
+the training share (default: 0.6). `max_chars` leaves out longer questions.
 """
 
 import sys

@@ -1,4 +1,6 @@
-"""Turn rows of any data set into questions; options name the fields. Shared by `jsonl` and `hub`."""
+"""Turn the rows of any data set into questions. Options name the fields. `jsonl` and `hub` use this
+module.
+"""
 
 from collections.abc import Iterable
 from typing import Any, cast
@@ -19,11 +21,12 @@ def questions_from_rows(spec: Spec, rows: Iterable[tuple[str, Any]], source: str
 
     Args:
         spec: the question set, with its options.
-        rows: each row with its location for error messages.
-        source: source name of the questions.
+        rows: the rows, each with its location for error messages.
+        source: the name of the questions' source.
 
     Raises:
-        EvaluationError: a row is not an object, or a field has no text; the message names location and field.
+        EvaluationError: a row is not an object, or a field has no text. The message names the location and
+            the field.
     """
     grader, form = spec.options.get("grader", "exact"), spec.options.get("form", ANSWER_FORM)
     if grader not in ROW_GRADERS:

@@ -31,20 +31,22 @@ STRATEGIES: dict[str, tuple[str, str]] = {
     "best_of_n_oracle": ("bounds", "best_of_n_oracle: right if any sample of best_of_n is (no calls)"),
     "oracle": ("bounds", "oracle: right if any single worker is (no calls)"),
 }
-"""Name -> module and syntax. WORKER defaults to the best one on --train, or else to the pool's first."""
+"""Module and syntax of each strategy. WORKER defaults to the best worker on --train, or to the pool's first
+without --train.
+"""
 LEARNED = ("routellm", "router", "masrouter")
 USUAL = tuple(name for name in STRATEGIES if name not in {*LEARNED, "vote", "trained"})
 OF_A_CONDUCTOR = ("conductor", "best_of_n", "best_of_n_oracle")
 ORDER = {"best_of_n": 1, "best_of_n_oracle": 2, "oracle": 2}
-"""Strategies that read the results of others come after them. Default: 0."""
+"""Positions of strategies that read the results of others, and so come after them. The default is 0."""
 
 
 def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) -> list[str]:
-    """Return `names` with `usual` and `learned` replaced by the strategies that they stand for.
+    """Return `names`, in which `usual` and `learned` are replaced by the strategies that they stand for.
 
     Args:
-        names: as on the command line; one item may hold several names, separated by commas.
-        backend: usual strategies that need a conductor or prices are left out if the backend has none.
+        names: the names as on the command line. One item may contain several, separated by commas.
+        backend: the backend. Usual strategies that need a conductor or prices are left out if it has none.
         learns: whether there are training questions, which show what workers cost.
     """
     has_prices = learns or any(backend.price(worker) is not None for worker in backend.workers)
@@ -55,7 +57,7 @@ def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) ->
 
 
 def make(names: Sequence[str], backend: EvaluationBackend, open_backend: OpenBackend) -> list[Strategy]:
-    """Create the strategies in `names`, each after those whose results it reads.
+    """Create the strategies in `names`. A strategy that reads the results of others comes after them.
 
     Raises:
         EvaluationError: a strategy is unknown, is named twice, or lacks something that it needs.

@@ -1,4 +1,6 @@
-"""Interface of strategies: ways to answer a question with a pool, under caps that are the same for all."""
+"""Interface of strategies. A strategy answers a question with a pool of workers, within limits that are the
+same for all.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,7 +28,8 @@ class StrategyAnswer:
     Args:
         outcome: the answer and what it took.
         grade: the grade if it is already known, or None to let the question's grader judge the answer.
-        notes: data for later strategies and for readers of the results; `free` if no worker was called.
+        notes: data for strategies that run later, and for readers of the results. It contains `free` if no
+            worker was called.
     """
 
     outcome: RunOutcome
@@ -36,13 +39,14 @@ class StrategyAnswer:
 
 @dataclass(frozen=True, slots=True)
 class EvalContext:
-    """Resources of a strategy while it answers.
+    """Resources that a strategy uses to answer.
 
     Args:
-        backend: the pool.
-        caps: limits for each question.
-        seed: seed of sampling and of random choices.
-        result: returns another strategy's result by label and question id, or None if there is none.
+        backend: the pool of workers.
+        caps: the limits for each question.
+        seed: the seed of sampling and of random choices.
+        result: a function that returns another strategy's result by label and question id, or None if there
+            is none.
     """
 
     backend: EvaluationBackend
@@ -57,16 +61,17 @@ class EvalContext:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """Training questions, and how each worker did on them. Q questions, W workers.
+    """Training questions, and the results of each worker on them. Q questions, W workers.
 
     Args:
-        questions: Q questions, none of which is used in the evaluation.
-        workers: W names.
-        right_Q_W: whether each worker was right.
-        usd_W: mean cost of each worker's answers in US dollars; NaN if unknown.
-        embed: turns texts into unit vectors.
-        try_plan: runs a plan on a training question. Results are logged, so that nothing is paid for twice.
-        seed: seed of all randomness in learning.
+        questions: the Q questions. None of them is used in the evaluation.
+        workers: the W names of workers.
+        right_Q_W: whether each worker was right on each question.
+        usd_W: the mean cost of each worker's answers in US dollars, or NaN if it is unknown.
+        embed: a function that turns texts into unit vectors.
+        try_plan: a function that runs a plan on a training question. Its results are logged, so that nothing
+            is paid for twice.
+        seed: the seed of all randomness in learning.
     """
 
     questions: Sequence[Question]
@@ -79,7 +84,9 @@ class TrainingSet:
 
     @property
     def best(self) -> str:
-        """The worker that was right most often. Of several, the cheapest and then the first."""
+        """Name of the worker that was right most often. If several were, it is the cheapest of them, or the
+        first of the cheapest.
+        """
         rights, costs = self.right_Q_W.sum(axis=0), np.nan_to_num(self.usd_W, nan=0.0)
         return self.workers[min(range(len(self.workers)), key=lambda w: (-rights[w], costs[w]))]
 
@@ -89,7 +96,7 @@ class TrainingSet:
 
 
 class Strategy(Protocol):
-    """Way to answer questions. A module of this package creates it from a `Spec`."""
+    """Interface of a strategy. A module of this package creates strategies from a `Spec`."""
 
     @property
     def label(self) -> str:
@@ -103,24 +110,24 @@ class Strategy(Protocol):
 
     @property
     def after(self) -> tuple[str, ...]:
-        """Labels of the strategies whose results it reads."""
+        """Labels of the strategies whose results this strategy reads."""
         ...
 
     @property
     def learns(self) -> bool:
-        """Whether it needs a training set."""
+        """Whether this strategy needs a training set."""
         ...
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """Learn or choose. Called once, before the first question.
+        """Learn or choose parameters. Called once, before the first question.
 
         Returns:
-            What was learned or chosen, for the report and for the digest of results.
+            The parameters, for the report and for the digest of results.
         """
         ...
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        """Answer one question. A failure is an outcome with an error."""
+        """Answer one question. A failure is not raised, but returned as an outcome with an error."""
         ...
 
     async def aclose(self) -> None:
@@ -130,7 +137,7 @@ class Strategy(Protocol):
 
 @dataclass(slots=True)
 class BaseStrategy:
-    """Defaults of most strategies: nothing to learn, to wait for or to close."""
+    """Defaults for a strategy that learns nothing, does not read other results, and has nothing to close."""
 
     label: str
     about: str
@@ -152,7 +159,9 @@ class BaseStrategy:
 
 @dataclass(slots=True)
 class OneWorkerStrategy(BaseStrategy):
-    """Strategy with one worker: by default the best on the training set, or else the pool's first."""
+    """Strategy with one worker. The default is the best worker on the training set, or the pool's first
+    without one.
+    """
 
     worker: str
     first: str
@@ -163,15 +172,15 @@ class OneWorkerStrategy(BaseStrategy):
 
 
 class OpenBackend(Protocol):
-    """Opens a pool for one strategy."""
+    """Function that opens a pool for one strategy."""
 
     def __call__(self, path: str | None, at: str | None, model: str | None) -> EvaluationBackend:
         """Open a pool.
 
         Args:
-            path: path of its settings, or None for the evaluation's own.
-            at: URL of its conductor, or None for the one in the settings.
-            model: the conductor's name at that URL.
+            path: the path of its settings, or None for those of the evaluation.
+            at: the URL of its conductor, or None for the conductor in the settings.
+            model: the name of the conductor at that URL.
 
         Raises:
             EvaluationError: this process cannot call the pool.
@@ -184,9 +193,9 @@ class Setup:
     """Inputs for creating strategies.
 
     Args:
-        backend: the pool.
-        labels: labels of the strategies created so far, for those that read others' results.
-        open_backend: opens another pool.
+        backend: the pool of workers.
+        labels: the labels of the strategies created so far, for strategies that read the results of others.
+        open_backend: a function that opens another pool.
     """
 
     backend: EvaluationBackend
@@ -194,7 +203,7 @@ class Setup:
     open_backend: OpenBackend
 
     def worker(self, name: str, label: str) -> str:
-        """Return `name`, which may be empty.
+        """Return `name` after checking that the pool has this worker. An empty name is returned as it is.
 
         Raises:
             EvaluationError: the pool has no such worker.
@@ -205,7 +214,8 @@ class Setup:
         return name
 
     def workers(self, names: str, label: str) -> tuple[str, ...]:
-        """Return the workers in `a+b+c`, or every solo worker if it is empty.
+        """Return the workers in `names`, such as `a+b+c`. If it is empty, return every worker that can answer
+        alone.
 
         Raises:
             EvaluationError: the pool has no such worker.
@@ -227,7 +237,7 @@ class StrategyFactory(Protocol):
 
 
 def solo_workers(backend: EvaluationBackend) -> tuple[str, ...]:
-    """Return the workers that can answer alone: all except voters and other programs that read steps."""
+    """Return the workers that can answer alone. Voters and other programs that read steps cannot."""
     return tuple(name for name in backend.workers if backend.provenance.get(name) != "program")
 
 
@@ -237,7 +247,7 @@ def solo_plan(worker: str) -> Plan:
 
 
 def require_training(training: TrainingSet | None, label: str) -> TrainingSet:
-    """Return `training`.
+    """Return `training` after checking that it is not None.
 
     Raises:
         EvaluationError: `training` is None.

@@ -1,9 +1,9 @@
-"""Best-of-n at equal compute: a control that the paper (arXiv 2512.04388) does not have.
+"""Best-of-n at equal compute. It is a control that the paper (arXiv 2512.04388) does not have.
 
 For each question, the worker is sampled as often as the conductor made calls, including the call for the plan
-(`by=calls`). With `by=tokens`, it is sampled until it has spent as many tokens as the conductor: at least one
-sample, and none that is expected to exceed the limit. The majority answer is chosen; `best_of_n_oracle` shows
-what a perfect choice would have scored.
+(`by=calls`). With `by=tokens`, the worker is sampled until it has spent as many tokens as the conductor.
+There is at least one sample, and no sample is started that is expected to exceed the limit. The majority
+answer is chosen. `best_of_n_oracle` shows what a perfect choice would have scored.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ MOST = 64
 
 @dataclass(slots=True)
 class BestOfN(OneWorkerStrategy):
-    """Samples of `worker` for as many calls or tokens as `match` used."""
+    """Strategy that samples `worker` for as many calls or tokens as the strategy `match` used."""
 
     match: str
     by: str

@@ -1,4 +1,4 @@
-"""Upper bounds without calls: what a perfect choice among existing answers would have scored."""
+"""Upper bounds: what a perfect choice among existing answers would have scored. They call no worker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,9 @@ from evaluation.strategies.base import BaseStrategy, EvalContext, Setup, Strateg
 
 @dataclass(slots=True)
 class Oracle(BaseStrategy):
-    """Best single worker for each question; of several, the cheapest. Its figures are that worker's."""
+    """Upper bound that takes the best single worker for each question, or the cheapest of several. Its
+    figures are those of that worker.
+    """
 
     labels: tuple[str, ...]
 
@@ -36,7 +38,7 @@ class Oracle(BaseStrategy):
 
 @dataclass(slots=True)
 class PickAtN(BaseStrategy):
-    """Right if any sample of best-of-n is right. Its figures are those of all samples."""
+    """Upper bound that is right if any sample of best-of-n is right. Its figures are those of all samples."""
 
     of: str
 

@@ -1,4 +1,6 @@
-"""A conductor writes a plan for each question: the pool's own, or a trained one from elsewhere."""
+"""Strategy in which a conductor writes a plan for each question. It is the pool's conductor, or a trained one
+from elsewhere.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from evaluation.spec import Spec
 from evaluation.strategies.base import BaseStrategy, EvalContext, Setup, StrategyAnswer, TrainingSet
 
 CONDUCTOR_FAILED = "the conductor failed: "
-"""Prefix of a record's fallback reason if the conductor failed. The type of the error follows."""
+"""Beginning of the fallback reason in a record if the conductor failed. The type of the error follows."""
 
 
 @dataclass(slots=True)
@@ -25,7 +27,7 @@ class ConductorStrategy(BaseStrategy):
     """A backend opened for this strategy, or None to use the evaluation's."""
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        """Return which conductor writes the plans: results of another one are not reused."""
+        """Return which conductor writes the plans. Results with another conductor are not reused."""
         return {"model": self.model, "pool": dict(self.own.identity) if self.own else None}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
@@ -39,7 +41,9 @@ class ConductorStrategy(BaseStrategy):
 
 
 def unreachable_as_error(outcome: RunOutcome) -> RunOutcome:
-    """Turn a fallback from an unreachable conductor into an error: it says nothing about its plans."""
+    """Turn a fallback into an error if the conductor could not be reached. Such a run says nothing about its
+    plans.
+    """
     error = (outcome.fallback or "").removeprefix(CONDUCTOR_FAILED).partition(":")[0]
     if error in TRANSIENT and outcome.error is None:
         return replace(outcome, error=error, message=outcome.fallback or "")

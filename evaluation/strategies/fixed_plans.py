@@ -36,7 +36,7 @@ AGGREGATE = (
 
 @dataclass(slots=True)
 class SelfReflection(OneWorkerStrategy):
-    """`worker` answers, then revises its answer `rounds` times."""
+    """Strategy in which `worker` answers, then revises its answer `rounds` times."""
 
     rounds: int
 
@@ -46,7 +46,9 @@ class SelfReflection(OneWorkerStrategy):
 
 @dataclass(slots=True)
 class MixtureOfAgents(OneWorkerStrategy):
-    """`layers` of `proposers`, then `worker`, which aggregates."""
+    """Strategy in which `proposers` answer in `layers`, and `worker` aggregates the answers of the last
+    layer.
+    """
 
     proposers: tuple[str, ...]
     layers: int
@@ -64,15 +66,15 @@ class MixtureOfAgents(OneWorkerStrategy):
 
 
 def self_reflection(worker: str, rounds: int) -> Plan:
-    """Return a plan of an answer and its revisions, each of which sees all before it."""
+    """Return a plan with an answer and its revisions. Each revision reads everything before it."""
     revisions = [Step(worker, REFLECT, tuple(range(index))) for index in range(1, rounds + 1)]
     return Plan((Step(worker, ""), *revisions))
 
 
 def mixture_of_agents(proposers: Sequence[str], aggregator: str, layers: int) -> Plan:
-    """Return a plan of layers of answers and a step that aggregates the last layer.
+    """Return a plan with layers of answers, and a step that aggregates the last layer.
 
-    Each answer sees the layer before it.
+    Each answer reads the layer before it.
     """
     steps = [Step(worker, "") for worker in proposers]
     for layer in range(1, layers + 1):

@@ -48,13 +48,13 @@ def cot(workers: Sequence[str]) -> list[Step]:
 
 
 def chain(workers: Sequence[str]) -> list[Step]:
-    """Return steps of which each reads the one before."""
+    """Return steps, each of which reads the one before it."""
     rest = [Step(worker, READ, (index,)) for index, worker in enumerate(workers[1:])]
     return [Step(workers[0], THINK), *rest]
 
 
 def full(workers: Sequence[str], subtask: str = READ) -> list[Step]:
-    """Return steps of which each reads all before it."""
+    """Return steps, each of which reads all steps before it."""
     rest = [Step(worker, subtask, tuple(range(index))) for index, worker in enumerate(workers[1:], 1)]
     return [Step(workers[0], THINK), *rest]
 
@@ -66,7 +66,7 @@ def debate(workers: Sequence[str]) -> list[Step]:
 
 
 def reflection(workers: Sequence[str]) -> list[Step]:
-    """Return an answer and steps that check it; each reads all before it."""
+    """Return a step that answers, and steps that check the answer. Each reads all steps before it."""
     return full(workers, REVIEW)
 
 
@@ -75,7 +75,7 @@ MODES = {"io": io, "cot": cot, "chain": chain, "full": full, "debate": debate, "
 
 @dataclass(slots=True)
 class MasRouter(LearningStrategy):
-    """The cascade, trained by running its choices on the training questions."""
+    """Strategy that uses the cascade. It is trained by running its choices on the training questions."""
 
     modes: tuple[str, ...]
     max_agents: int
@@ -113,8 +113,9 @@ class MasRouter(LearningStrategy):
         return await context.ask(question, self.plan(choice), mode=mode, agents=agents)
 
     def plan(self, choice: TeamChoice) -> Plan:
-        """Return the mode's steps. For several agents, io, cot, debate and full end with a step that
-        decides.
+        """Return the plan for a choice: the steps of its mode.
+
+        If there are several agents, the modes io, cot, debate and full end with a step that decides.
         """
         assert self.training is not None, "prepare comes first"
         names = [self.training.workers[w] for w in choice.workers]

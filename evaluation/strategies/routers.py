@@ -35,7 +35,7 @@ HELD_BACK = 0.2
 
 @dataclass(slots=True)
 class LearningStrategy(BaseStrategy):
-    """Strategy that needs a training set; `prepare` sets `training`."""
+    """Base of strategies that need a training set. `prepare` sets `training`."""
 
     training: TrainingSet | None = field(default=None, init=False)
 
@@ -91,7 +91,9 @@ class RouteLLM(LearningStrategy):
         return self.model.win_rate(x, workers.index(self.strong), workers.index(self.weak))
 
     def _strong_share(self, training: TrainingSet, allowed: float) -> float:
-        """Return the share of strong calls: the configured one, or what the mean cost allows."""
+        """Return the share of questions for the strong worker: the configured share, or what the mean cost
+        allows.
+        """
         if not self.usd:
             return 0.5 if self.share is None else self.share
         strong, weak = (training.usd_W[training.workers.index(name)] for name in (self.strong, self.weak))
@@ -108,7 +110,9 @@ class RouteLLM(LearningStrategy):
 
 @dataclass(slots=True)
 class LearnedRouter(LearningStrategy):
-    """Router to the worker with the highest chance of being right, minus a factor times its cost."""
+    """Router to the worker with the highest value of its chance of being right minus a factor times its
+    cost.
+    """
 
     usd: str
     model: logistic.WorkerRegressions | None = None
@@ -141,7 +145,9 @@ class LearnedRouter(LearningStrategy):
 
 
 def split(training: TrainingSet) -> tuple[Any, Any]:
-    """Return the positions to fit on and those to calibrate on; the same seed gives the same split."""
+    """Return the positions of the questions to fit on, and of those to calibrate on. The same seed gives the
+    same split.
+    """
     order = np.random.default_rng(training.seed).permutation(len(training.questions))
     held_back = max(1, round(HELD_BACK * len(order)))
     if len(order) <= held_back:
@@ -152,12 +158,13 @@ def split(training: TrainingSet) -> tuple[Any, Any]:
 def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.inf) -> str:
     """Return the worker to pair with `strong`.
 
-    It is the most accurate worker at half the cost of `strong` or less, or else the second best.
+    It is the most accurate of the workers that cost at most half of what `strong` costs. If there is none, it
+    is the second best worker.
 
     Args:
         training: the results of all workers.
-        strong: name of the strong worker.
-        allowed_usd: mean cost that must be met; the weak worker must cost less.
+        strong: the name of the strong worker.
+        allowed_usd: the mean cost that must be met. The weak worker must cost less.
 
     Raises:
         EvaluationError: there is no such worker.
@@ -176,7 +183,9 @@ def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.
 
 
 def target_usd(usd: str, training: TrainingSet, label: str) -> float:
-    """Return US dollars per question: a number, or for `best` the cost of the best single worker.
+    """Return the target cost of a question in US dollars.
+
+    `usd` is a number, or `best` for the cost of the best single worker.
 
     Raises:
         EvaluationError: `usd` is neither of them, or that cost is unknown.

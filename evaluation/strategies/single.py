@@ -22,12 +22,12 @@ from evaluation.strategies.base import (
 )
 
 TYPICAL = Usage(500, 500)
-"""Usage by which prices are compared if no costs were measured."""
+"""Usage for which prices are compared if no costs were measured."""
 
 
 @dataclass(slots=True)
 class Single(BaseStrategy):
-    """Always the same worker."""
+    """Strategy that always calls the same worker."""
 
     worker: str
 
@@ -37,7 +37,7 @@ class Single(BaseStrategy):
 
 @dataclass(slots=True)
 class Random(BaseStrategy):
-    """Random worker for each question; the same seed gives the same choices."""
+    """Strategy that calls a random worker for each question. The same seed gives the same choices."""
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         rng = random.Random(f"{context.seed} {question.id}")
@@ -46,7 +46,10 @@ class Random(BaseStrategy):
 
 @dataclass(slots=True)
 class Cheapest(BaseStrategy):
-    """Worker whose answers cost least, as measured on the training questions or else by its price."""
+    """Strategy that calls the worker whose answers cost least.
+
+    The costs are those of the training questions. Without training questions, prices are compared.
+    """
 
     backend: EvaluationBackend
     worker: str = ""

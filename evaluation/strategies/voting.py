@@ -23,7 +23,7 @@ from evaluation.workers.majority import majority
 
 @dataclass(slots=True)
 class SelfConsistency(OneWorkerStrategy):
-    """Majority of `n` samples of `worker`."""
+    """Strategy that takes the majority of `n` samples of `worker`."""
 
     n: int
     temperature: float
@@ -36,7 +36,9 @@ class SelfConsistency(OneWorkerStrategy):
 
 @dataclass(slots=True)
 class Vote(BaseStrategy):
-    """Majority of one answer per worker; of equally frequent ones the earliest worker's."""
+    """Strategy that takes the majority of one answer per worker. If several answers are equally frequent, the
+    earliest worker's is taken.
+    """
 
     workers: tuple[str, ...]
 
@@ -56,7 +58,9 @@ async def samples(
     part: Caps,
     first: int = 0,
 ) -> list[RunOutcome]:
-    """Return `n` concurrent answers of one worker, each with its own seed; seeds count from `first`."""
+    """Return `n` answers of one worker. They run concurrently, and each has its own seed, counted from
+    `first`.
+    """
     seeds = [context.seed * 1000 + first + index for index in range(n)]
     plan = solo_plan(worker)
     runs = (context.backend.run(question, part, plan, temperature=temperature, seed=seed) for seed in seeds)
@@ -66,7 +70,7 @@ async def samples(
 def majority_answer(question: Question, outcomes: Sequence[RunOutcome]) -> str:
     """Return the text of the first answer whose extracted part is the most frequent.
 
-    Texts without an answer have no vote. If none has an answer, the first text is returned.
+    Texts without an answer do not vote. If no text has an answer, the first text is returned.
     """
     texts = [outcome.answer for outcome in outcomes if outcome.error is None]
     winner = majority([extract(question, text) for text in texts])

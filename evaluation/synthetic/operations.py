@@ -1,6 +1,7 @@
 """Operations that synthetic questions ask for, and their solutions.
 
-An operation takes one operand, a number or a word, and gives one result, so any two that fit can be chained.
+An operation takes one operand, which is a number or a word, and gives one result. Two operations can be
+chained if the second one takes what the first one gives.
 """
 
 import random
@@ -36,11 +37,11 @@ class TaskOperation:
 
     Args:
         family: the skill that it needs.
-        takes: sort of its operand.
-        gives: sort of its result.
-        wordings: templates of its wording; `{x}` is the operand, `{a}` and `{b}` are small numbers.
-        solve: returns the result for an operand and the numbers in the order of their names. Raises
-            `ValueError` for an operand of another sort.
+        takes: the sort of its operand.
+        gives: the sort of its result.
+        wordings: the templates of its wording. `{x}` is the operand, and `{a}` and `{b}` are small numbers.
+        solve: a function that returns the result for an operand and the numbers, in the order of their names.
+            It raises `ValueError` for an operand of another sort.
     """
 
     family: str
@@ -60,7 +61,7 @@ class TaskPart:
 
     operation: TaskOperation
     operand: str
-    """A number or word, or `RESULT` if another part gives it."""
+    """The number or word, or `RESULT` if it is the result of another part."""
     numbers: tuple[int, ...]
 
     def solve(self, operand: str) -> str:
@@ -159,7 +160,7 @@ OPERATIONS: tuple[TaskOperation, ...] = (
     ),
 )
 FAMILIES: tuple[str, ...] = tuple(dict.fromkeys(operation.family for operation in OPERATIONS))
-"""The skills: arithmetic, strings, numerals, ciphers, logic, ordering."""
+"""Names of the skills: arithmetic, strings, numerals, ciphers, logic, ordering."""
 
 
 def _pattern(wording: str) -> re.Pattern[str]:
@@ -183,7 +184,7 @@ def read(text: str) -> TaskPart | None:
 
 
 def of_result(operation: TaskOperation, first: TaskOperation) -> bool:
-    """Return whether `operation` can take the result of `first` and belongs to another family."""
+    """Return whether `operation` belongs to another family than `first` and can take its result."""
     return operation.takes == first.gives and operation.family != first.family
 
 

@@ -1,7 +1,7 @@
-"""Synthetic questions that programs can answer: single ones, and composite ones whose parts are chained.
+"""Synthetic questions that programs can answer. A composite question chains two parts.
 
 They are generated from a seed and are the same on every machine. Training and held-out questions never
-overlap: the side of a question depends on its text, not on the seed.
+overlap, because a question's side depends on its text, not on the seed.
 """
 
 import hashlib
@@ -25,7 +25,7 @@ ALONE = "Answer with the result alone."
 HELD_OUT_OF = 5
 """One text in this many is held out."""
 TRIES = 2000
-"""Number of texts discarded in a row after which the families count as exhausted."""
+"""Number of texts that may be discarded in a row. After that, the families have no more questions."""
 
 
 def questions(
@@ -35,15 +35,15 @@ def questions(
     families: Sequence[str] = FAMILIES,
     split: Split = "held_out",
 ) -> list[Question]:
-    """Generate questions, none of them twice.
+    """Generate questions, all of which differ.
 
     Args:
-        seed: the same seed gives the same questions.
-        count: number of questions.
-        composite_share: mean share of questions that need two families, where the second uses the first one's
-            result.
-        families: the skills that the questions need; at least two if there are composite questions.
-        split: side of the questions; `train` and `held_out` have no text in common.
+        seed: the seed. The same seed gives the same questions.
+        count: the number of questions.
+        composite_share: the mean share of composite questions, which need two families. Their second part
+            uses the result of the first.
+        families: the skills that the questions need. Composite questions need at least two.
+        split: `train` or `held_out`. The two have no text in common.
 
     Raises:
         ValueError: a family is unknown, or the families have fewer questions than `count`.
@@ -77,13 +77,13 @@ def questions(
 
 
 def split_of(text: str) -> Split:
-    """Return the side of a question, which depends on its text."""
+    """Return whether a question is for training or held out. This depends only on its text."""
     digest = hashlib.sha256(text.encode()).digest()
     return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
 
 
 def parts(text: str) -> list[str]:
-    """Return the parts of a question in order: one, or two if it has the form `First ... Then ...`."""
+    """Return the parts of a question in order: two if it has the form `First ... Then ...`, else one."""
     body = text.removesuffix(ALONE).strip().removesuffix(".")
     if body.startswith("First ") and ". Then " in body:
         first, then = body.removeprefix("First ").split(". Then ", 1)
@@ -92,12 +92,14 @@ def parts(text: str) -> list[str]:
 
 
 def verb(part: str) -> str:
-    """Return what a part asks for in at most three words, as a plan may restate it."""
+    """Return a short form of what a part asks for, such as `Reverse it.`, with which a plan may restate
+    it.
+    """
     return f"{part.split()[0].capitalize()} it."
 
 
 def solution(text: str) -> str:
-    """Return the answer.
+    """Return the right answer to a synthetic question.
 
     Raises:
         ValueError: the text is not a synthetic question.
@@ -112,7 +114,7 @@ def solution(text: str) -> str:
 
 
 def _family(rng: random.Random, usable: Sequence[TaskOperation]) -> TaskOperation:
-    """Choose an operation so that all families are equally likely, however many operations each has."""
+    """Draw an operation so that all families are equally likely, whatever their number of operations."""
     family = rng.choice(sorted({operation.family for operation in usable}))
     return rng.choice([operation for operation in usable if operation.family == family])
 

@@ -26,7 +26,7 @@ from serving.workers.scripted import TOKEN, prompt_tokens
 MODEL = "synthetic-skill"
 """Model name that the worker reports."""
 CANNOT = "I cannot do this"
-"""Beginning of an output that declines."""
+"""Beginning of an output with which the worker declines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,13 @@ class Assignment:
     task: str
     """The subtask, or "" if there is none."""
     outputs: tuple[str, ...]
-    """Outputs of the steps that it may read, in their order."""
+    """Outputs of the steps that the worker may read, in their order."""
 
     @classmethod
     def of(cls, call: Call) -> "Assignment":
-        """Split a call's last user turn into the question and the second part, which the engine adds."""
+        """Read the assignment from a call. Its last user turn has the question, and a second part that the
+        engine adds.
+        """
         turn = next((message for message in reversed(call.messages) if message.role == "user"), None)
         texts = [part.text for part in turn.parts if isinstance(part, Text)] if turn else []
         outputs, task = read_assignment("".join(texts[1:]), call.mark_key)
@@ -49,14 +51,14 @@ class Assignment:
 
 
 class Skill:
-    """SYNTHETIC worker that solves its families.
+    """SYNTHETIC worker that solves the parts of questions that belong to its families.
 
     Args:
-        name: name in the pool.
-        price: price per token; words count as tokens.
-        families: the skills that it has (default: all).
-        error_rate: mean share of parts that it gets wrong; seed and prompt decide which ones.
-        seed: seed of these errors.
+        name: the worker's name in the pool.
+        price: the price per token. Words count as tokens.
+        families: the skills that the worker has (default: all).
+        error_rate: the mean share of parts that it gets wrong. The seed and the prompt determine which ones.
+        seed: the seed of these errors.
 
     Raises:
         ValueError: a family is unknown, or the rate is not between 0 and 1.
@@ -92,7 +94,7 @@ class Skill:
         yield Delta(finish=finish, usage=Usage(prompt_tokens(call), len(output)), model=MODEL)
 
     def answer(self, assignment: Assignment) -> str:
-        """Return a result, or why the worker cannot give one."""
+        """Return a result, or an explanation of why the worker cannot give one."""
         todo = self._parts_to_do(assignment)
         if not todo:
             return f"{CANNOT}: the question asks for nothing that I know."
@@ -113,9 +115,10 @@ class Skill:
         return result or ""
 
     def _parts_to_do(self, assignment: Assignment) -> list[TaskPart]:
-        """Return the parts to solve: those that the task names by words or family, or else all parts.
+        """Return the parts to solve: those that the task names by their words or family. If it names none,
+        return all parts.
 
-        If the task names none, a first part that another step has solved is skipped.
+        In the latter case, a first part that another step has solved is skipped.
         """
         whole = [part for words in parts(assignment.question) if (part := read(words))]
         own = read(assignment.task)
@@ -128,7 +131,7 @@ class Skill:
         return whole[1:] if has_result and len(whole) > 1 else whole
 
     def _result_or_error(self, assignment: Assignment, index: int, result: str) -> str:
-        """Return `result`, or something similar if this part is one that the worker gets wrong."""
+        """Return `result`, or a similar but wrong one if the worker gets this part wrong."""
         # Fixed text, independent of the class's name: published figures depend on which parts go wrong.
         prompt = f"Shown(question={assignment.question!r}, task={assignment.task!r}, outputs={assignment.outputs!r})"
         digest = hashlib.sha256(f"{self._seed}\0{self.name}\0{index}\0{prompt}".encode()).digest()

@@ -1,1 +1,3 @@
-"""Workers for evaluation (`kind: python`): replayed models and programs. Their `provenance` says which."""
+"""Workers for evaluation (`kind: python`): replayed models and programs. Their `provenance` tells them
+apart.
+"""

@@ -50,7 +50,7 @@ class Majority:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the index of the first most frequent answer, or None if there is no answer.
+    """Return the index of the first answer that is among the most frequent, or None if there is no answer.
 
     Answers are compared word by word, ignoring case.
     """

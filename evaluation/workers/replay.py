@@ -34,11 +34,11 @@ class Replay:
         """Load the answers.
 
         Args:
-            name: name in the pool.
-            price: price per token; unused, because tokens are unknown.
-            path: path of the recorded pool; see `evaluation.recordings`.
+            name: the worker's name in the pool.
+            price: the price per token. It is not used, because tokens are unknown.
+            path: the path of the recorded pool; see `evaluation.recordings`.
             model: the recorded model whose answers are replayed.
-            usd_per_call: declared cost of a call in US dollars, or None if it is unknown.
+            usd_per_call: the declared cost of a call in US dollars, or None if it is unknown.
 
         Raises:
             ValueError: the pool cannot be read or has no such model, or the cost is not a number.
@@ -89,6 +89,6 @@ class Replay:
 async def text_reply(
     text: str, model: str, usage: Usage | None = None, cost_usd: Decimal | None = None
 ) -> AsyncGenerator[Delta]:
-    """Yield the whole text of a worker that is a program as one delta, then the end."""
+    """Yield the text of a worker that is a program: the whole text as one delta, then the end."""
     yield Delta(text, model=model)
     yield Delta(finish=FinishReason.STOP, usage=usage, cost_usd=cost_usd, model=model)
