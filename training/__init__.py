@@ -1,1 +1,1 @@
-"""Reinforcement learning of a conductor, on the code that serves it."""
+"""Train a conductor by reinforcement learning, on the code that serves it."""

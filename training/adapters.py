@@ -1,6 +1,7 @@
-"""Publish a trained run's adapter for serving: check it, name it after its content, and write its model card.
+"""Publish the adapter of a finished run for serving: check it, name it after its content, and write its model
+card.
 
-A name stands for this content and is never reused (`serving.lora.adapters`).
+A name stands for one content and is never reused (`serving.lora.adapters`).
 """
 # The types of safetensors are partial.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -31,7 +32,9 @@ COPIES = (
     *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that are copied unchanged. Of its pool, only the public part is (`dump_public_pool`)."""
+"""Files of the run that are copied unchanged. Of the run's pool, only the public part is copied
+(`dump_public_pool`).
+"""
 POOL = "pool.yaml"
 AGAIN = "Finish the run with podium train --resume."
 LABEL = "conductor"
@@ -39,7 +42,9 @@ LICENCE = "apache-2.0"
 
 
 def unservable(config: Mapping[str, Any]) -> list[str]:
-    """Return why vLLM 0.29 cannot serve an adapter with this PEFT config; the list is empty if it can."""
+    """Return the reasons why vLLM 0.29 cannot serve an adapter with this PEFT config. The list is empty if it
+    can.
+    """
     get, rank = config.get, config.get("r")
     modules: str | list[str] = get("target_modules") or []
     targets = {modules} if isinstance(modules, str) else {*modules}
@@ -57,16 +62,16 @@ def unservable(config: Mapping[str, Any]) -> list[str]:
 
 
 def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
-    """Export the adapter of a finished run to the folder `into/conductor@xxxxxxxx`, and return that folder.
+    """Export the adapter of a finished run to a new folder `into/conductor@xxxxxxxx`, and return that folder.
 
     Args:
         run: the run's folder.
         into: the folder that the server loads adapters from. The new adapter appears there completely or not
             at all.
-        base: the base model's name for the card; the config's path if None.
+        base: the base model's name for the model card, or None for the path in the config.
 
     Raises:
-        SettingsError: the run has no adapter, or one that cannot be served; the message lists every reason.
+        SettingsError: the run has no adapter, or one that cannot be served. The message lists every reason.
     """
     source, config = run / "final", load(run / "config.yaml")
     if not (source / CONFIG).exists() or not (source / WEIGHTS).exists():
@@ -136,7 +141,7 @@ the workers are in a new random order for each question.
 
 
 def _format_figures(report: Mapping[str, Any]) -> str:
-    """Return the report's figures, or a note if the run held no questions out."""
+    """Return the report's figures, or a note if the run had no held-out questions."""
     count = sum(int(figures["questions"]) for figures in report.get("after", {}).values())
     if not count:
         return "the run held no questions out."
@@ -145,7 +150,7 @@ def _format_figures(report: Mapping[str, Any]) -> str:
 
 
 def _tags(config: Config) -> list[str]:
-    """Return the model card's tags: the stages of the run, by their names on the hub."""
+    """Return the tags of the model card: the run's stages, by the names that the Hugging Face hub uses."""
     stages = {
         "sft": config.look_up or config.warm_start,
         "expected-reward": config.expected_reward,

@@ -1,10 +1,10 @@
-"""Attention over a row of examples that share a prefix (`training.packing`).
+"""Attention for a row of examples that share a prefix (`training.packing`).
 
-Each token attends to the shared prefix and its own example, and to no other example. A mask over the whole
-row computes the same, but most of it is wasted: nine tenths for a row of sixteen requests. A GPU still
-computes the masked row faster than one kernel per example. A CPU does not, so there each example is computed
-on its own. The module is independent of the model: transformers passes the batch's `branches` to the
-attention of every layer.
+Each token attends to the shared prefix and to its own example, but to no other example. A mask over the whole
+row would compute the same, but most of that work is wasted: nine tenths for a row of sixteen requests. A GPU
+still computes the masked row faster than one kernel per example. A CPU does not, so there each example is
+computed on its own. The module is independent of the model, because transformers passes the batch's
+`branches` to the attention of every layer.
 """
 # The types of transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -20,12 +20,12 @@ from transformers import AttentionInterface, AttentionMaskInterface
 
 NAME, PLAIN = "branches", "sdpa"
 SHARED, PADDING = -1, -2
-"""Special values in `branches`, in place of the number of an example."""
+"""Values in `branches` for tokens that belong to no example: those of the shared prefix, and padding."""
 
 
 @contextmanager
 def attend_by_branches(model: Any) -> Generator[None]:
-    """Make `model` read rows with `branches`, and only those, inside the block."""
+    """While the block runs, make `model` read rows with `branches`. It cannot read other inputs then."""
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, _make_no_mask)
     with _attend_with(model, NAME):
@@ -34,7 +34,9 @@ def attend_by_branches(model: Any) -> Generator[None]:
 
 @contextmanager
 def attend_plainly(model: Any) -> Generator[None]:
-    """Make `model` read inputs without `branches` inside the block, e.g. to generate during training."""
+    """While the block runs, make `model` read inputs without `branches`, for example to generate during
+    training.
+    """
     with _attend_with(model, PLAIN):
         yield
 
@@ -51,7 +53,7 @@ def _attend_with(model: Any, name: str) -> Generator[None]:
 
 
 def _make_no_mask(*_: Any, **__: Any) -> None:
-    """Create no mask: `branches` take its place."""
+    """Make no mask, because `branches` replaces it."""
 
 
 def _attend(
@@ -65,9 +67,9 @@ def _attend(
     scaling: float | None = None,
     **_: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention, with transformers' signature.
+    """Compute attention. The signature is that of transformers.
 
-    Shapes: query (B, H, T, D), key and value (B, G, T, D) for G groups of heads, branches (B, T); the result
+    Shapes: query (B, H, T, D), key and value (B, G, T, D) for G groups of heads, branches (B, T). The result
     is (B, T, H, D).
     """
     groups = query.shape[1] // key.shape[1]
@@ -84,7 +86,9 @@ def _attend(
 
 
 def visible(branches: torch.Tensor) -> torch.Tensor:
-    """Return which tokens each token attends to, (B, 1, T, T): earlier ones, shared or of its own branch."""
+    """Return which tokens each token attends to, as (B, 1, T, T): earlier tokens that are shared or in its
+    own branch.
+    """
     length = branches.shape[1]
     own = branches[:, None, :, None] == branches[:, None, None, :]
     shared = (branches == SHARED)[:, None, None, :]
@@ -98,10 +102,10 @@ def _attend_row(
     branches: Sequence[int],
     scaling: float | None,
 ) -> torch.Tensor:
-    """Compute attention for one row, (1, H, T, D): padding, the shared prefix and the branches, in this
-    order.
+    """Compute attention for one row, (1, H, T, D). It has padding, the shared prefix and the branches, in
+    this order.
 
-    The row is split once, because the gradient of every slice has the length of the row.
+    The row is split only once, because the gradient of every slice is as long as the whole row.
     """
     runs = [(branch, len(list(run))) for branch, run in groupby(branches)]
     lengths = [length for _, length in runs]

@@ -1,7 +1,8 @@
-"""Cache of worker calls for training, not for serving: the same call to the same worker is sent once.
+"""Cache of worker calls for training. It sends the same call to the same worker only once. It is not for
+serving.
 
-A group of completions often contains the same plan many times. A cached reply is billed again in the ledger
-and in the record, so that a plan's cost does not depend on earlier calls.
+A group of completions often contains the same plan many times. The ledger and the record bill a cached reply
+again, so that the cost of a plan does not depend on earlier calls.
 """
 
 import asyncio
@@ -26,12 +27,13 @@ class CachedReply:
 
 @dataclass(slots=True)
 class CallCache:
-    """The most recent replies of all workers.
+    """Cache of the most recent replies of all workers.
 
     Args:
-        max_entries: replies to keep; 0 keeps none, but still joins concurrent calls.
-        lookups: number of lookups.
-        hits: number of lookups that found a reply.
+        max_entries: the number of replies to keep. With 0, none is kept, but concurrent calls are still
+            joined.
+        lookups: the number of lookups.
+        hits: the number of lookups that found a reply.
     """
 
     max_entries: int = 50_000
@@ -40,7 +42,7 @@ class CallCache:
     _entries: OrderedDict[Hashable, "asyncio.Future[CachedReply]"] = field(default_factory=OrderedDict)
 
     def get(self, key: Hashable) -> "asyncio.Future[CachedReply] | None":
-        """Return the future of a finished or running call, or None."""
+        """Return the future of a call that has finished or is running, or None if there is none."""
         self.lookups += 1
         entry = self._entries.get(key)
         if entry is not None:
@@ -56,12 +58,12 @@ class CallCache:
         return entry
 
     def drop(self, key: Hashable) -> None:
-        """Remove an entry whose call failed, or whose reply is not to be kept."""
+        """Remove an entry because its call failed, or because its reply is not to be kept."""
         self._entries.pop(key, None)
 
 
 class CachingWorker:
-    """`worker` with a cache. Failures are not cached."""
+    """Worker that calls `worker` through a cache. Failures are not cached."""
 
     def __init__(self, worker: Worker, cache: CallCache) -> None:
         self._worker, self._cache = worker, cache
@@ -72,7 +74,7 @@ class CachingWorker:
 
     @asynccontextmanager
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
-        """Open a reply; a cached one is replayed delta by delta."""
+        """Open a reply. A cached reply is replayed delta by delta."""
         cached = await self._fetch(call)
         source = cached.reply
 
@@ -88,7 +90,7 @@ class CachingWorker:
         """Return the complete reply, from the cache or from the worker.
 
         Raises:
-            WorkerError: the call failed. The next one calls the worker again.
+            WorkerError: the call failed. It is not cached, so the next call reaches the worker again.
         """
         limits = (
             call.sampling.max_output_tokens,

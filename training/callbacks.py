@@ -1,4 +1,4 @@
-"""Trainer callbacks: curves, a progress bar, and stopping on a signal."""
+"""Callbacks of the trainer: curves, a progress bar, and stopping on a signal."""
 # The types of accelerate and transformers are partial.
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownVariableType=false
 
@@ -33,7 +33,9 @@ def tensorboard(folder: Path) -> TensorBoardCallback:
 
 
 class CurveLog(TrainerCallback):
-    """Writes one JSON object per step. A resumed run drops the lines after the step that it resumes from."""
+    """Writes one JSON object per step. When a run resumes, the lines after the step that it resumes from are
+    dropped.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -53,7 +55,7 @@ class CurveLog(TrainerCallback):
 
 
 def _step(line: str) -> int | None:
-    """Return the step of a line of curves, or None for a line truncated by a killed run."""
+    """Return the step of a line, or None if the line is incomplete because the run was killed."""
     try:
         return int(json.loads(line)["step"])
     except ValueError:
@@ -61,7 +63,7 @@ def _step(line: str) -> int | None:
 
 
 class ProgressBar(TrainerCallback):
-    """Progress bar with the latest figures."""
+    """Progress bar that shows the latest figures."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -102,8 +104,8 @@ class StopSignal(TrainerCallback):
     """On Ctrl-C or SIGTERM, finish the step, write a checkpoint and stop. A second signal interrupts the
     step.
 
-    Only a process's main thread receives signals. Ray Train runs its part in another thread and stops its
-    workers itself, so no handler is installed there.
+    Only the main thread of a process receives signals. Ray Train runs its training in another thread and
+    stops its workers itself, so no handler is installed there.
     """
 
     def __init__(self) -> None:
@@ -127,7 +129,7 @@ class StopSignal(TrainerCallback):
         self.requested = True
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Stop if any process got a signal, so that all processes stop at the same step."""
+        """Stop if any process received a signal, so that all processes stop at the same step."""
         processes: Any = PartialState()
         if processes.num_processes > 1:
             requests: list[bool] = gather_object([self.requested])

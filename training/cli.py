@@ -1,6 +1,7 @@
-"""`podium train --config FILE`: train a conductor, here or on a Ray cluster.
+"""`podium train --config FILE`: train a conductor on this machine or on a Ray cluster.
 
-Exit codes: 0: done; 1: invalid config, or a file cannot be written; 130: stopped, can be resumed.
+Exit codes: 0 if done; 1 if the config is invalid or a file cannot be written; 130 if the run was stopped and
+can be resumed.
 """
 
 import os
@@ -63,7 +64,7 @@ def run(
 
 
 def is_slow_here(model: ModelConfig) -> bool:
-    """Return whether the model computes in bfloat16 on a CPU without instructions for it."""
+    """Return whether the model computes in bfloat16 on a CPU that has no instructions for it."""
     import torch
 
     from serving.cpu_features import computes_bfloat16

@@ -1,4 +1,4 @@
-"""Config of a training run: one YAML file, validated as a whole, from which the run is reproducible.
+"""Config of a training run: one YAML file, which is validated as a whole and makes the run reproducible.
 
 Unknown keys are rejected with their location. The module imports in milliseconds, without torch or TRL.
 """
@@ -14,7 +14,7 @@ from serving.settings.settings import SettingsError
 from training.supervised_config import ExpectedRewardConfig, LookUpConfig, WarmStartConfig, WorthConfig
 
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""Ranks that vLLM 0.29 can serve (`max_lora_rank`)."""
+"""LoRA ranks that vLLM 0.29 can serve (`max_lora_rank`)."""
 Schedule = Literal[
     "linear",
     "cosine",
@@ -26,13 +26,15 @@ Schedule = Literal[
 ]
 """Members of `transformers.SchedulerType` that need only the number of steps: no argument, no loss."""
 POLYNOMIAL_END = 1e-7
-"""Final learning rate of transformers' polynomial schedule, which must start above it."""
+"""Final learning rate of transformers' polynomial schedule. The initial rate must be above it."""
 HIGHEST_SEED = 2**32 - 1
-"""numpy accepts seeds from 0 to this one."""
+"""Highest seed that numpy accepts. The lowest is 0."""
 
 
 class ScratchConfig(Frozen):
-    """A randomly initialized Llama with its own tokenizer, to test the whole loop. Not meant for use."""
+    """A randomly initialized Llama with its own tokenizer. It is for testing the whole training loop, not for
+    use.
+    """
 
     hidden: int = Field(default=96, ge=16)
     layers: int = Field(default=4, ge=1)
@@ -57,10 +59,13 @@ class LoraConfig(Frozen):
     rank: int = 16
     alpha: int = Field(default=32, gt=0)
     start: str | None = None
-    """Folder of an adapter to continue from, with the same rank and alpha. None: a new adapter."""
+    """Folder of an adapter to continue from, with the same rank and alpha. None means a new adapter."""
     kept: float = Field(default=0.0, ge=0, lt=1)
-    """Share of `start` in the weights after the supervised stages; 0: none. Averaging the weights keeps much
-    of what the run taught and forgets less of what was known before (WiSE-FT, arXiv 2109.01903).
+    """Weight of the adapter `start` when the weights after the supervised stages are averaged with it. 0
+    means no averaging.
+
+    The average keeps much of what the run taught, and forgets less of what was known before (WiSE-FT, arXiv
+    2109.01903).
     """
 
     @model_validator(mode="after")
@@ -73,18 +78,21 @@ class LoraConfig(Frozen):
 
 
 class ModelConfig(Frozen):
-    """The conductor to train: either `path`, a folder or a name on the hub, or `scratch`."""
+    """The conductor to train: either `path`, which is a folder or a name on the Hugging Face hub, or
+    `scratch`.
+    """
 
     path: str | None = None
     scratch: ScratchConfig | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Data type of the weights."""
     mixed_precision: bool = False
-    """Multiply matrices in bfloat16, whatever the type of the weights. On a CPU with AVX-512 BF16 or AMX, a
-    step then takes half to a third of the time.
+    """Whether to multiply matrices in bfloat16, whatever the data type of the weights.
+
+    On a CPU with AVX-512 BF16 or AMX, this reduces the time of a step to a half or a third.
     """
     lora: LoraConfig | None = None
-    """None: train all weights."""
+    """LoRA adapters to train. None means that all weights are trained."""
 
     @model_validator(mode="after")
     def _check_source(self) -> Self:
@@ -97,21 +105,30 @@ class PoolConfig(Frozen):
     """The workers that the conductor plans for."""
 
     settings: str = Field(min_length=1)
-    """A Podium settings file, the same one that serves."""
+    """A Podium settings file. The same file can serve the conductor."""
     model: str | None = None
     """A name in the settings' `models`, whose limits apply."""
     workers_per_question: int | None = Field(default=None, ge=1)
-    """Number of workers drawn for each question (the paper's k of n). None: all of them, in a new order."""
+    """Number of workers drawn for each question (the paper's k of n). None means all of them, in a new
+    order.
+    """
     shuffle: bool = True
-    """False: always show a question's whole team in the order of the file. A policy trained from scratch then
-    learns the numbers by heart, and cannot lead another team.
+    """Whether to shuffle the workers of a question. If false, its whole team is shown in the order of the
+    file.
+
+    A policy that is trained from scratch without shuffling learns the workers' numbers by heart, and cannot
+    lead another team.
     """
     teams: dict[str, Annotated[tuple[str, ...], Field(min_length=1)]] = Field(default_factory=dict)
-    """Allowed workers by a question's source (`Question.source`). Other sources use all workers."""
+    """Workers that may be used for questions of a source (`Question.source`). Other sources use all
+    workers.
+    """
     cards: dict[str, str] = Field(default_factory=dict)
-    """By a question's source, the recorded set from which the workers' cards are written, such as
-    `recorded:FILE?part=train`. In training, each team's cards are worded at random; in measuring, as by
-    `podium cards`.
+    """Recorded set from which the workers' cards are written, such as `recorded:FILE?part=train`, by the
+    source of the questions.
+
+    In training, each team's cards get a random wording. In measuring, they have the wording of `podium
+    cards`.
     """
 
     @field_validator("teams")
@@ -124,15 +141,19 @@ class PoolConfig(Frozen):
 
 
 class AlsoConfig(Frozen):
-    """Additional questions, named as for `podium eval` (`evaluation.sources`): `recorded:FILE?part=train`."""
+    """Additional questions. They are named as for `podium eval` (`evaluation.sources`), such as
+    `recorded:FILE?part=train`.
+    """
 
     train: str
     held_out: str
-    """Questions that measure the conductor; must not overlap with `train`."""
+    """Questions for measuring the conductor. None of them may be in `train`."""
     share: float = Field(gt=0, lt=1)
-    """Share of all questions, in training and in measuring."""
+    """Share of these questions among all questions, both in training and in measuring."""
     max_chars: int | None = Field(default=None, ge=1)
-    """Skip longer questions in both, because a small conductor on a small machine reads slowly."""
+    """Maximum number of characters of a question in both sets. Longer ones are skipped, because a small
+    conductor on a small machine reads slowly.
+    """
 
 
 class QuestionsConfig(Frozen):
@@ -142,18 +163,24 @@ class QuestionsConfig(Frozen):
     path: str | None = None
     """A JSONL file with one question per line, in the fields of `training.jsonl_questions.QuestionLine`."""
     held_out_path: str | None = None
-    """A second file in the same format, for measuring before and after. Never trained on."""
+    """A second file in the same format, for measuring before and after the training. It is never trained
+    on.
+    """
     seed: int = Field(default=0, ge=0)
     distinct: int | None = Field(default=None, ge=1)
-    """Number of different questions, repeated in a new order. None: as many as are needed."""
+    """Number of different questions. They are repeated in a new order. None means as many as are needed."""
     composite_share: float = Field(default=0.5, ge=0, le=1)
     composite_share_at_first: float | None = Field(default=None, ge=0, le=1)
-    """Initial composite share, from which the share grows linearly. None: constant."""
+    """Initial share of composite questions, from which the share grows linearly to `composite_share`. None
+    means that the share is constant.
+    """
     families: tuple[str, ...] | None = None
     requests_per_team: int = Field(default=1, ge=1)
-    """Consecutive questions per drawn team. They are learned together, so the team's cards are read once."""
+    """Number of consecutive questions with the same team. They are learned together, so that the team's cards
+    are read once.
+    """
     longest_request: int | None = Field(default=None, ge=40)
-    """Maximum length of `requests` in characters; longer ones are drawn again."""
+    """Maximum number of characters of a question from the source `requests`. A longer one is drawn again."""
     also: tuple[AlsoConfig, ...] = ()
 
     @model_validator(mode="after")
@@ -170,7 +197,9 @@ class QuestionsConfig(Frozen):
 
 
 class VllmConfig(Frozen):
-    """Generation by vLLM instead of transformers. `server` is `trl vllm-serve` (TRL 1.16) on its own GPUs."""
+    """Generation by vLLM in place of transformers. `server` is `trl vllm-serve` (TRL 1.16) on GPUs of its
+    own.
+    """
 
     mode: Literal["colocate", "server"] = "colocate"
     url: str = "http://127.0.0.1:8000"
@@ -178,23 +207,29 @@ class VllmConfig(Frozen):
 
 
 class RecursionConfig(Frozen):
-    """The paper's second round (3.2, A.1): the policy reads plan and outcome, and accepts or replans."""
+    """The paper's second round (3.2, A.1): the policy reads the plan and its outcome, and accepts it or plans
+    again.
+    """
 
     discount: float = Field(default=0.25, ge=0, le=1)
-    """d: the first plan's reward is (1 - d) times its own plus d times that of the second round."""
+    """The weight d. The first plan's reward is (1 - d) times its own reward, plus d times the reward of the
+    second round.
+    """
 
 
 class GrpoConfig(Frozen):
-    """Group-relative policy optimization (arXiv 2402.03300) without KL term, as in arXiv 2512.04388, A.1."""
+    """Group-relative policy optimization (arXiv 2402.03300) without a KL term, as in arXiv 2512.04388,
+    A.1.
+    """
 
     steps: int = Field(default=200, ge=0)
-    """Number of steps. 0: skip GRPO; the run ends after the supervised stages."""
+    """Number of steps. With 0, there is no GRPO, and the run ends after the supervised stages."""
     questions: int = Field(default=4, ge=1)
-    """Questions per step."""
+    """Number of questions per step."""
     completions: int = Field(default=64, ge=2)
-    """Completions per question: the group whose mean reward is the baseline."""
+    """Number of completions per question. They form a group, whose mean reward is the baseline."""
     micro_batch: int = Field(default=64, ge=1)
-    """Completions per forward pass on each device."""
+    """Number of completions per forward pass on each device."""
     learning_rate: float = Field(default=1e-6, gt=0)
     schedule: Schedule = "cosine"
     warmup_steps: int = Field(default=6, ge=0)
@@ -205,18 +240,22 @@ class GrpoConfig(Frozen):
     temperature: float = Field(default=1.0, gt=0)
     max_plan_tokens: int = Field(default=1024, ge=8)
     usd_weight: float = Field(default=0.0, ge=0)
-    """Reward subtracted from right answers per dollar of cost; 0, as in the paper: none."""
+    """Amount that a dollar of cost subtracts from the reward of a right answer. With 0, as in the paper, cost
+    does not count.
+    """
     memory: int = Field(default=50_000, ge=0)
-    """Cached replies of workers. 0: none, which is more accurate if workers sample at a temperature."""
+    """Number of worker replies to cache. 0 means no cache, which is more accurate if workers sample at a
+    temperature.
+    """
     concurrency: int = Field(default=64, ge=1)
-    """Concurrent runs."""
+    """Number of concurrent runs."""
     vllm: VllmConfig | None = None
     recursion: RecursionConfig | None = None
     gradient_checkpointing: bool = False
 
     @property
     def batch(self) -> int:
-        """Completions per step, including those of the second round."""
+        """Number of completions per step, including those of the second round."""
         return self.questions * self.completions * (2 if self.recursion else 1)
 
     @model_validator(mode="after")
@@ -235,7 +274,7 @@ class GrpoConfig(Frozen):
 
 
 class Config(Frozen):
-    """Config of a whole run."""
+    """Config of a whole training run."""
 
     name: str = Field(pattern=r"^\w[\w.-]*$")
     """Name of the run, and of its folder in build/training."""
@@ -247,12 +286,16 @@ class Config(Frozen):
     warm_start: WarmStartConfig | None = None
     expected_reward: ExpectedRewardConfig | None = None
     worth: WorthConfig | None = None
-    """How the warm start and the expected-reward stage judge a worker on questions other than requests. None:
-    by running random plans, and by a single answer, respectively.
+    """How the warm start and the expected-reward stage judge a worker on questions other than requests.
+
+    None means that the warm start judges by running random plans, and the expected-reward stage by a single
+    answer.
     """
     grpo: GrpoConfig = GrpoConfig()
     held_out: int = Field(default=200, ge=0)
-    """Number of questions that measure the conductor before and after, half of them composite. 0: none."""
+    """Number of questions that measure the conductor before and after the training, half of them composite. 0
+    means no measurement.
+    """
     checkpoint_every: int = Field(default=20, ge=1)
     keep_checkpoints: int = Field(default=2, ge=1)
 

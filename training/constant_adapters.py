@@ -1,4 +1,5 @@
-"""LoRA adapters that answer everything with one word, so that tests and benches see which one answered.
+"""LoRA adapters that answer every question with one word, so that tests and benches see which adapter
+answered.
 
 `python -m training.constant_adapters --model models/smollm2-135m --to FOLDER alpha beta` writes one adapter
 per word and prints their folders.
@@ -35,16 +36,16 @@ TEXTS = (
 )
 RIDGE = 1e-2
 SCALE = 40.0
-"""Length of B, in mean lengths of the last layer's output."""
+"""Length of B, as a multiple of the mean length of the last layer's output."""
 
 
 def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
     """Make and publish an adapter for each word, and return their folders.
 
     Args:
-        model: folder of the base model, which must have Llama's architecture.
-        words: words of one token each, when written after a space.
-        folder: where adapters are published.
+        model: the folder of the base model, which must have Llama's architecture.
+        words: the words. Each must be a single token when it is written after a space.
+        folder: the folder in which the adapters are published.
 
     Raises:
         ValueError: a word has more than one token, or no direction makes it the most likely token.
@@ -77,7 +78,9 @@ def make_adapters(model: str, words: Sequence[str], folder: Path) -> list[Path]:
 
 
 def _activations(base: Any, tokenizer: Any, texts: Sequence[str]) -> tuple[Tensor, Tensor]:
-    """Return the last `down_proj`'s inputs and the last layer's outputs, one row per token of `texts`."""
+    """Return the inputs of the last `down_proj` and the outputs of the last layer. Both have one row per
+    token of `texts`.
+    """
     inputs: list[Tensor] = []
     states: list[Tensor] = []
     layer = base.model.layers[-1]
@@ -105,7 +108,7 @@ def _token(tokenizer: Any, word: str) -> int:
 
 @torch.no_grad()
 def _word_direction(base: Any, token: int) -> Tensor:
-    """Return the unit vector of the last state that the output layer maps to `token`."""
+    """Return the unit vector that the output layer maps to `token`."""
     output = base.lm_head.weight * base.model.norm.weight
     centred = output - output.mean(0)
     # The solution maps to this token and to no other.

@@ -1,4 +1,4 @@
-"""Draw a run's questions, their order and their teams, all determined by the config.
+"""Draw the questions of a run, their order and their teams. The config determines all of them.
 
 A run reads every row once. Rows are in the order of the steps, so that a resumed run continues where it
 stopped.
@@ -21,20 +21,21 @@ from training.team_cards import measure_teams, write_team_cards
 from training.team_question import TeamQuestion
 
 STAGES = 20
-"""Steps in which the composite share grows from its first value to its last."""
+"""Number of steps in which the share of composite questions grows from its first value to its last."""
 
 
 def check(config: Config, pool: Sequence[str]) -> None:
-    """Check sources, teams and cards. Held-out questions are checked even if the run does not use them.
+    """Check the sources, teams and cards of a config. Held-out questions are checked even if the run does not
+    use them.
 
     Args:
         config: the run's config.
-        pool: the names that plans may use.
+        pool: the names of the workers that plans may use.
 
     Raises:
-        SettingsError: a set of questions cannot be used, or a question is in both training and held-out sets.
-            Also if a team or cards are for a source without questions, or a team has a worker that the pool
-            does not have.
+        SettingsError: a set of questions cannot be used, a question is in both the training and the held-out
+            set, a team or cards are for a source without questions, or a team has a worker that the pool does
+            not have.
     """
     own = config.questions
     sets = [(_load_whole(each.train), _load_whole(each.held_out)) for each in own.also]
@@ -75,13 +76,14 @@ def _check_team(source: str, team: Sequence[str], pool: Sequence[str]) -> None:
 def training_questions(
     config: QuestionsConfig, count: int, stage: str = "grpo"
 ) -> list[Question | TeamQuestion]:
-    """Return `count` questions in training order, with the config's composite share. Requests of the
-    curriculum come with their own teams.
+    """Return `count` questions in training order, mixed from all sources of the config.
+
+    Requests of the curriculum come with their own teams.
 
     Args:
-        config: the config's questions.
-        count: number of questions.
-        stage: name of the stage; each stage has different requests.
+        config: the part of the config about questions.
+        count: the number of questions.
+        stage: the name of the stage. Each stage has different requests.
 
     Raises:
         SettingsError: the file of a `jsonl` source or a set of `also` cannot be used, or the synthetic
@@ -120,7 +122,7 @@ def _check_ids(questions: Sequence[Question]) -> None:
 
 
 def _own_questions(config: QuestionsConfig, count: int, stage: str) -> Sequence[Question | TeamQuestion]:
-    """Return questions of `source`, without those of `also`."""
+    """Return questions of the config's `source`, without those of `also`."""
     if config.source == "requests":
         per_team, longest = config.requests_per_team, config.longest_request
         return request_questions(f"{config.seed} {stage}", count, "train", per_team, longest=longest)
@@ -140,7 +142,7 @@ def assign_teams(
     """Assign a team to each question that has none.
 
     The team is that of the question's source, or as many of its workers as the config says, in random order.
-    Its cards are worded for the team if the config has recorded sets for them. Up to `requests_per_team`
+    If the config has recorded sets for the cards, they are worded for the team. Up to `requests_per_team`
     consecutive questions of one source share a team.
 
     Raises:
@@ -170,10 +172,10 @@ def assign_teams(
 def worth_questions(
     config: Config, pool: Sequence[str], drawn: Sequence[TeamQuestion]
 ) -> dict[str, list[TeamQuestion]]:
-    """Return the questions for judging workers (`training.worth`), by source, each with its whole team.
+    """Return the questions for judging workers (`training.worth`), by source. Each has its whole team.
 
-    They are the drawn questions and all of the training sets, without a limit of length. Requests of the
-    curriculum are excluded, because their workers' abilities are known.
+    They are the drawn questions and all questions of the training sets, however long. Requests of the
+    curriculum are excluded, because the abilities of their workers are known.
 
     Raises:
         SettingsError: a set of `also` cannot be used.
@@ -199,11 +201,11 @@ def _team(
 
 
 def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
-    """Return the held-out questions, each with its whole team in random order.
+    """Return the held-out questions. Each has its whole team, in random order.
 
     Raises:
-        SettingsError: the source is a file without a second one of held-out questions, the two overlap, or a
-            team's cards cannot be written.
+        SettingsError: the source is a file and there is no second file of held-out questions, the two files
+            overlap, or a team's cards cannot be written.
     """
     rng, measured = random.Random(f"{config.seed} held out"), measure_teams(config)
     questions: list[TeamQuestion] = []

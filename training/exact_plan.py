@@ -1,9 +1,9 @@
-"""Check that a plan's text is the plan and nothing else.
+"""Check that a text is a plan and nothing else.
 
 The engine's parsers skip text around a plan, because a served model may write a word too many. A policy that
 is rewarded for such texts learns never to stop, and fills its token limit with junk. The reward therefore
-requires that nothing follows the plan, and for the `steps` format also that nothing comes before or between
-its steps.
+requires that nothing follows the plan. For the `steps` format, nothing may come before or between its steps
+either.
 """
 
 import json
@@ -13,7 +13,7 @@ from conductor.plan.formats import Format, parser
 
 
 def is_exact_plan(format: Format, text: str, workers: list[str], max_steps: int) -> bool:
-    """Return whether `text`, a plan that the engine accepts, is only the plan. White space is ignored."""
+    """Return whether `text`, which the engine accepts as a plan, is only the plan. White space is ignored."""
     return _only_objects(text) if format == "steps" else _ends_with_the_plan(text, workers, max_steps)
 
 
@@ -31,9 +31,10 @@ def _only_objects(text: str) -> bool:
 
 
 def _ends_with_the_plan(text: str, workers: list[str], max_steps: int) -> bool:
-    """Return whether `text` ends with the plan: without its last character, it is no complete plan.
+    """Return whether `text` ends with the plan. This is so if it is no complete plan without its last
+    character.
 
-    In the `lists` format, free reasoning comes first.
+    In the `lists` format, free reasoning comes before the plan.
     """
     reader = parser("lists", workers, max_steps)
     try:

@@ -1,8 +1,9 @@
-"""Examples of the warm start and the expected-reward stage: prompts, and plans drawn or chosen by reward.
+"""Examples of the warm start and the expected-reward stage. An example is a prompt and a plan, which is drawn
+at random or chosen by reward.
 
-A random plan can run, but is right only by chance. `WarmStartConfig.rewarded_share` of the examples are
-chosen among several draws: the first plan with a right answer, or the cheapest, as judged by the engine and
-the reward. This is one round of expert iteration (STaR, arXiv 2203.14465) and needs no labels of the right
+A random plan can run, but is right only by chance. A share of the examples (`WarmStartConfig.rewarded_share`)
+is therefore chosen among several drawn plans, by running them: the first plan with a right answer, or the
+cheapest. This is one round of expert iteration (STaR, arXiv 2203.14465) and needs no labels of the right
 worker. With `Config.worth`, every worker answers instead, and the plan uses the worker of the highest worth.
 """
 
@@ -32,7 +33,7 @@ from training.team_question import TeamQuestion
 from training.worth import AnsweredQuestion, SoloAnswer, Worths
 
 CONCURRENCY = 64
-"""Examples processed concurrently."""
+"""Number of examples that are processed concurrently."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +42,9 @@ class Example:
 
     Args:
         prompt: the conductor's prompt.
-        plan: the plan's text.
-        rewards: for each step, the reward of choosing each worker of the team; empty if unknown.
-        names_need: whether each step's `needs` is learned even if the plan's tokens have no weight.
+        plan: the text of the plan.
+        rewards: the reward of choosing each worker of the team, for each step. It is empty if unknown.
+        names_need: whether the `needs` of each step is learned even if the plan's tokens have no weight.
     """
 
     prompt: Chat
@@ -54,13 +55,13 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class DrawnPlan:
-    """A plan drawn at random. If it is a candidate for a rewarded example, it was run.
+    """Plan that was drawn at random. It was run if it is a candidate for a rewarded example.
 
     Args:
-        plan: the plan's text.
+        plan: the text of the plan.
         workers: the workers of its steps.
-        right: whether its answer is right; False if it was not run.
-        usd: its cost in dollars; None if unknown or not run.
+        right: whether its answer is right. It is False if the plan was not run.
+        usd: its cost in dollars, or None if it is unknown or the plan was not run.
     """
 
     plan: str
@@ -72,18 +73,18 @@ class DrawnPlan:
 def examples(
     config: Config, runner: PlanRunner, count: int, stage: str, *, with_rewards: bool = False
 ) -> list[Example]:
-    """Return `count` examples on the stage's own questions. Run the plans of the rewarded ones.
+    """Return `count` examples on the stage's own questions. The plans of rewarded examples are run.
 
     Args:
         config: a config with a `warm_start`.
-        runner: a runner that nothing else uses; it is closed at the end.
-        count: number of examples.
-        stage: name of the stage; each stage has its own questions.
-        with_rewards: run every worker of a question whose plan has one step, so that the choice can be
-            judged.
+        runner: a plan runner that nothing else uses. It is closed at the end.
+        count: the number of examples.
+        stage: the name of the stage. Each stage has its own questions.
+        with_rewards: whether to run every worker of a question whose plan has one step, so that the choice
+            can be judged.
 
     Raises:
-        SettingsError: plans cannot be drawn for this pool (`check`).
+        SettingsError: plans cannot be drawn for this pool; see `check`.
     """
     warm = config.warm_start
     assert warm is not None, "checked by the caller"
@@ -164,7 +165,7 @@ async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str,
 
 
 def _judge(question: TeamQuestion, worths: Mapping[str, Worths]) -> dict[str, float]:
-    """Return the worth of each worker of the team, or {} for a request, whose best plan is known."""
+    """Return the worth of each worker of the team. For a request, whose best plan is known, return {}."""
     if isinstance(question, RequestQuestion):
         return {}
     worth = worths[question.question.source].judge(question.question, _family(question))
@@ -188,12 +189,14 @@ def _solo_plan(
 
 
 def _family(question: TeamQuestion) -> str:
-    """Return the question's family: for a recorded question its data set, which is finer."""
+    """Return the question's family. For a recorded question, it is the data set, which is finer than the
+    recorded family.
+    """
     return str(question.question.facts.get("dataset", question.question.family))
 
 
 def success_rates(plans: Sequence[DrawnPlan]) -> dict[tuple[str, ...], float]:
-    """Return the share of right plans, by the plans' workers in their order."""
+    """Return the share of right plans for each sequence of workers."""
     rights: dict[tuple[str, ...], list[bool]] = defaultdict(list)
     for plan in plans:
         rights[plan.workers].append(plan.right)
@@ -204,9 +207,9 @@ def best(plans: Sequence[DrawnPlan], rates: Mapping[tuple[str, ...], float], cho
     """Return the plan to learn for a question, or the last one if none is right.
 
     Args:
-        plans: at least one plan, in the order in which they were drawn.
-        rates: by workers, the share of such plans that are right over all questions.
-        choose: how to choose among the right ones (`WarmStartConfig.choose`).
+        plans: the plans in the order in which they were drawn, at least one.
+        rates: the share of right plans over all questions, by the workers of the plan.
+        choose: how to choose among the right plans (`WarmStartConfig.choose`).
     """
     right = [plan for plan in plans if plan.right]
     if not right:
@@ -224,12 +227,12 @@ def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> No
     """Check that plans can be drawn for this pool.
 
     Args:
-        config: the warm start's config.
-        workers: the names that plans may use.
+        config: the config of the warm start.
+        workers: the names of the workers that plans may use.
         max_steps: the maximum number of steps in a plan.
 
     Raises:
-        SettingsError: `worker_shares` names an unknown worker, or `step_shares` only has longer plans.
+        SettingsError: `worker_shares` names an unknown worker, or all plans of `step_shares` are too long.
     """
     if unknown := set(config.worker_shares) - set(workers):
         raise SettingsError(
@@ -245,7 +248,7 @@ def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> No
 async def _draw_plans(
     rng: random.Random, config: WarmStartConfig, runner: PlanRunner, question: TeamQuestion
 ) -> list[DrawnPlan]:
-    """Draw plans for a question. A plan that is drawn twice is run once."""
+    """Draw plans for a question. A plan that is drawn twice is run only once."""
     team = runner.members(question)
     parts = list(question.question.facts.get("parts", ()))
     max_steps, format = runner.limits.max_steps, runner.conductor.format
@@ -278,14 +281,14 @@ def random_plan(
     """Draw a plan that can run.
 
     Args:
-        rng: random generator.
-        config: the warm start's config.
+        rng: the random generator.
+        config: the config of the warm start.
         team: the workers, in the order that the conductor is shown.
         max_steps: the maximum number of steps.
-        format: format of the text.
+        format: the format of the text.
         parts: short texts of the question's parts, if its source has them.
-        shares: share of the steps by worker; the rest is divided equally among all workers.
-        needs: what each step needs, in a few words, for plans with `needs`.
+        shares: the share of the steps by worker. The rest is divided equally among all workers.
+        needs: a few words that say what each step needs, for plans with `needs`.
     """
     lengths, shares = config.step_shares[:max_steps], shares or {}
     (count,) = rng.choices(range(1, len(lengths) + 1), lengths)
@@ -308,7 +311,7 @@ def random_plan(
 
 
 def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
-    """Return the subtask for a worker with this card and for this part of the question."""
+    """Return the subtask for a worker with this card, and for this part of the question."""
     head = re.split(r"[,:]|\.(?!\d)", card, maxsplit=1)[0].strip().lower()
     text = config.subtask.replace("{card}", head).replace("{part}", part).strip()
     lacks = ("{card}" in config.subtask and not head) or ("{part}" in config.subtask and not part)
@@ -316,7 +319,9 @@ def subtask(config: WarmStartConfig, card: str, part: str = "") -> str:
 
 
 def format_plan(steps: Sequence[dict[str, Any]], format: Format, fields: Sequence[str]) -> str:
-    """Return the steps as a conductor writes them. Letters stay unescaped, as the grammar requires."""
+    """Return the steps as a conductor writes them. Non-ASCII letters are not escaped, as the grammar
+    requires.
+    """
     if format == "steps":
         return "\n".join(
             json.dumps({name: step[name] for name in fields}, ensure_ascii=False) for step in steps

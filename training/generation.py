@@ -1,4 +1,4 @@
-"""Generation of completions with transformers, to measure a policy and for second rounds."""
+"""Generate completions with transformers, to measure a policy and for second rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from training.plan_runner import Chat
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """A policy's completion of one prompt.
+    """Completion of one prompt by a policy.
 
     Args:
         text: the text without special tokens.
-        ended: whether it ended with the end token; False if it was truncated.
-        prompt_ids: the prompt's tokens.
-        ids: the completion's tokens, including the end token.
+        ended: whether it ended with the end token. It is False if the text was truncated.
+        prompt_ids: the tokens of the prompt.
+        ids: the tokens of the completion, including the end token.
     """
 
     text: str
@@ -35,15 +35,15 @@ def generate(
     temperature: float,
     processors: Sequence[Any] = (),
 ) -> list[Completion]:
-    """Generate one completion per prompt, as one batch; greedily at temperature 0.
+    """Generate one completion per prompt, as one batch. At temperature 0, decoding is greedy.
 
     Args:
         model: a model of transformers.
         tokenizer: the model's tokenizer.
         prompts: the prompts as chats.
-        max_tokens: maximum tokens per completion.
-        temperature: sampling temperature.
-        processors: `LogitsProcessor`s, e.g. of a grammar.
+        max_tokens: the maximum number of tokens per completion.
+        temperature: the sampling temperature.
+        processors: the logits processors (`LogitsProcessor`), such as that of a grammar.
     """
     texts = [
         tokenizer.apply_chat_template(prompt, add_generation_prompt=True, tokenize=False)

@@ -1,4 +1,6 @@
-"""GRPO with TRL (1.16), configured by public arguments and callbacks. The trainer is not subclassed."""
+"""GRPO with TRL (1.16). The trainer is configured with public arguments and callbacks, and is not
+subclassed.
+"""
 # The types of TRL and datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportPrivateImportUsage=false, reportUnknownMemberType=false
 
@@ -24,8 +26,8 @@ if TYPE_CHECKING:
 class SkipZeroGradient(TrainerCallback):
     """Callback that skips a step whose gradient is zero.
 
-    The gradient is zero if no worker could be reached, or if all rewards of every group are equal. Without
-    this, the optimizer's momentum and weight decay would still change the weights.
+    The gradient is zero if no worker could be reached, or if the rewards within every group are equal.
+    Without this callback, the optimizer's momentum and weight decay would still change the weights.
     """
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -35,7 +37,7 @@ class SkipZeroGradient(TrainerCallback):
 
 
 def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
-    """Return the data set: the server's prompt and the number of each question."""
+    """Return the data set. It has the server's prompt for each question, and the number of the question."""
     return Dataset.from_list(
         [{"prompt": runner.prompt(each), "row": row} for row, each in enumerate(questions)]
     )
@@ -63,7 +65,9 @@ def check(config: Config, processes: int) -> None:
 
 
 def _micro_batch(config: Config, processes: int) -> int:
-    """Return the completions per forward pass on one device, at most its part of a step."""
+    """Return the number of completions per forward pass on one device. It is at most the device's part of a
+    step.
+    """
     return min(config.grpo.micro_batch, config.grpo.batch // processes)
 
 

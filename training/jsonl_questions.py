@@ -1,6 +1,6 @@
-"""Training questions from a JSONL file (`questions.source: jsonl`), validated before training.
+"""Read training questions from a JSONL file (`questions.source: jsonl`), and validate them before training.
 
-A line that cannot be graded would give wrong rewards for hours without an error.
+A line that cannot be graded would otherwise give wrong rewards for hours without an error.
 """
 
 from decimal import Decimal, InvalidOperation
@@ -36,7 +36,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class Facts(BaseModel):
-    """A line's `facts` for the warm start. Other keys are allowed."""
+    """Facts that the warm start reads from a line. Other keys are allowed."""
 
     model_config = ConfigDict(strict=True)
 
@@ -45,7 +45,7 @@ class Facts(BaseModel):
 
 
 class CodeFacts(Facts):
-    """Facts for the grader `code`, in HumanEval's fields."""
+    """Facts that the grader `code` needs, in HumanEval's fields."""
 
     entry_point: NonEmpty
     prompt: str
@@ -53,13 +53,13 @@ class CodeFacts(Facts):
 
 
 class RecordedFacts(Facts):
-    """Facts for the grader `recorded`: the answers that count as right."""
+    """Facts that the grader `recorded` needs: the answers that count as right."""
 
     right: list[str]
 
 
 class ReasoningGymFacts(Facts):
-    """Facts for the grader `reasoning_gym`: the data set's own entry."""
+    """Facts that the grader `reasoning_gym` needs: the data set's own entry."""
 
     entry: dict[str, Any]
 
@@ -69,7 +69,7 @@ FACTS: dict[str, type[Facts]] = {
     "recorded": RecordedFacts,
     "reasoning_gym": ReasoningGymFacts,
 }
-"""Model of the facts by grader, as `evaluation.graders` reads them. Other graders need none."""
+"""Model of the facts that a grader needs, by grader. Graders that are not listed need none."""
 
 
 class QuestionLine(BaseModel):
@@ -94,7 +94,9 @@ class QuestionLine(BaseModel):
 
     @model_validator(mode="after")
     def _check_expected(self) -> Self:
-        """Reject an expected answer that no answer can equal: the reward would always be 0."""
+        """Reject an expected answer that no answer can equal. With it, the reward of a right answer could
+        never be reached.
+        """
         if self.grader in ("exact", "math") and not self.expected.strip():
             raise ValueError("expected: is empty")
         if self.grader == "numeric" and not _is_number(self.expected):
@@ -121,7 +123,7 @@ def read_questions(path: str) -> list[Question]:
 
     Raises:
         SettingsError: the file cannot be read, is empty, or has an invalid line. The message has the line's
-            number, the field and what to change.
+            number, the field and the remedy.
     """
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}

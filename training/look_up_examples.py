@@ -1,4 +1,6 @@
-"""Examples of the look-up lesson: match a few words with a card, and name what a whole request needs."""
+"""Examples of the look-up lesson. The conductor learns to match a few words with a card, and to name what a
+whole request needs.
+"""
 
 import json
 import random
@@ -16,9 +18,9 @@ from training.plan_runner import PlanRunner
 def look_up_examples(config: Config, runner: PlanRunner) -> list[Example]:
     """Return the examples of the look-up lesson.
 
-    The prompt of a look-up is the cards as the server shows them, without a user's message, to keep it short.
-    The plan is the beginning of a plan up to the worker's number. The look-ups of a team are followed by
-    requests whose field is to be named, and by requests of several parts.
+    The prompt of a look-up has the cards as the server shows them. It has no user's message, to keep it
+    short. The plan is the beginning of a plan, up to the worker's number. The look-ups of a team are followed
+    by requests whose field is to be named, and by requests of several parts.
     """
     lesson_config = config.look_up
     assert lesson_config is not None, "checked by the caller"
@@ -51,7 +53,9 @@ def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return an example of a request's need, with a worker only if one can do it without dispute."""
+    """Return an example in which the need of a request is named. It has a worker only if one can do the
+    request without dispute.
+    """
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)
     team = question.team
@@ -61,7 +65,9 @@ def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _example_of_parts(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return the best plan up to its last worker. Every `needs` and every worker in it is learned."""
+    """Return an example with the best plan up to its last worker. Every `needs` and every worker in it is
+    learned.
+    """
     steps, _ = lesson(question)
     plan = format_plan(steps, "steps", ["needs", "worker", "subtask", "access"])
     return Example(runner.prompt(question), plan[: plan.rindex(', "subtask"')], names_need=True)

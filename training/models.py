@@ -1,4 +1,4 @@
-"""Load or initialize the conductor's weights, to be trained completely or with LoRA adapters."""
+"""Load or initialize the weights of the conductor. They are trained completely, or with LoRA adapters."""
 # The types of transformers and PEFT are partial.
 # pyright: reportUnknownMemberType=false, reportUnknownArgumentType=false, reportUnknownVariableType=false
 
@@ -81,7 +81,9 @@ def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
 
 
 def keep_of_start(model: Any, config: LoraConfig) -> None:
-    """Average each adapter weight with its value at the start, whose share is `config.kept`."""
+    """Average each weight of the adapter with its value at the start. `config.kept` is the share of the
+    latter.
+    """
     started = load_peft_weights(str(config.start), device="cpu")
     learned = get_peft_model_state_dict(model)
     mean = {
@@ -100,7 +102,9 @@ def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
 
 
 def _adapters(config: LoraConfig) -> PeftLora:
-    """Return a LoRA configuration that vLLM can serve: no bias, no DoRA, no whole modules."""
+    """Return a LoRA configuration that vLLM can serve. It has no bias, no DoRA and no fully trained
+    modules.
+    """
     return PeftLora(
         r=config.rank,
         lora_alpha=config.alpha,

@@ -1,4 +1,5 @@
-"""Pack examples into rows: examples whose prompts share a prefix share its tokens in one row.
+"""Pack examples into rows. In a row, examples whose prompts have a common prefix share the tokens of that
+prefix.
 
 A team's cards are most of a prompt. In a row of several requests to one team, the cards are read once, and
 each request attends to them and to itself (`training.branch_attention`). The gradients equal those of
@@ -19,11 +20,13 @@ from training.plan_runner import Chat
 IGNORED = -100
 LENGTHS = 64
 MOST_WORKERS = 10
-"""Maximum size of a team: the number of workers whose index is a single token."""
+"""Maximum number of workers in a team. Up to this number, a worker's index is a single token."""
 THOUSAND = 1000
-"""Labels are integers: weights and rewards are stored in thousandths."""
+"""Scale of weights and rewards in labels. Labels are integers, so they are stored in thousandths."""
 TARGET, WEIGHT, CHOICES = 0, 1, 2
-"""Columns of a label: the token, its weight, then the tokens to choose among and the worth of each."""
+"""Columns of a label: the token, its weight, and from the third on the tokens to choose among and the worth
+of each.
+"""
 WIDTH = CHOICES + 2 * MOST_WORKERS
 _WORKER = re.compile(r'"worker": (\d)\b')
 _NEEDS = re.compile(r'"needs": "(.*",) "worker": ')
@@ -33,19 +36,24 @@ _NEEDS = re.compile(r'"needs": "(.*",) "worker": ')
 class Collator:
     """Collates rows of examples into a batch, padded on the left.
 
-    A batch has `input_ids`, `position_ids` and `branches` (B, T), the latter for `branch_attention`;
-    `logits_to_keep` (N,), the columns whose next token has a weight in any row; and `labels` (B, N, `WIDTH`).
+    A batch has these tensors:
+
+    - `input_ids`, `position_ids` and `branches` (B, T). `branches` is for `branch_attention`.
+    - `logits_to_keep` (N,): the columns whose next token has a weight in any row.
+    - `labels` (B, N, `WIDTH`).
+
     T is a multiple of `LENGTHS`, because preparing kernels for a new length takes as long as a row. Logits
-    are computed for the columns of `logits_to_keep` only: with a vocabulary of 49,152, the logits of the
-    prompts take more memory than everything else, and a third of the time.
+    are computed only for the columns of `logits_to_keep`. With a vocabulary of 49,152, the logits of the
+    prompts would take more memory than everything else, and a third of the time.
 
     Args:
-        tokenizer: the policy's tokenizer.
-        prompt_weight: weight of a prompt's token.
-        plan_weight: weight of a plan's token.
-        worker_weight: weight of a token that chooses a worker, and of the tokens of a `needs` that is learned
-            (`Example.names_need`).
-        with_rewards: judge a worker's token by the worth of each worker, if the example has rewards.
+        tokenizer: the tokenizer of the policy.
+        prompt_weight: the weight of a prompt's token.
+        plan_weight: the weight of a plan's token.
+        worker_weight: the weight of a token that chooses a worker, and of the tokens of a `needs` that is
+            learned (`Example.names_need`).
+        with_rewards: whether to judge a worker's token by the worth of each worker, if the example has
+            rewards.
     """
 
     def __init__(
@@ -145,15 +153,16 @@ def _label(token: int, weight: int, tokens: Sequence[int] = (), worths: Sequence
 
 
 def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Return the weighted mean loss: cross-entropy, and for a worker's token its expected loss of worth.
+    """Return the weighted mean loss. It is cross-entropy, and for a token that chooses a worker the expected
+    loss of worth.
 
-    A worker's token is a choice among the team's numbers. The worth of each is known, so the expected worth
-    and its gradient are exact, without sampling a plan.
+    Such a token is a choice among the team's numbers. The worth of each worker is known, so the expected
+    worth and its gradient are exact, without sampling a plan.
 
     Args:
         outputs: the model's outputs, with `logits` (B, N, V).
-        labels: (B, N, `WIDTH`), see `Collator`.
-        num_items_in_batch: passed by the Trainer; not used.
+        labels: the labels (B, N, `WIDTH`); see `Collator`.
+        num_items_in_batch: an argument that the Trainer passes. It is not used.
     """
     logits, labels = outputs.logits.flatten(0, 1).float(), labels.flatten(0, 1)
     weights = labels[:, WEIGHT].float()
@@ -170,7 +179,9 @@ def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None
 
 
 def _expectation_losses(logits: torch.Tensor, tokens: torch.Tensor, worths: torch.Tensor) -> torch.Tensor:
-    """Return the worth that the policy's choice loses on average; 0 if it always chooses the best."""
+    """Return how much worth the policy's choice loses on average. It is 0 if the policy always chooses the
+    best worker.
+    """
     there = tokens != IGNORED
     scores = logits.gather(1, tokens.clamp(min=0)).masked_fill(~there, float("-inf"))
     worth = worths.masked_fill(~there, 0).float() / THOUSAND

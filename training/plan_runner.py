@@ -1,7 +1,7 @@
-"""Run a plan's text as the server would: same run, prompts, layers and ledger.
+"""Run the text of a plan as the server would, with the same run, prompts, layers and ledger.
 
-The only difference is the conductor, a worker that replies with exactly the given text. Nothing is repaired:
-a text that is not a plan ends the run (`Task.strict`).
+The only difference is the conductor, which is a worker that replies with exactly the given text. Nothing is
+repaired: a text that is not a plan ends the run (`Task.strict`).
 """
 
 import dataclasses
@@ -29,7 +29,7 @@ from training.caching_worker import CachingWorker, CallCache
 from training.team_question import TeamQuestion
 
 Chat = list[dict[str, str]]
-"""A prompt as tokenizers take it: messages with a role and content."""
+"""A prompt in the form that tokenizers take: messages with a role and content."""
 
 
 def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
@@ -60,12 +60,12 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
 
 @dataclass(frozen=True, slots=True)
 class PlanRunner:
-    """Runs plan texts over a pool.
+    """Runs the texts of plans with the workers of a pool.
 
     Args:
-        pool: a pool built by `training_pool`; used from one event loop.
-        model: a name in the settings' `models`, whose limits apply; None for the default limits.
-        cache: cache of workers' replies; None to make every call.
+        pool: a pool that `training_pool` built. It may be used from one event loop only.
+        model: a name in the settings' `models`, whose limits apply, or None for the default limits.
+        cache: the cache of workers' replies, or None to make every call.
     """
 
     pool: Pool
@@ -88,32 +88,37 @@ class PlanRunner:
 
     @property
     def limits(self) -> ModelSettings:
-        """Limits of the model whose plans are run."""
+        """Limits of the model that the plans are run for."""
         return self.pool.settings.models[self.model] if self.model else ModelSettings()
 
     @property
     def conductor(self) -> ConductorModel:
-        """The conductor of the settings."""
+        """Conductor of the settings."""
         assert self._engine.conductor is not None, "checked by training_pool"
         return self._engine.conductor
 
     @property
     def workers(self) -> list[str]:
-        """Names that plans may use, in the settings' order."""
+        """Names of the workers that plans may use, in the order of the settings."""
         return list(self.limits.workers or self._engine.pool)
 
     def prompt(self, question: TeamQuestion) -> Chat:
-        """Return the server's prompt to plan for a question, with the workers in its order."""
+        """Return the prompt with which the server asks the conductor to plan for a question.
+
+        The prompt lists the workers in the order of `question.workers`.
+        """
         return [{"role": message.role, "content": message.text} for message in self._prompt(question)]
 
     def revision(self, question: TeamQuestion, plan: str, outcome: str) -> Chat:
-        """Return the server's prompt to accept a plan and its outcome, or to plan again."""
+        """Return the prompt with which the server asks the conductor to accept a plan with its outcome, or to
+        plan again.
+        """
         prompt, layout = self._prompt(question), self.conductor.layout
         messages = self._engine.prompts.revise(prompt, plan, outcome, layout)
         return [{"role": message.role, "content": message.text} for message in messages]
 
     def members(self, question: TeamQuestion) -> list[PoolMember]:
-        """Return the workers of a question, in its order and with its cards."""
+        """Return the workers of a question in its order. They have the question's cards, if it has any."""
         pool = question.members or self._engine.pool
         members = [pool[name] for name in question.workers]
         return [dataclasses.replace(each, card=question.cards.get(each.name, each.card)) for each in members]
@@ -126,9 +131,9 @@ class PlanRunner:
         """Run the question with a conductor that replies with `plans`, one per round, and return the record.
 
         Args:
-            question: the question, and the allowed workers in the order that the conductor was shown.
+            question: the question, with the allowed workers in the order that the conductor was shown.
             plans: the conductor's texts, one per round.
-            ended: whether the last text is complete; False if it was truncated.
+            ended: whether the last text is complete. It is False if the text was truncated.
         """
         last = FinishReason.STOP if ended else FinishReason.LENGTH
         replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]

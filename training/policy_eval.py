@@ -1,4 +1,6 @@
-"""Measure a policy on questions that it was not trained on, and each worker alone on the same questions."""
+"""Measure a policy on questions that it was not trained on. Measure each worker alone on the same
+questions.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,17 +22,20 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class PolicyMetrics:
-    """Shares of the questions of one source. Plans are run as written, without repair.
+    """Figures for the questions of one source, as shares unless stated otherwise. Plans are run as written,
+    without repair.
 
     Args:
-        right: answered correctly.
-        parsed: answered with a plan that can run, and no text around it.
-        single: right among synthetic questions that take one skill; None if there are none.
-        composite: right among synthetic questions that take two skills; None if there are none.
-        right_access: among composite questions, right with at least two steps, of which the last reads
-            another; None if there are none.
-        steps: mean number of steps in a plan; 0 if no plan parsed.
-        questions: number of questions.
+        right: the share that is answered correctly.
+        parsed: the share that is answered with a plan that can run, and no text around it.
+        single: the share of right answers among synthetic questions that take one skill, or None if there are
+            none.
+        composite: the share of right answers among synthetic questions that take two skills, or None if there
+            are none.
+        right_access: the share of composite questions that are right with at least two steps, of which the
+            last reads another, or None if there are none.
+        steps: the mean number of steps in a plan, or 0 if no plan could be parsed.
+        questions: the number of questions.
     """
 
     right: float
@@ -47,11 +52,11 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SoloAccuracy:
-    """Shares of one source's questions that the workers answer correctly alone.
+    """Shares of one source's questions that workers answer correctly alone.
 
     Args:
-        workers: share by worker, of the questions that the worker may answer.
-        oracle: share of the questions that at least one worker answers correctly.
+        workers: the share for each worker, of the questions that the worker may answer.
+        oracle: the share of the questions that at least one worker answers correctly.
     """
 
     workers: dict[str, float]
@@ -67,7 +72,9 @@ def score_policy(
     batch: int = 64,
     temperature: float = 0.0,
 ) -> list[Score]:
-    """Let the model plan every question, run the plans, and return their scores. Closes the runner."""
+    """Let the model write a plan for every question, run the plans, and return their scores. The runner is
+    closed.
+    """
     prompts = [runner.prompt(each) for each in questions]
     completions: list[Completion] = []
     model.eval()
@@ -88,7 +95,9 @@ def score_policy(
 
 
 def sources(questions: Sequence[TeamQuestion]) -> list[str]:
-    """Return the questions' different sources. Figures are per source, because each has its own workers."""
+    """Return the different sources of the questions. Figures are per source, because each source has its own
+    workers.
+    """
     return list(dict.fromkeys(each.question.source for each in questions))
 
 
@@ -117,7 +126,7 @@ async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, e
 
 
 def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
-    """Compute the shares over all questions."""
+    """Compute the figures over all questions."""
     by_parts: dict[int, list[Score]] = {0: [], 1: [], 2: []}
     for each, s in zip(questions, scores, strict=True):
         by_parts[min(len(each.question.facts.get("chain", ())), 2)].append(s)
@@ -136,7 +145,7 @@ def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> Pol
 
 
 def solo_accuracy(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> dict[str, SoloAccuracy]:
-    """Run each worker alone on its questions, and return its accuracy by source. Closes the runner."""
+    """Run each worker alone on its questions, and return its accuracy by source. The runner is closed."""
 
     async def right(worker: str, each: TeamQuestion) -> bool:
         record = await runner.run_solo(each, worker)

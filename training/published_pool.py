@@ -1,7 +1,8 @@
-"""The public part of a published adapter's pool: enough to serve it, and nothing private.
+"""Extract the public part of a pool for a published adapter: enough to serve the adapter, and nothing
+private.
 
-A pool's settings may have secrets in `options`, in a `base_url` or in a comment. The published file is
-therefore written from the fields listed here, and from no others.
+The settings of a pool may have secrets in `options`, in a `base_url` or in a comment. The published file is
+therefore written only from the fields listed here.
 """
 
 from pathlib import Path
@@ -23,14 +24,14 @@ CONDUCTOR = {
     "shuffle",
     "thought",
 }
-"""Fields of the conductor: how plans are written."""
+"""Public fields of the conductor, which say how plans are written."""
 WORKER = {
     *("name", "kind", "model", "deployment", "factory", "serves", "in_pool"),
     *("card", "price", "tokens_per_s", "sees_images"),
 }
-"""Fields of a worker: those that settings require, and those shown to the conductor."""
+"""Public fields of a worker: those that settings require, and those that the conductor is shown."""
 MODEL = {"max_steps", "rounds", "depth", "workers"}
-"""Fields of a model: the workers of its plans, and their limits."""
+"""Public fields of a model: the workers of its plans, and its limits."""
 HEAD = "# The pool that the conductor was trained with, without addresses, keys, options and comments.\n\n"
 
 

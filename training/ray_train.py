@@ -16,7 +16,9 @@ from training.config import Config
 
 
 def train_worker(arguments: dict[str, Any]) -> None:
-    """Run one process's part of the training. Ray Train has already set up torch's process group."""
+    """Run the part of the training that belongs to one process. Ray Train has already set up torch's process
+    group.
+    """
     import os
 
     os.chdir(arguments["directory"])

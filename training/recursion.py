@@ -1,12 +1,14 @@
-"""Two rounds in one GRPO step: plans, and second plans written after reading the first plan's outcome.
+"""Two rounds in one GRPO step: first plans, and second plans that are written after reading a first plan's
+outcome.
 
-This uses TRL's `rollout_func` (1.16, experimental), because a second round's prompt is only known after the
-first round has run. The rows of a step are pairs of groups about the same question. The first group's
-completions are first plans. The second group's are second plans, each about the first plan at the same
-position. Each round therefore has its own baseline, as in the paper (arXiv 2512.04388, appendix A.1), and
-half of the samples are of the second round.
+This uses TRL's `rollout_func` (1.16, experimental), because the prompt of a second round is known only after
+the first round has run. The rows of a step are pairs of groups about the same question. The completions of
+the first group are first plans. Those of the second group are second plans, each about the first plan at the
+same position. Each round therefore has its own baseline, as in the paper (arXiv 2512.04388, appendix A.1),
+and half of the samples belong to the second round.
 
-Generation uses transformers on one process; vLLM or several processes would need their own generation here.
+Generation uses transformers on one process. vLLM or several processes would need a generation of their own
+here.
 """
 
 import asyncio
@@ -20,18 +22,18 @@ from training.reward import PlanReward, figures
 from training.scoring import Score
 
 Rollout = tuple[int, list[str]]
-"""A question's row, and the texts of its plans so far."""
+"""The number of a question's row, and the texts of its plans so far."""
 
 
 class TwoRounds:
-    """A `rollout_func` and its reward function.
+    """`rollout_func` with its reward function.
 
     Args:
-        reward: scores plans.
-        runner: builds prompts.
-        rows: number of the question by prompt (`key`).
-        group: completions per question and round.
-        discount: d; the first plan's reward is (1 - d) r0 + d r1, the second plan's is r1.
+        reward: the reward that scores plans.
+        runner: the plan runner that builds prompts.
+        rows: the number of the question's row by prompt (`key`).
+        group: the number of completions per question and round.
+        discount: the weight d. The first plan's reward is (1 - d) r0 + d r1, and the second plan's is r1.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class TwoRounds:
     async def reward(
         self, completions: Sequence[Any], worth: Sequence[float | None], **columns: Any
     ) -> list[float | None]:
-        """Return the rewards computed by the rollout, which ran the plans."""
+        """Return the rewards. The rollout has already run the plans and computed them."""
         for name, value in columns["metrics"][0].items():
             columns["log_metric"](name, value)
         return list(worth)
@@ -112,19 +114,19 @@ class TwoRounds:
 
 
 def key(prompt: Chat) -> str:
-    """Return the prompt as a dictionary key."""
+    """Return a prompt as a key for dictionaries."""
     return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 
 def blend(first: float | None, second: float | None, discount: float) -> float | None:
-    """Return the first plan's reward, or None if either plan cannot be scored."""
+    """Return the reward of the first plan, or None if one of the two plans cannot be scored."""
     return None if first is None or second is None else (1 - discount) * first + discount * second
 
 
 def round_figures(
     runner: PlanRunner, rollouts: Sequence[Rollout], first: list[Score], second: list[Score]
 ) -> dict[str, float]:
-    """Return both rounds' figures, those of the second under `second/`."""
+    """Return the figures of both rounds. The names of the second round's start with `second/`."""
     groups = [row for row, _ in rollouts]
     accepted = sum(bool(score.record.plans and score.newest.accepted) for score in second) / len(second)
     later = {f"second/{name}": value for name, value in figures(second, groups, runner.workers).items()}

@@ -1,4 +1,6 @@
-"""A run's figures as text, with what its workers are: figures of programs do not apply to models."""
+"""Figures of a run as text. They say what kind of workers the run used, because figures of programs do not
+apply to models.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -32,7 +34,9 @@ def best_alone(report: Mapping[str, Any], source: str) -> tuple[str, float]:
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
-    """Return the held-out figures, one line per source; empty if the run held no questions out."""
+    """Return the held-out figures, one line per source. The list is empty if the run had no held-out
+    questions.
+    """
     text: list[str] = []
     for source, before in report["before"].items():
         worker, share = best_alone(report, source)

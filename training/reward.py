@@ -1,7 +1,7 @@
-"""The reward of completions, computed by running them.
+"""Compute the reward of completions by running them.
 
-`PlanReward` is a TRL reward function (1.16): asynchronous, with None for completions that cannot be scored.
-It uses the data set's column `row`, and knows neither the model nor the optimizer.
+`PlanReward` is a TRL reward function (1.16). It is asynchronous, and returns None for completions that cannot
+be scored. It uses the data set's column `row`, and knows neither the model nor the optimizer.
 """
 
 import asyncio
@@ -19,14 +19,15 @@ LogMetric = Callable[[str, float], None]
 
 
 class PlanReward:
-    """Scores plan texts.
+    """Scores the texts of plans.
 
     Args:
-        runner: creates a runner in the event loop that will use it; called once.
+        runner: a function that creates a runner. It is called once, in the event loop that will use the
+            runner.
         questions: the questions in the order of the data set's rows.
-        eos_ids: tokens that end a completion. A completion without one was truncated and is not a plan.
+        eos_ids: the tokens that end a completion. A completion without one was truncated and is not a plan.
         usd_weight: see `RewardTerms`.
-        concurrency: number of concurrent runs.
+        concurrency: the number of concurrent runs.
     """
 
     def __init__(
@@ -55,12 +56,12 @@ class PlanReward:
         """Return one reward per completion.
 
         Args:
-            completions: completions as TRL passes them: a list with one assistant message, or a text.
-            completion_ids: their tokens.
-            row: the number of each completion's question, a column of the data set.
-            log_metric: receives the batch's figures.
-            earlier: for a second round, the plan of the first round; "" for a first round.
-            **_: other arguments of TRL; not used.
+            completions: the completions as TRL passes them: a list with one assistant message, or a text.
+            completion_ids: the tokens of the completions.
+            row: the number of each completion's question, which is a column of the data set.
+            log_metric: a function that receives the figures of the batch.
+            earlier: the plans of the first round if this is a second round. An entry is "" for a first round.
+            **_: other arguments of TRL, which are not used.
         """
         texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
         columns = (row, earlier or [""] * len(texts), texts, completion_ids)
@@ -95,12 +96,12 @@ class PlanReward:
 
 
 def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[str]) -> dict[str, float]:
-    """Return a batch's figures for the curves.
+    """Return the figures of a batch for the curves.
 
     Args:
-        scores: the completions' scores.
-        groups: each completion's question.
-        workers: all names of the pool, so that the histogram always has the same bars.
+        scores: the scores of the completions.
+        groups: the number of each completion's question.
+        workers: all worker names of the pool, so that the histogram always has the same bars.
     """
     values = {
         "plan/parsed": mean(each.parsed for each in scores),
@@ -124,7 +125,9 @@ def figures(scores: Sequence[Score], groups: Sequence[int], workers: Sequence[st
 
 
 def _without_signal(scores: Sequence[Score], groups: Sequence[int]) -> float:
-    """Return the share of questions whose completions all have the same reward, and therefore no gradient."""
+    """Return the share of questions whose completions all have the same reward. Such questions give no
+    gradient.
+    """
     rewards: dict[int, set[float]] = {group: set() for group in groups}
     for each, group in zip(scores, groups, strict=True):
         if each.reward is not None:

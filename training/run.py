@@ -1,4 +1,6 @@
-"""A training run: look-ups, warm start, expected reward and GRPO, with measurements. It can be resumed."""
+"""A training run with its stages: look-ups, warm start, expected reward and GRPO. It measures the conductor,
+and can be resumed.
+"""
 # The types of accelerate and torch are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
 
@@ -32,29 +34,31 @@ from training.supervised_config import LookUpConfig, StageConfig
 from training.team_question import TeamQuestion
 
 CHECKPOINT_EVERY = 50
-"""Steps of a supervised stage between two checkpoints."""
+"""Number of steps between two checkpoints of a supervised stage."""
 COLLATORS = 4
-"""Processes that prepare a GPU's batches. A single one takes as long as the GPU takes to learn from them."""
+"""Number of processes that prepare batches for a GPU. A single one would take as long as the GPU takes to
+learn from them.
+"""
 Stage = Literal["look_up", "warm", "expected"]
 BARS: dict[Stage, str] = {"look_up": "look-ups", "warm": "warm start", "expected": "expected reward"}
-"""Supervised stages in their order, with the label of the progress bar."""
+"""Supervised stages in their order, with the labels of their progress bars."""
 
 
 @dataclass(slots=True)
 class RunStopped(Exception):
-    """Raised if a signal stopped the run, which can be resumed."""
+    """A signal stopped the run, which can be resumed."""
 
     step: int
 
 
 @dataclass(slots=True)
 class TrainingRun:
-    """A run in progress.
+    """Training run in progress.
 
     Args:
         config: the run's config.
-        run_dir: the run's folder, created by the main process.
-        processes: number of processes that train together, one per device.
+        run_dir: the run's folder, which the main process creates.
+        processes: the number of processes that train together, one per device.
     """
 
     config: Config
@@ -62,13 +66,15 @@ class TrainingRun:
     processes: int = 1
 
     def runner(self) -> PlanRunner:
-        """Return a new runner over the pool, for one event loop."""
+        """Return a new plan runner for one event loop."""
         settings = load_settings(self.config.pool.settings)
         cache = CallCache(self.config.grpo.memory) if self.config.grpo.memory else None
         return PlanRunner(training_pool(settings, os.environ), self.config.pool.model, cache)
 
     def prompts(self) -> list[TeamQuestion]:
-        """Return the questions in the order of the steps; each twice if there is a second round."""
+        """Return the questions in the order of the steps. If there is a second round, each question occurs
+        twice.
+        """
         config = self.config
         questions = training_questions(config.questions, config.grpo.steps * config.grpo.questions)
         rows = assign_teams(config, self.runner().workers, questions, "pools")
@@ -79,7 +85,9 @@ class TrainingRun:
         return eval_questions(self.config, self.runner().workers)
 
     def examples(self, stage: Stage = "warm") -> list[Example]:
-        """Return the examples of a supervised stage; empty if the config does not have the stage."""
+        """Return the examples of a supervised stage. The list is empty if the config does not have the
+        stage.
+        """
         config = self._stage(stage)
         if config is None:
             return []
@@ -122,7 +130,7 @@ class TrainingRun:
         self.eval_questions()
 
     def _check_inputs(self) -> None:
-        """Check everything that takes seconds and needs no examples."""
+        """Check everything that takes only seconds and needs no examples."""
         grpo.check(self.config, self.processes)
         digests(self.config)
         data.check(self.config, self.runner().workers)
@@ -195,7 +203,9 @@ class TrainingRun:
         }
 
     def provenance(self, questions: list[TeamQuestion]) -> dict[str, list[str]]:
-        """Return the kinds of workers by source: `synthetic`, `model`, or others of `Pool.provenance`."""
+        """Return the kinds of workers for each source: `synthetic`, `model`, or others of
+        `Pool.provenance`.
+        """
         kinds = self.runner().pool.provenance
         workers: dict[str, set[str]] = {source: set() for source in sources(questions)}
         for each in questions:
@@ -204,7 +214,7 @@ class TrainingRun:
         return {source: sorted(used) for source, used in workers.items()}
 
     def _learn(self, stage: Stage, model: Any, tokenizer: Any, examples: list[Example]) -> None:
-        """Train `model` on the examples, or load the weights if the stage is already done."""
+        """Train `model` on the examples. If the stage is already done, load its weights."""
         config, weights = self._stage(stage), self.run_dir.path / stage / "weights.pt"
         if config is None:
             return
@@ -247,7 +257,7 @@ class TrainingRun:
         self._wait_for_all()
 
     def _loggers(self, events: Path, curves: Path) -> list[TrainerCallback]:
-        """Return callbacks that write curves; empty in all but the main process."""
+        """Return the callbacks that write curves. Only the main process has any."""
         return [tensorboard(events), CurveLog(curves)] if self.run_dir.is_main else []
 
     def train_by_grpo(
@@ -286,7 +296,11 @@ class TrainingRun:
     def _measure(
         self, when: str, model: Any, tokenizer: Any, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
-        """Measure the held-out questions by source, greedy and sampled. A resumed run reuses the figures."""
+        """Measure the policy on the held-out questions, with greedy decoding and with sampling. Return the
+        figures by source.
+
+        A resumed run reuses the figures.
+        """
 
         def figures() -> dict[str, dict[str, float | None]]:
             tokens = self.config.grpo.max_plan_tokens
@@ -308,7 +322,7 @@ class TrainingRun:
         return self._once(when, figures)
 
     def _once(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return the value saved under `name`, which the main process computes if there is none."""
+        """Return the value saved under `name`. If there is none, the main process computes and saves it."""
         if self.run_dir.is_main and self.run_dir.load(name) is None:
             self.run_dir.save(name, compute())
         self._wait_for_all()
@@ -321,7 +335,9 @@ class TrainingRun:
 
 
 def _trainable_weights(model: Any) -> dict[str, torch.Tensor]:
-    """Return the state without frozen parameters. Duplicates are kept, because a tied head has two names."""
+    """Return the model's state without frozen parameters. Duplicates are kept, because a tied head has two
+    names.
+    """
     parameters = dict(model.named_parameters(remove_duplicate=False))
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     return {name: tensor for name, tensor in model.state_dict().items() if name not in frozen}

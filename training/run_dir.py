@@ -21,16 +21,16 @@ from training.config import Config, load
 
 PACKAGES = ("podium", "torch", "transformers", "trl", "peft", "datasets", "accelerate", "tokenizers")
 FILE_SOURCES = ("jsonl", "recorded")
-"""Question sets whose detail is a file's path."""
+"""Question sets whose detail is the path of a file."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """The folder of one run.
+    """Folder of one run.
 
     Args:
-        path: the folder.
-        is_main: whether this process writes; only one of the processes that train together does.
+        path: the path of the folder.
+        is_main: whether this process writes. Only one of the processes that train together does.
     """
 
     path: Path
@@ -38,7 +38,7 @@ class RunDir:
 
     @classmethod
     def begin(cls, path: Path, config: Config, *, resume: bool) -> "RunDir":
-        """Create the folder, or check that its run can be resumed. Call this in the main process only.
+        """Create the folder, or check that its run can be resumed. Call this only in the main process.
 
         Raises:
             SettingsError: the folder has a run and `resume` is False, its run has another config, its pool or
@@ -111,7 +111,8 @@ class RunDir:
 
 
 def digests(config: Config) -> dict[str, str]:
-    """Return the SHA-256 of each input file: pool settings, questions, sets for cards, and start adapter.
+    """Return the SHA-256 of each input file: the pool's settings, the questions, the sets for cards, and the
+    start adapter.
 
     Raises:
         SettingsError: a file cannot be read, or the name of a question set cannot be parsed.
@@ -135,7 +136,7 @@ def digests(config: Config) -> dict[str, str]:
 
 
 def _file_of(field: str, name: str) -> str | None:
-    """Return the file of a question set, or None if it has none."""
+    """Return the path of the file that a question set reads, or None if it reads none."""
     try:
         spec = Spec.parse(name)
     except EvaluationError as exc:
@@ -152,7 +153,9 @@ def _digest(field: str, file: str) -> str:
 
 
 def _copy_privately(source: Path, target: Path) -> None:
-    """Copy a file that may hold secrets. The copy is never readable for more users than the original."""
+    """Copy a file that may contain secrets. The copy is at no time readable by more users than the
+    original.
+    """
     partial = target.with_name(target.name + ".partial")
     partial.unlink(missing_ok=True)
     partial.touch(mode=0o600)
@@ -169,7 +172,10 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def write_error(exc: BaseException) -> str | None:
-    """Return why a file could not be written, or None for another error. Some libraries raise no OSError."""
+    """Return why a file could not be written, or None if `exc` is another error.
+
+    Some libraries raise errors other than OSError for this.
+    """
     message = str(exc)
     if isinstance(exc, OSError) and not isinstance(exc, ConnectionError | TimeoutError):
         return exc.strerror or message

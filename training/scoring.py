@@ -19,15 +19,15 @@ NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A run's reward, and what it was computed from.
+    """Reward of a run, and the data from which it was computed.
 
     Args:
-        reward: the reward; None if it is unknown because a worker was unreachable, which is not the plan's
-            fault.
+        reward: the reward. It is None if it is unknown because a worker was unreachable, which is not the
+            plan's fault.
         parsed: whether the whole text is a plan.
         right: whether the answer is right.
         record: the run's record.
-        why: why it is not right.
+        why: the reason why the answer is not right.
     """
 
     reward: float | None
@@ -38,7 +38,7 @@ class Score:
 
     @property
     def newest(self) -> PlanRecord:
-        """The scored plan: the last one written."""
+        """Plan that was scored, which is the last one written."""
         return self.record.plans[-1]
 
 
@@ -49,8 +49,8 @@ class RewardTerms:
     Args:
         format: the format of plans.
         max_steps: the maximum number of steps in a plan.
-        usd_weight: reward subtracted from a right answer per dollar of its cost; 0, as in the paper: none.
-            The reward is never less than that of a wrong answer.
+        usd_weight: the amount that a dollar of cost subtracts from the reward of a right answer. With 0, as
+            in the paper, cost does not count. The reward is never less than that of a wrong answer.
     """
 
     format: Format = "steps"
@@ -74,7 +74,7 @@ async def score(
     *,
     ended: bool = True,
 ) -> Score:
-    """Score `record`, whose last plan is `text`, written for `workers` in that order.
+    """Score `record`. `text` is its last plan, and `workers` has the order that the conductor was shown.
 
     A truncated text (`ended` is False) is not a plan, even if the engine could run the part that exists.
     """
@@ -97,7 +97,9 @@ def _is_plan(record: Record, text: str, workers: list[str], terms: RewardTerms) 
 
 
 def _plan_is_to_blame(failure: Failure) -> bool:
-    """Return whether another plan might have succeeded, and not just a later attempt."""
+    """Return whether the failure is the plan's fault: another plan, and not just another attempt, might have
+    succeeded.
+    """
     return failure.is_a(BudgetExceeded) or (failure.is_a(WorkerError) and not failure.retryable)
 
 

@@ -45,14 +45,16 @@ Arm = Literal["warm", "expected", "grpo"]
 ARMS: dict[Arm, str] = {"warm": "more of the warm start", "expected": "exact expected reward", "grpo": "GRPO"}
 """Stages that are compared, with their labels in the plot."""
 Curves = dict[str, dict[Arm, list[dict[str, Any]]]]
-"""Points of each stage's curve, by seed."""
+"""Points of each stage's curve, by seed and stage."""
 ALL = "all held-out questions"
 SKILLS = {1: "one skill", 2: "two skills"}
-"""Kinds of synthetic questions by the number of skills that they take."""
+"""Kinds of synthetic questions, by the number of skills that they take."""
 COLUMNS = 3
-"""Plots per row."""
+"""Number of plots per row."""
 MOST_EPOCHS = 1000
-"""The clock ends a supervised stage, not its examples, so its learning rate is nearly constant."""
+"""Number of epochs that no supervised stage reaches. The clock ends a stage, so its learning rate is nearly
+constant.
+"""
 
 
 @dataclass(slots=True)
@@ -60,9 +62,9 @@ class Clock(TrainerCallback):
     """Callback that measures a policy periodically, and ends the training when its time is over.
 
     Args:
-        minutes: CPU time of the training.
-        every_s: CPU time between two measurements.
-        measure: returns the figures of the current policy.
+        minutes: the CPU time of the training in minutes.
+        every_s: the CPU seconds between two measurements.
+        measure: a function that returns the figures of the current policy.
     """
 
     minutes: float
@@ -72,7 +74,7 @@ class Clock(TrainerCallback):
     _began_s: float = field(default_factory=time.process_time)
 
     def note(self) -> None:
-        """Measure and add a point. The time for measuring does not count."""
+        """Measure the policy and add a point to the curve. The time for measuring does not count."""
         start = time.process_time()
         self.points.append({"minutes": round((start - self._began_s) / 60, 3)} | self.measure())
         self._began_s += time.process_time() - start
@@ -86,13 +88,13 @@ class Clock(TrainerCallback):
 
 @dataclass(slots=True)
 class Comparison:
-    """Trains each stage from one common start.
+    """Trains each stage from the same start.
 
     Args:
-        config: a config with all stages (`check`).
-        folder: folder of the run.
-        minutes: CPU time for each stage.
-        every_s: CPU time between two measurements.
+        config: a config with all stages; see `check`.
+        folder: the folder of the run.
+        minutes: the CPU time for each stage in minutes.
+        every_s: the CPU seconds between two measurements.
     """
 
     config: Config
@@ -103,7 +105,7 @@ class Comparison:
     """Description of the held-out questions' workers, set by `run`."""
 
     def run(self) -> dict[Arm, list[dict[str, Any]]]:
-        """Return the points of each stage's curve. The first point of each is the common start.
+        """Return the points of each stage's curve. The first point of every curve is the common start.
 
         Raises:
             SettingsError: the config cannot be used.
@@ -179,7 +181,9 @@ class Comparison:
 
 
 def figures(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, Any]:
-    """Return a point of a curve: the share of right plans, in total and by kind, and of plans that run."""
+    """Return a point of a curve: the share of right answers, in total and by kind, and the share of plans
+    that can run.
+    """
     kinds: dict[str, list[bool]] = {}
     for each, score in zip(questions, scores, strict=True):
         kinds.setdefault(kind_of(each), []).append(score.right)
@@ -192,7 +196,9 @@ def figures(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[
 
 
 def kind_of(question: TeamQuestion) -> str:
-    """Return a request's kind, a synthetic question's number of skills, or another question's source."""
+    """Return the kind of a question: a request's kind, a synthetic question's number of skills, or another
+    question's source.
+    """
     if isinstance(question, RequestQuestion):
         return question.request.kind.replace("_", " ")
     skills = len(question.question.facts.get("chain", ()))
@@ -219,14 +225,14 @@ def check(config: Config) -> None:
 
 
 def plot(curves: Curves, workers: str, target: Path) -> None:
-    """Plot the share of held-out questions that are right over time, one line per seed.
+    """Plot the share of held-out questions that are answered correctly over time, with one line per seed.
 
-    The first plot is for all questions. If there are several kinds, one plot for each follows.
+    The first plot is for all questions. If there are several kinds of questions, one plot for each follows.
 
     Args:
-        curves: curves by seed.
-        workers: description of the workers.
-        target: file of the picture.
+        curves: the curves by seed.
+        workers: the description of the workers.
+        target: the file of the picture.
     """
     import matplotlib
 
@@ -258,7 +264,9 @@ def plot(curves: Curves, workers: str, target: Path) -> None:
 
 
 def share(point: Mapping[str, Any], title: str) -> float:
-    """Return a point's share for all questions or for one kind, or NaN if it has no question of the kind."""
+    """Return a point's share for all questions or for one kind. It is NaN if there is no question of the
+    kind.
+    """
     return point["right"] if title == ALL else point["kinds"].get(title, math.nan)
 
 
@@ -297,7 +305,7 @@ def run(
 
 
 def show(console: Console, seed: int, curves: dict[Arm, list[dict[str, Any]]]) -> None:
-    """Print where each stage of a seed started and ended."""
+    """Print where each stage started and ended, for one seed."""
     for arm, points in curves.items():
         first, last = points[0], points[-1]
         kinds = ", ".join(f"{kind} {right:.3f}" for kind, right in last["kinds"].items())

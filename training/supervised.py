@@ -1,7 +1,8 @@
-"""Supervised learning from examples: look up a worker, write plans, and judge the choice of a worker.
+"""Supervised learning from examples. The policy learns to look up a worker, to write plans, and to judge the
+choice of a worker.
 
-A policy that never had to predict or restate a question does not read it, and only learns to collect the
-format's half point. The loss can therefore include the prompt's tokens.
+A policy that never had to predict or restate a question does not read it, and only learns to collect the half
+point for a well-formed plan. The loss can therefore include the tokens of the prompt.
 """
 # The types of transformers and datasets are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
@@ -44,14 +45,14 @@ def learn(
     """Train `model` on the examples.
 
     Args:
-        model: the model; changed in place.
+        model: the model, which is changed in place.
         tokenizer: the model's tokenizer.
-        examples: the examples; those of one team must be consecutive to share a row.
-        config: the stage's config; its type determines which tokens are learned, and with which loss.
-        arguments: arguments of `TrainingArguments`: folder, seed, device, checkpoints.
-        callbacks: callbacks of the Trainer.
-        per_row: maximum examples of one team in a row.
-        resume: returns the checkpoint to resume from, or None.
+        examples: the examples. Those of one team must be consecutive to share a row.
+        config: the stage's config. Its type determines which tokens are learned, and with which loss.
+        arguments: the arguments of `TrainingArguments`: folder, seed, device and checkpoints.
+        callbacks: the callbacks of the Trainer.
+        per_row: the maximum number of examples of one team in a row.
+        resume: a function that returns the checkpoint to resume from, or None.
     """
     from datasets import Dataset
 

@@ -14,83 +14,98 @@ Choice = Literal["first", "cheapest", "surest"]
 Share = Annotated[float, Field(ge=0, le=1)]
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ROUNDING = 1e-9
-"""Tolerance for sums of shares, since 0.7, 0.2 and 0.1 may add up to slightly more than 1."""
+"""Tolerance for sums of shares. For example, 0.7, 0.2 and 0.1 may add up to slightly more than 1."""
 
 
 class LookUpConfig(Frozen):
-    """A first lesson for `requests`: match a few words with a card (`training.curriculum.look_ups`). Without
-    it, a small model learns to write plans but chooses workers arbitrarily.
+    """A first lesson for the source `requests`: match a few words with a card
+    (`training.curriculum.look_ups`).
+
+    Without it, a small model learns to write plans, but chooses workers arbitrarily.
     """
 
     examples: int = Field(default=12_000, ge=1)
     per_team: int = Field(default=20, ge=1)
-    """Look-ups per row; they share a team's cards."""
+    """Number of look-ups per row. They share a team's cards."""
     named_per_team: int = Field(default=0, ge=0)
-    """Additional requests per row whose field is to be named, on any topic
-    (`training.curriculum.namings`).
+    """Number of additional requests per row whose field is to be named (`training.curriculum.namings`). They
+    may be about any topic.
     """
     of_parts_per_team: int = Field(default=0, ge=0)
-    """Additional requests of several parts per row."""
+    """Number of additional requests per row that have several parts."""
     batch: int = Field(default=1, ge=1)
-    """Rows per step, one per team."""
+    """Number of rows per step. Each row has one team."""
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=1e-3, gt=0)
     made_up_share: Share = 0.8
-    """Share of the first teams whose specialities are random words."""
+    """Share of teams at the start whose specialities are random words."""
 
 
 class WarmStartConfig(Frozen):
-    """Supervised learning of plans (`training.examples`): of a request, the best plan, known from how its
-    team was generated; of all other questions, random plans that can run.
+    """Supervised learning of plans (`training.examples`).
+
+    For a request, it is the best plan, which is known from how its team was generated. For all other
+    questions, they are random plans that can run.
     """
 
     examples: int = Field(default=2000, ge=1)
     batch: int = Field(default=32, ge=1)
-    """Rows per step. A row has consecutive examples of one team."""
+    """Number of rows per step. A row has consecutive examples of one team."""
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=1e-3, gt=0)
     prompt_weight: float = Field(default=0.3, ge=0)
-    """Weight of a prompt's token relative to a plan's. At 0, the policy may not learn to read the question,
-    unless each subtask restates its part of it (`subtask`).
+    """Weight of a prompt's token relative to a plan's token.
+
+    With 0, the policy may not learn to read the question, unless each subtask restates its part of it
+    (`subtask`).
     """
     worker_weight: float = Field(default=1.0, gt=0)
-    """Weight of the token that chooses a worker, one of about forty in a step."""
+    """Weight of the token that chooses a worker, which is one of about forty in a step."""
     rewarded_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of examples whose plan was drawn, run and found right. The others are drawn and not run."""
+    """Share of the examples whose plan was drawn, run and found right. Other plans are drawn but not run."""
     best_of: int = Field(default=16, ge=1)
-    """Plans drawn per rewarded example."""
+    """Number of plans that are drawn for a rewarded example."""
     choose: Choice = "first"
-    """Which right plan becomes a rewarded example. `first`: the first one; it keeps lucky guesses of a worker
-    that does a little of everything. `cheapest`: run all plans and take the cheapest; if costs are equal or
-    unknown, the one whose workers are right most often. `surest`: the one whose workers are right most often,
-    whatever its cost.
+    """Which right plan becomes a rewarded example.
+
+    - `first`: the first one. It keeps lucky guesses of a worker that does a little of everything.
+    - `cheapest`: the cheapest of all plans, which are all run. If costs are equal or unknown, it is the one
+      whose workers are right most often.
+    - `surest`: the one whose workers are right most often, whatever its cost.
     """
     worker_shares: dict[str, Share] = Field(default_factory=dict)
-    """Share of the steps of unrewarded plans by worker; the rest is divided equally. A habit to unlearn."""
+    """Share of the steps of unrewarded plans, by worker. The rest is divided equally. It sets a habit that
+    later stages must unlearn.
+    """
     step_shares: tuple[Weight, ...] = (0.5, 0.4, 0.1)
     """Relative frequency of plans with one step, two, three ..."""
     matching_share: float = Field(default=0.0, ge=0, le=1)
-    """Share of plans with as many steps as the question has parts, or one step if its source has no parts
-    (synthetic questions have them). The rest follow `step_shares`. It hints at the shape of a plan, not at
-    its workers.
+    """Share of the plans that have as many steps as the question has parts, or one step if its source has no
+    parts. The other plans follow `step_shares`.
+
+    Synthetic questions have parts. This share hints at the shape of a plan, but not at its workers.
     """
     read_share: float = Field(default=0.5, ge=0, le=1)
-    """Probability that a step reads an earlier one, for each of them."""
+    """Probability with which a step reads an earlier step. It applies to each earlier step separately."""
     subtask: str = "Do the {card} part."
-    """A step's subtask. `{card}` is the worker's card up to the first comma, colon or full stop. `{part}` is
-    a short text of the question's part, from its source (`facts.parts`). Restating the question makes a small
-    model read it.
+    """Subtask of a step. `{card}` is the worker's card up to the first comma, colon or full stop. `{part}` is
+    a short text of the question's part, from its source (`facts.parts`).
+
+    A small model reads the question better if it has to restate it.
     """
     whole: str = "Answer the question."
     """Subtask for a worker without a card."""
     names: bool = False
-    """Write a worker's name in plans instead of its number. The engine reads both. Looking up the card of a
-    number is the one thing that a model from scratch does not learn in minutes.
+    """Whether plans have a worker's name in place of its number. The engine reads both.
+
+    Looking up the card of a number is the one thing that a model from scratch does not learn in minutes.
     """
     fields: tuple[str, ...] = ("worker", "subtask", "access")
-    """Order of a step's fields. Constrained decoding takes `worker` or `subtask` first, and `access` last. An
-    additional `needs` in front of them states in a few words what the step needs; the choice of the worker
-    then takes one look-up instead of two.
+    """Order of the fields of a step. Constrained decoding requires `worker` or `subtask` as the first and
+    `access` as the last.
+
+    An additional `needs` in front of them says in a few words what the step needs. The choice of the worker
+    then takes one look-up and not two.
     """
 
     @field_validator("worker_shares")
@@ -119,30 +134,33 @@ class WarmStartConfig(Frozen):
 
 
 class WorthConfig(Frozen):
-    """The worth of a worker for a question: its expected accuracy on such questions minus its cost
-    (`training.worth`). A single answer mostly reflects luck.
+    """How to estimate the worth of a worker for a question: its expected accuracy on such questions minus its
+    cost (`training.worth`).
+
+    A single answer would mostly reflect luck.
     """
 
     ridge: float = Field(default=1.0, gt=0)
-    """Regularization of the differences between families, and between short and long questions within a
-    family: `alpha` of scikit-learn's `Ridge`.
+    """Regularization of the differences between families, and between short and long questions of a family.
+    It is `alpha` of scikit-learn's `Ridge`.
     """
     usd_weight: float = Field(default=1.0, ge=0)
-    """Worth subtracted per dollar of a call's cost; 0: none."""
+    """Worth that a dollar of a call's cost subtracts. With 0, cost does not count."""
 
 
 class ExpectedRewardConfig(Frozen):
-    """Learning from all workers at once, after the warm start. If the reward of every worker is known for a
-    question, the expected reward of the choice is exact, and so is its gradient
-    (`training.packing.plan_loss`).
+    """Learning from all workers at once, after the warm start.
+
+    If the reward of every worker is known for a question, the expected reward of the choice is exact, and so
+    is its gradient (`training.packing.plan_loss`).
     """
 
     examples: int = Field(default=1000, ge=1)
     batch: int = Field(default=4, ge=1)
-    """Rows per step, as in the warm start."""
+    """Number of rows per step, as in the warm start."""
     epochs: float = Field(default=1.0, gt=0)
     learning_rate: float = Field(default=5e-4, gt=0)
 
 
 StageConfig = LookUpConfig | WarmStartConfig | ExpectedRewardConfig
-"""Config of a supervised stage, in the order of the stages."""
+"""Config of a supervised stage. The types are in the order of the stages."""

@@ -1,4 +1,4 @@
-"""Cards written from measurements of a pool's workers, so that a conductor learns to read such cards too."""
+"""Write workers' cards from measurements, so that a conductor learns to read such cards too."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from training.config import Config
 
 
 def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
-    """Return the measurements of each worker from the recorded sets in `pool.cards`, by source.
+    """Return the measurements of each worker, by source. They come from the recorded sets in `pool.cards`.
 
     Raises:
         SettingsError: a set cannot be read, includes held-out questions, or is about other workers.
@@ -31,12 +31,13 @@ def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
 def write_team_cards(
     measured: Mapping[str, CardMeasurement], workers: Sequence[str], words: random.Random | None = None
 ) -> dict[str, str]:
-    """Return the card of each worker with enough measurements: its name, and what it is best and worst at.
+    """Return the card of each worker with enough measurements. It has the worker's name, and what it is best
+    and worst at.
 
     Args:
-        measured: measurements by worker.
-        workers: the team's workers.
-        words: random generator for the wording; None for the wording of `podium cards`.
+        measured: the measurements by worker.
+        workers: the workers of the team.
+        words: the random generator for the wording, or None for the wording of `podium cards`.
     """
     describable = {name: measured[name] for name in workers if name in measured and can_write(measured[name])}
     return {

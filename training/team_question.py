@@ -1,4 +1,4 @@
-"""A question and the team that may answer it."""
+"""Question, and the team of workers that may answer it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,14 +10,14 @@ from evaluation.questions import Question
 
 @dataclass(frozen=True, slots=True)
 class TeamQuestion:
-    """A question and its allowed workers, in the order shown to the conductor."""
+    """Question with its allowed workers, in the order in which the conductor sees them."""
 
     question: Question
     workers: tuple[str, ...]
     members: Mapping[str, PoolMember] = field(default_factory=dict[str, PoolMember])
-    """The workers themselves, if they are not those of the pool."""
+    """Workers by name, if they are not those of the pool."""
     cards: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Cards by worker, shown to the conductor in place of the workers' own."""
+    """Cards by worker. The conductor sees them in place of the workers' own cards."""
 
     @property
     def conversation(self) -> tuple[Message, ...]:

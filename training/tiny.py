@@ -33,7 +33,7 @@ SEEDS = (0, 1, 2)
 CONCURRENCY = 2
 POLL_S = 0.5
 LOGGED_EVERY = 10
-"""Steps of the warm start per line of its curve."""
+"""Number of steps of the warm start per point of its curve."""
 BARS = ("before", "best_fixed_worker", "after", "composite_before", "composite_after")
 MEANS = (*BARS, "before_sampled", "single_after", "right_access_after", "parsed_after")
 
@@ -76,7 +76,7 @@ def _report(folder: Path, seed: int) -> dict[str, Any]:
 
 
 def figures(reports: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return means over the seeds, and each seed's own figures under `seeds`."""
+    """Return the means over all seeds, and the figures of each seed under `seeds`."""
     seeds = {str(seed): _seed_figures(report) for seed, report in reports.items()}
     return {name: round(mean(each[name] for each in seeds.values()), 4) for name in MEANS} | {"seeds": seeds}
 

@@ -1,4 +1,6 @@
-"""A small tokenizer for a conductor from scratch, trained on the run's own texts. Nothing is downloaded."""
+"""A small tokenizer for a conductor from scratch. It is trained on the run's own texts, and nothing is
+downloaded.
+"""
 
 from collections.abc import Iterable
 
@@ -19,7 +21,8 @@ WORDS = Regex(
     r"\p{L}+(?: \p{L}+)*\.\", \"[a-z]+\": [\"\[]?|\"?,? ?\{?\"[a-z]+\": ?[\"\[]?"
     r"| ?\p{L}+|\p{N}|[^\p{L}\p{N}\n]+|\n"
 )
-"""Pieces of a plan: a sentence and the next key, a key and its punctuation, words, digits, others, lines.
+"""Pattern of the pieces of a plan: a sentence and the next key, a key and its punctuation, words, digits,
+other characters, and lines.
 
 A step is then six tokens long, and the worker directly follows the token of its task. A policy of this size
 must learn by reward which token follows which.

@@ -1,8 +1,8 @@
-"""The worth of each worker for a question: its expected accuracy on such questions minus its cost.
+"""Estimate the worth of each worker for a question: its expected accuracy on such questions minus its cost.
 
-A single answer is like one coin toss: of ten workers that answered a question correctly, three may have been
+A single answer is like a coin toss: of ten workers that answered a question correctly, three may have been
 lucky. Ridge regression over all answers estimates how often a worker is right on the questions of a family,
-and how much less on the longer ones.
+and how much less often on the longer ones.
 """
 # The types of scikit-learn are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
@@ -23,7 +23,7 @@ from training.supervised_config import WorthConfig
 
 Floats = npt.NDArray[np.float64]
 ACROSS = 0.5
-"""Weight of a question's size across families, relative to 1 within a family."""
+"""Weight of a question's size across all families, relative to its weight of 1 within a family."""
 _DIGIT = re.compile(r"\d")
 
 
@@ -33,7 +33,7 @@ class SoloAnswer:
 
     Args:
         right: whether the answer is right.
-        usd: its cost in dollars; None if unknown.
+        usd: the cost in dollars, or None if it is unknown.
     """
 
     right: bool
@@ -42,12 +42,12 @@ class SoloAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """A question that every worker has answered.
+    """Question that every worker has answered.
 
     Args:
         question: the question.
         family: the question's family.
-        answers: answers by worker; the same workers for every question.
+        answers: the answers by worker. The workers are the same for every question.
     """
 
     question: Question
@@ -56,11 +56,11 @@ class AnsweredQuestion:
 
 
 class Worths:
-    """Estimates of workers' worth, fitted to their answers.
+    """Estimates of the workers' worth, fitted to their answers.
 
     Args:
-        answered: at least one question. Duplicates count once.
-        config: regularization, and the weight of a dollar.
+        answered: the questions with their answers, at least one. Duplicates count once.
+        config: the regularization, and the weight of a dollar.
 
     Raises:
         SettingsError: dollars have a weight, but a worker's cost is unknown.
@@ -78,8 +78,9 @@ class Worths:
         self._model: Any = Ridge(alpha=config.ridge).fit(np.array(rows), np.array(right))
 
     def judge(self, question: Question, family: str) -> dict[str, float]:
-        """Return expected accuracy minus weighted cost by worker. It is negative for a worker that is too
-        dear.
+        """Return the worth of each worker: its expected accuracy minus its weighted cost.
+
+        The worth of a worker that is too expensive is negative.
         """
         shares = np.ravel(self._model.predict(self._features(question, family)[None]))
         return {
@@ -88,14 +89,17 @@ class Worths:
         }
 
     def _features(self, question: Question, family: str) -> Floats:
-        """Return one-hot family, size, and size within the family. An unknown family has only zeros."""
+        """Return the features of a question: its family as one-hot, its size, and its size within the family.
+
+        For an unknown family, the first and the last are zeros.
+        """
         of_family = np.array([float(each == family) for each in self._families])
         size = (np.array(_sizes(question)) - self._means) / self._deviations
         return np.concatenate([of_family, ACROSS * size, np.outer(size, of_family).ravel()])
 
 
 def _sizes(question: Question) -> tuple[float, float]:
-    """Return the log of the question's length, and its number of digits."""
+    """Return the logarithm of the question's length, and the number of digits in the question."""
     return math.log(len(question.text)), float(len(_DIGIT.findall(question.text)))
 
 

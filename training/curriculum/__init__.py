@@ -1,6 +1,6 @@
 """A curriculum of ordinary requests, for a conductor that will lead teams it has never seen.
 
-SYNTHETIC: requests are filled from templates, teams are drawn from cards, and workers are programs that know
-which worker can do which part. Figures from here state how well plans fit cards, and nothing about real
-models.
+SYNTHETIC: requests are filled in from templates, teams are drawn from cards, and workers are programs that
+know which worker can do which part. The figures show how well plans fit the cards. They show nothing about
+real models.
 """

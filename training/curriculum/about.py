@@ -1,4 +1,4 @@
-"""Decide whether a subtask is about a request, by the request's own words."""
+"""Decide whether a subtask is about a part of a request, by the words of that part."""
 
 import re
 
@@ -14,7 +14,7 @@ COMMON = _words(
     there these this to two up use using want what when where which who why will with you your
     """
 )
-"""Words without information about the content of a request."""
+"""Words that say nothing about the content of a request."""
 TASK_WORDS = _words(
     """
     add answer answered answers ask asked asks begin best better carefully change check checked checking
@@ -30,16 +30,18 @@ TASK_WORDS = _words(
     wrong
     """
 )
-"""Words that can ask for any part, such as "Find the answer" and "Check whether it is right"."""
+"""Words that can ask for any part, as in "Find the answer" and "Check whether it is right"."""
 
 
 def own_words(clause: str) -> frozenset[str]:
-    """Return the words of `clause` that distinguish it from other clauses."""
+    """Return the own words of `clause`: those that distinguish it from other clauses."""
     return _words(clause) - COMMON - TASK_WORDS
 
 
 def is_about(subtask: str, clause: str) -> bool:
-    """Return whether `subtask` contains at least a third of the own words of `clause`, and at least one."""
+    """Return whether `subtask` contains at least a third of the own words of `clause`, and at least one of
+    them.
+    """
     return share_named(subtask, clause) >= 1 / 3
 
 

@@ -1,6 +1,6 @@
 """`podium curriculum`: show training requests, and measure a conductor on held-out ones.
 
-Exit codes: 0: done; 1: a model or the settings cannot be loaded; 130: stopped.
+Exit codes: 0 if done; 1 if a model or the settings cannot be loaded; 130 if stopped.
 """
 
 import json
@@ -68,7 +68,7 @@ def measure_conductors(
 
 @contextmanager
 def _errors() -> Generator[None]:
-    """Turn an error into one that ends the command.
+    """Turn an error in the block into one that ends the command.
 
     Raises:
         CommandError: a model or the settings cannot be loaded, or the command was stopped.
@@ -96,7 +96,7 @@ def show(console: Console, question: RequestQuestion) -> None:
 def measure(
     console: Console, questions: list[RequestQuestion], models: list[str], settings: str, out: Path | None
 ) -> None:
-    """Print each conductor's figures, next to those of random plans.
+    """Measure each conductor and print its figures, next to those of random plans.
 
     Raises:
         SettingsError: a model or the settings cannot be loaded.

@@ -1,10 +1,11 @@
-"""Look-ups, the first lesson of a conductor that reads cards: a few words, and the worker whose card fits.
+"""Look-ups, the first lesson of a conductor that reads cards. A look-up is a query of a few words; the answer
+is the worker whose card fits.
 
 From whole requests alone, a small model does not learn to find a card in its prompt, because the one token
 that chooses the worker is a tiny part of the loss. It therefore first learns only to look up: many queries
-per team, of a dozen tokens each. At first most teams have made-up specialities, random words that can only be
-matched by looking. The other teams are the curriculum's. Their queries are a field's name, another card of
-the field, or a short request.
+per team, of a dozen tokens each. At first, most teams have made-up specialities, which are random words that
+can only be matched by looking. The other teams are those of the curriculum. A query to them is the name of a
+field, another card of the field, or a short request.
 
 SYNTHETIC, like the teams (`training.curriculum.teams`).
 """
@@ -20,16 +21,19 @@ from training.curriculum.requests import Request, RequestPart, fill
 from training.curriculum.teams import SIZES, DrawnTeam, Teammate, draw_team
 
 LEAST_MADE_UP = 0.15
-"""Minimum share of made-up teams, relative to the first share, so that matching words is not unlearned."""
+"""Share of made-up teams at the end, relative to the share at first. It is above 0, so that matching words is
+not unlearned.
+"""
 BY_CARD, BY_CLAUSE, BY_OTHER_NAME = 0.2, 0.2, 0.25
-"""Shares of queries by another card of the field, a request, and another name. The rest use the plans' name.
+"""Shares of the queries that use another card of the field, a request, and another name of the field. The
+rest use the name that plans use.
 """
 CHECKS = 0.2
-"""Share of queries for a check, in a team with a critic."""
+"""Share of the queries that ask for a check, in a team with a critic."""
 ANY_FIELD = 0.15
-"""Share of queries for a field that only a generalist may cover."""
+"""Share of the queries about a field that perhaps only a generalist covers."""
 LONGEST = 120
-"""Maximum characters of a query."""
+"""Maximum number of characters of a query."""
 MADE_UP_CARDS = (
     "{a} and {b}",
     "expert in {a}, {b}",
@@ -43,14 +47,14 @@ _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
 def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[RequestQuestion]:
-    """Return `count` look-ups of the training side. Those to the same team are consecutive.
+    """Return `count` look-ups of the training side. Look-ups with the same team are consecutive.
 
     Args:
-        seed: seed; the same seed gives the same look-ups.
-        count: number of look-ups.
-        per_team: look-ups per team.
-        made_up: share of teams with made-up specialities at first. It falls linearly to `LEAST_MADE_UP` of
-            itself.
+        seed: the seed. The same seed gives the same look-ups.
+        count: the number of look-ups.
+        per_team: the number of look-ups per team.
+        made_up: the share of teams with made-up specialities at first. It falls linearly to `LEAST_MADE_UP`
+            times this value.
     """
     rng, materials = random.Random(f"look-ups {seed}"), load("train")
     questions: list[RequestQuestion] = []
@@ -70,7 +74,7 @@ def look_ups(seed: object, count: int, per_team: int, made_up: float) -> list[Re
 
 
 def _draw_made_up_team(rng: random.Random) -> DrawnTeam:
-    """Draw a team with random specialities. What each worker can do is the first word of its card."""
+    """Draw a team with random specialities. A worker's ability is named by the first word of its card."""
     size = rng.choice(SIZES)
     words = rng.sample(_vocabulary(), 3 * size)
     mates = [
@@ -87,7 +91,7 @@ def _draw_made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple
 
 
 def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
-    """Yield queries to a team of the curriculum, each with the part that it stands for."""
+    """Yield queries to a team of the curriculum. Each comes with the part of a request that it stands for."""
     topics = [name for name in team.topics if name in materials.domains]
     while True:
         fields = [each.domain for each in materials.draw_fields(rng)]
@@ -115,6 +119,6 @@ def _words(rng: random.Random, domain: Domain, team: DrawnTeam) -> str:
 
 @cache
 def _vocabulary() -> tuple[str, ...]:
-    """Return the ordinary words of the training side's requests."""
+    """Return the ordinary words in the requests of the training side."""
     texts = [text for domain in load("train").domains.values() for text in (*domain.phrasings, *domain.parts)]
     return tuple(sorted({word for text in texts for word in _WORD.findall(text)}))

@@ -1,9 +1,10 @@
-"""The written material: domains with phrasings and cards, topics, roles, generalists, and joints of clauses.
+"""Texts of the curriculum: domains with phrasings and cards, topics, roles, generalists, and templates that
+join clauses.
 
-The YAML files next to this module are the curriculum's text. This module reads them and decides what is held
-out: whole domains and roles, and a fifth of the other phrasings and cards, chosen by their words. Topics and
-the folders `cards`, `requests` and `joints` are for training only. None of them is about a held-out domain,
-and none is used for measuring.
+The texts are in the YAML files next to this module. The module reads them and decides which are held out:
+whole domains and roles, and a fifth of the other phrasings and cards, chosen by their words. Topics and the
+folders `cards`, `requests` and `joints` are only for training. None of them is about a held-out domain, and
+none is used for measuring.
 """
 
 import hashlib
@@ -38,16 +39,18 @@ HELD_OUT_DOMAINS = frozenset(
         "tables",
     }
 )
-"""Domains that no training request is about. No training team has their cards."""
+"""Domains that no training request is about, and whose cards no training team has."""
 HELD_OUT_OF = 5
-"""One text in this many is held out in the other domains."""
+"""In the other domains, one text in this many is held out."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5
-"""Share of training about topics instead of domains, although there are nine times as many topics."""
+"""Share of the training that is about topics. The rest is about domains, although there are nine times as
+many topics.
+"""
 
 
 class Domain(Frozen):
-    """A field: requests about it, and cards of its specialists."""
+    """Field of knowledge: requests about it, and the cards of its specialists."""
 
     domain: str
     what: str
@@ -55,22 +58,24 @@ class Domain(Frozen):
     names: tuple[str, ...] = ()
     """Other names of the field."""
     near: tuple[str, ...] = ()
-    """Fields whose specialists might be able to do this one. They are never in one team."""
+    """Fields whose specialists might also be able to do this field's requests. They are never in the same
+    team.
+    """
     cards: tuple[str, ...]
     slots: Mapping[str, tuple[str, ...]] = {}
     """Values for each `{name}` in the texts."""
     phrasings: tuple[str, ...]
     """First messages of a user."""
     conversations: tuple[tuple[str, ...], ...] = ()
-    """Conversations, as turns. The first and the last turn are the user's."""
+    """Conversations as lists of turns. The first and the last turn are the user's."""
     parts: tuple[str, ...] = ()
     """Clauses that ask for one thing."""
     then: tuple[str, ...] = ()
-    """Clauses that use `{it}`, another worker's result."""
+    """Clauses that use another worker's result, for which `{it}` stands."""
 
 
 class FieldRequests(Frozen):
-    """More requests about a field, for training only."""
+    """Further requests about a field, which are only for training."""
 
     phrasings: tuple[str, ...]
     parts: tuple[str, ...]
@@ -100,14 +105,16 @@ class Generalists(Frozen):
 
 
 class JoinClause(Frozen):
-    """A last clause of a request that uses the results of the two clauses before it."""
+    """Last clause of a request. It uses the results of the two clauses before it."""
 
     domain: str
     text: str
 
 
 class Joints(Frozen):
-    """Templates that join clauses to a request: `{a}` (or `{A}`, capitalised), `{b}`, and `{j}` over both."""
+    """Templates that join clauses into a request. `{a}` and `{b}` are the clauses, `{A}` is the first one
+    capitalised, and `{j}` is a clause that uses both results.
+    """
 
     chain: tuple[str, ...]
     join: tuple[str, ...]
@@ -121,14 +128,14 @@ class Joints(Frozen):
 
 @dataclass(frozen=True, slots=True)
 class Materials:
-    """Texts of one side of the curriculum.
+    """Texts of one side of the curriculum, which is either for training or held out.
 
     Args:
-        domains: fields of requests by name, including small talk.
-        roles: broad workers that cover at least two domains each.
-        generalists: cards of workers without a field.
-        joints: templates that join clauses.
-        topics: the narrow fields among `domains`, with fewer texts; only in training.
+        domains: the fields of requests by name, including small talk.
+        roles: the workers that cover at least two domains each.
+        generalists: the cards of workers without a field.
+        joints: the templates that join clauses.
+        topics: the narrow fields among `domains`, with fewer texts. Only the training side has them.
     """
 
     domains: Mapping[str, Domain]
@@ -155,7 +162,7 @@ def field_of(domain: str) -> str:
 
 
 def side_of(text: str) -> Side:
-    """Return the side of a phrasing or card, which is determined by its words."""
+    """Return whether a phrasing or card is for training or held out. This depends only on its words."""
     digest = hashlib.sha256(text.encode()).digest()
     return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
 
@@ -195,8 +202,10 @@ def load(side: Side) -> Materials:
 
 
 def _with_cards(materials: Materials) -> Materials:
-    """Add the training-only cards. With the few cards of each field alone, a model learns them by heart, and
-    reads cards that it has never seen less well.
+    """Add the cards that are only for training.
+
+    Each field has only a few other cards. With those alone, a model learns them by heart, and reads new cards
+    less well.
     """
     more = {path.stem: _read(path) for path in sorted((FOLDER / "cards").glob("*.yaml"))}
 
@@ -217,7 +226,7 @@ def _with_cards(materials: Materials) -> Materials:
 
 
 def _with_requests(materials: Materials) -> Materials:
-    """Add the training-only requests, for the same reason as the cards."""
+    """Add the requests that are only for training, for the same reason as the cards."""
 
     def add(domain: Domain, more: FieldRequests) -> Domain:
         return domain.model_copy(
@@ -240,10 +249,10 @@ def _with_requests(materials: Materials) -> Materials:
 
 
 def _with_joints(materials: Materials) -> Materials:
-    """Add the training-only templates for joining clauses.
+    """Add the templates that are only for training.
 
-    With forty of each kind, a model planned three steps for nearly all joins that it had learned from, but
-    only for three in five of those in new words.
+    With forty templates of each kind, a model planned three steps for nearly all joins that it had learned
+    from, but only for three in five of the joins in new words.
     """
     joints = materials.joints.model_dump()
     for path in sorted((FOLDER / "joints").glob("*.yaml")):
@@ -258,7 +267,7 @@ def _read_topics() -> list[Domain]:
 
 
 def _with_topics(materials: Materials, topics: Sequence[Domain]) -> Materials:
-    """Add topics to the domains, and make `near` symmetric, so that no two workers of a team might do one
+    """Add topics to the domains, and make `near` symmetric. No two workers of a team then might do the same
     part.
     """
     near: dict[str, set[str]] = defaultdict(set)
@@ -302,8 +311,10 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
 
 
 def _role_of(role: Role, side: Side) -> Role | None:
-    """Return the role for one side, or None. In training it has only the domains that are trained on. A role
-    is held out completely if at least half of its domains are, or if fewer than two remain.
+    """Return the role as it is on one side, or None if that side does not have it.
+
+    In training, a role has only the domains that are trained on. A role is held out completely if at least
+    half of its domains are held out, or if fewer than two remain.
     """
     domains = tuple(name for name in role.domains if name not in HELD_OUT_DOMAINS)
     is_trained = 2 * len(domains) > len(role.domains) and len(domains) > 1

@@ -1,4 +1,6 @@
-"""Measure how well a conductor leads teams that it has never seen: judge its plans for held-out requests."""
+"""Measure how well a conductor leads teams that it has never seen. Its plans for held-out requests are
+judged.
+"""
 # The types of transformers and xgrammar are partial.
 # pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false
 # pyright: reportUnknownArgumentType=false
@@ -21,14 +23,16 @@ from training.generation import generate
 from training.plan_runner import Chat
 
 MAX_TOKENS = 384
-"""Maximum tokens of a plan, as in cluster/local.yaml."""
+"""Maximum number of tokens of a plan, as in cluster/local.yaml."""
 BATCH = 16
 
 
 def write_plans(
     model: Any, tokenizer: Any, questions: Sequence[RequestQuestion], prompts: Prompts, subtask_chars: int
 ) -> list[str]:
-    """Return the model's plans, decoded greedily and constrained by the grammar, as the server does."""
+    """Return the plans that the model writes, decoded greedily and constrained by the grammar, as on the
+    server.
+    """
     info = xgrammar.TokenizerInfo.from_huggingface(tokenizer, vocab_size=model.config.vocab_size)
     compiler = xgrammar.GrammarCompiler(info)
     sizes = {len(question.workers) for question in questions}
@@ -54,14 +58,14 @@ def write_plans(
 
 
 def plan_prompt(prompts: Prompts, question: RequestQuestion) -> Chat:
-    """Return the server's prompt to plan for a question."""
+    """Return the prompt with which the server asks the conductor to plan for a question."""
     members = [question.members[name] for name in question.workers]
     messages = prompts.plan(layout_of("steps"), members, MAX_STEPS, question.conversation)
     return [{"role": message.role, "content": message.text} for message in messages]
 
 
 def random_plans(questions: Sequence[RequestQuestion]) -> list[str]:
-    """Return a plan of one step with a random worker for each request, as a baseline."""
+    """Return a plan with one step and a random worker for each request. These plans are the baseline."""
     rng = random.Random("random plans")
     return [
         json.dumps({"subtask": "", "worker": rng.randrange(len(each.workers)), "access": []})
@@ -70,8 +74,8 @@ def random_plans(questions: Sequence[RequestQuestion]) -> list[str]:
 
 
 def figures(questions: Sequence[RequestQuestion], texts: Sequence[str]) -> dict[str, Any]:
-    """Return shares by kind of request: for all requests, for domains that training never saw, and for the
-    rest.
+    """Return the figures of the plans by kind of request: for all requests, for domains that training never
+    saw, and for the rest.
     """
     verdicts = [judge(question, text) for question, text in zip(questions, texts, strict=True)]
     pairs: list[tuple[RequestQuestion, PlanVerdict]] = list(zip(questions, verdicts, strict=True))

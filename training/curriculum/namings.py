@@ -1,8 +1,9 @@
-"""Namings, the second half of the first lesson: name the field of each part of a request, and its worker.
+"""Namings, the second half of the first lesson. A naming is a request whose parts' fields are to be named,
+with their workers.
 
-A row has many of them after one team's cards. Of each plan it has only the tokens that a small model gets
-wrong most often. Some requests of one part are about fields of the team's specialists, and others about any
-field, so that the model learns when to use a generalist.
+A row has one team's cards, followed by many namings. Of each plan, it has only the tokens that a small model
+gets wrong most often. Some requests of one part are about fields of the team's specialists, and others about
+any field, so that the model learns when to use a generalist.
 
 SYNTHETIC, like the requests (`training.curriculum.requests`).
 """
@@ -16,21 +17,21 @@ from training.curriculum.requests import Kind, Request, draw_request, draw_short
 from training.curriculum.teams import DrawnTeam
 
 COVERED = 0.6
-"""Share of requests about a field of the team's specialists, if it has any."""
+"""Share of the requests that are about a field of the team's specialists, if it has any."""
 SMALL = 0.1
-"""Share of requests that are small talk."""
+"""Share of the requests that are small talk."""
 OF_SEVERAL_PARTS: dict[Kind, float] = {"chain": 0.35, "join": 0.4, "check": 0.25}
-"""Share of each kind, if the team can do it."""
+"""Share of each kind among requests of several parts, if the team can do it."""
 
 
 def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = None) -> list[RequestQuestion]:
     """Return `count` training requests of one part each. The team may have no worker for some of them.
 
     Args:
-        seed: seed; the same seed gives the same requests.
-        count: number of requests.
+        seed: the seed. The same seed gives the same requests.
+        count: the number of requests.
         team: the team whose cards precede the requests.
-        longest: maximum characters of a request; None for no limit.
+        longest: the maximum number of characters of a request, or None for no limit.
     """
     rng, materials = random.Random(f"namings {seed}"), load("train")
     requests = (draw_short(partial(_draw, rng, materials, team), longest) for _ in range(count))

@@ -1,4 +1,4 @@
-"""Requests and teams as questions for training and measuring, generated reproducibly from a seed."""
+"""Requests and teams as questions for training and measuring. They are generated from a seed."""
 
 import random
 from collections.abc import Iterator
@@ -26,14 +26,14 @@ SOURCE = "requests"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestQuestion(TeamQuestion):
-    """A request, and the team that was drawn for it."""
+    """Question that is a request, with the team that was drawn for it."""
 
     request: Request
     team: DrawnTeam
 
     @property
     def is_new(self) -> bool:
-        """Whether it is about a domain that training never saw."""
+        """Whether the request is about a domain that training never saw."""
         return any(part.domain in HELD_OUT_DOMAINS for part in self.request.parts)
 
 
@@ -45,15 +45,16 @@ def request_questions(
     size: int | None = None,
     longest: int | None = None,
 ) -> list[RequestQuestion]:
-    """Return `count` requests.
+    """Return `count` requests as questions.
 
     Args:
-        seed: seed; the same seed gives the same requests.
-        count: number of requests.
-        side: side of the curriculum's texts.
-        per_team: consecutive requests per team. Learning from them together reads the team's cards once.
-        size: workers per team; None for 2 to 9 at random.
-        longest: maximum characters of a request; None for no limit.
+        seed: the seed. The same seed gives the same requests.
+        count: the number of requests.
+        side: the side of the curriculum's texts: for training or held out.
+        per_team: the number of consecutive requests per team. If they are learned together, the team's cards
+            are read once.
+        size: the number of workers per team, or None for 2 to 9 at random.
+        longest: the maximum number of characters of a request, or None for no limit.
     """
     rng, prefix = random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}"
     questions = _draw(rng, prefix, side, per_team, size, longest)
@@ -103,7 +104,11 @@ def question_of(request: Request, team: DrawnTeam, id: str) -> RequestQuestion:
 
 
 def lesson(question: RequestQuestion) -> tuple[list[dict[str, object]], list[tuple[float, ...]]]:
-    """Return the best plan's steps, with workers as numbers, and each worker's reward in each step."""
+    """Return what a conductor learns from a request: the steps of the best plan, and each worker's reward in
+    each step.
+
+    Workers are written as numbers.
+    """
     rng = random.Random(f"plan {question.question.id}")
     steps = best_plan(rng, question.request, question.team)
     plan: list[dict[str, object]] = [

@@ -20,7 +20,9 @@ from training.curriculum.teams import CHECKS_WELL, TRIES, DrawnTeam
 
 Kind = Literal["one", "small_talk", "chain", "join", "check"]
 SHARES: dict[Kind, float] = {"one": 0.5, "small_talk": 0.08, "chain": 0.14, "join": 0.08, "check": 0.2}
-"""Probability of each kind. If the team cannot do it, the request has one part; most teams cannot check."""
+"""Probability of each kind of request. If the team cannot do the kind, the request has one part. Most teams
+cannot check.
+"""
 LEARNED_SHARES: dict[Kind, float] = {
     "one": 0.22,
     "small_talk": 0.08,
@@ -28,13 +30,15 @@ LEARNED_SHARES: dict[Kind, float] = {
     "join": 0.22,
     "check": 0.26,
 }
-"""Probability of each kind in training. Plans of several steps need more examples than they are common."""
+"""Probability of each kind of request in training. Kinds with several parts are more frequent than in use,
+because they need more examples.
+"""
 CONVERSATIONS = 0.12
-"""Share of conversations among requests of one part."""
+"""Share of conversations among the requests of one part."""
 WITHOUT_SPECIALIST = 0.15
-"""Share of requests of one part that only a generalist covers, if the team has one."""
+"""Share of the requests of one part that only a generalist covers, if the team has one."""
 RESULT = ("it", "it", "the result", "that", "what comes out", "what you get")
-"""References to another step's result in a clause."""
+"""Words with which a clause refers to the result of another step."""
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
@@ -43,9 +47,9 @@ class RequestPart:
     """One task within a request.
 
     Args:
-        domain: the part's domain.
-        clause: the clause of the request; "" if the part is the whole request.
-        reads: indices of the parts whose results it uses.
+        domain: the domain of the part.
+        clause: the clause of the request, or "" if the part is the whole request.
+        reads: the indices of the parts whose results it uses.
         checks: whether it checks the part that it reads.
     """
 
@@ -57,12 +61,12 @@ class RequestPart:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A user's request and its parts.
+    """Request of a user, and its parts.
 
     Args:
-        kind: the kind of request (see the module's docstring).
-        turns: alternating turns of user and assistant. The first and the last are the user's.
-        parts: parts in an order in which they can be done. The result of the last is the answer.
+        kind: the kind of request; see the module's docstring.
+        turns: the alternating turns of user and assistant. The first and the last are the user's.
+        parts: the parts, in an order in which they can be done. The result of the last one is the answer.
     """
 
     kind: Kind
@@ -78,7 +82,7 @@ class Request:
 def draw_request(
     rng: random.Random, materials: Materials, team: DrawnTeam, shares: Mapping[Kind, float] = SHARES
 ) -> Request:
-    """Draw a request that `team` can answer, of a kind drawn by `shares`."""
+    """Draw a request that `team` can answer. `shares` has the probability of each kind of request."""
     kinds: dict[Kind, Callable[[], Request | None]] = {
         "one": lambda: _one(rng, materials, team),
         "small_talk": lambda: _small_talk(rng, materials),
@@ -93,9 +97,10 @@ def draw_request(
 
 
 def draw_short(draw: Callable[[], Request], longest: int | None) -> Request:
-    """Call `draw` until the turns have at most `longest` characters in total, `TRIES` times after the first.
+    """Call `draw` until a request has at most `longest` characters in all turns together.
 
-    If no request is short enough, the last one is returned. With `longest` None, the first one is.
+    If no request is short enough after `TRIES` further calls, return the last one. If `longest` is None,
+    return the first one.
     """
     request = draw()
     for _ in range(TRIES):
@@ -106,9 +111,11 @@ def draw_short(draw: Callable[[], Request], longest: int | None) -> Request:
 
 
 def best_plan(rng: random.Random, request: Request, team: DrawnTeam) -> list[Step]:
-    """Return a plan with the highest reward, drawn among equals, with workers as numbers.
+    """Return a plan with the highest reward, with workers as numbers. If there are several, one of them is
+    drawn.
 
-    The step of a request of one part has no subtask, which stands for the user's own words.
+    If the request has one part, its step has no subtask, which means that the worker gets the user's own
+    words.
     """
     steps: list[Step] = []
     for part in request.parts:
@@ -129,13 +136,13 @@ def best_workers(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ())
 def part_rewards(part: RequestPart, team: DrawnTeam, before: Sequence[int] = ()) -> tuple[float, ...]:
     """Return the reward of choosing each worker for `part`.
 
-    A check is for a critic. Without one, it is for a worker that does such a part well and has not done this
-    one.
+    A check is for a critic. If the team has none, a check is for a worker that does such a part well and has
+    not done the part that is checked.
 
     Args:
         part: a part of a request that fits `team`.
         team: the team.
-        before: workers of the parts before it.
+        before: the workers of the parts before it.
     """
     rewards = team.rewards(part.domain)
     if not part.checks:
@@ -164,7 +171,7 @@ def _one(rng: random.Random, materials: Materials, team: DrawnTeam) -> Request:
 
 
 def request_about(rng: random.Random, materials: Materials, domain: Domain) -> Request:
-    """Draw a request of one part about a domain, whether or not a team can do it."""
+    """Draw a request of one part about `domain`. The team may have no worker for it."""
     if domain.domain == SMALL_TALK:
         return _small_talk(rng, materials)
     if domain.conversations and rng.random() < CONVERSATIONS:
@@ -175,7 +182,7 @@ def request_about(rng: random.Random, materials: Materials, domain: Domain) -> R
 
 
 def _topic(rng: random.Random, materials: Materials, team: DrawnTeam) -> str:
-    """Draw a domain that the team can do, mostly one of its specialists."""
+    """Draw a domain that the team can do. In most cases, it is one of a specialist's domains."""
     covered = [name for name in team.topics if name in materials.domains and name != SMALL_TALK]
     others = [
         each.domain
@@ -244,7 +251,9 @@ def _clause(
     *,
     then: bool = False,
 ) -> RequestPart | None:
-    """Draw a part whose best workers are the best for no part `before`, or return None."""
+    """Draw a part whose best workers are not the best ones for any part in `before`. Return None if there is
+    no such part.
+    """
     busy = {index for part in before for index in team.best(part.domain)}
     topics, disputed = set(team.topics), team.disputed
     usable = [
@@ -267,7 +276,7 @@ def _clause(
 
 
 def _join_clauses(template: str, **clauses: str) -> str:
-    """Fill the clauses into `template`; an upper-case name takes the clause with a capital letter."""
+    """Fill the clauses into `template`. If a name is in upper case, its clause is capitalised."""
     texts = clauses | {name.upper(): clause[:1].upper() + clause[1:] for name, clause in clauses.items()}
     return _SLOT.sub(lambda match: texts.get(match[1], match[0]), template)
 
@@ -290,7 +299,7 @@ def _in_a_tone(rng: random.Random, materials: Materials, text: str) -> str:
 
 
 def _add_slips(rng: random.Random, text: str) -> str:
-    """Drop, double or transpose one letter in thirty."""
+    """Drop, double or swap letters at random, about one letter in thirty."""
     typed: list[str] = []
     letters = list(text)
     while letters:

@@ -16,11 +16,13 @@ from training.curriculum.materials import NARROW, SMALL_TALK, Domain, Materials,
 Kind = Literal["specialist", "strong", "plain", "weak", "critic", "unusable"]
 SIZES = range(2, 10)
 EVERYTHING: dict[Kind, float] = {"strong": 0.75, "plain": 0.5, "weak": 0.25}
-"""Probability that a worker without a field does a part correctly."""
+"""Probability that a worker without a field does a part correctly, by kind of worker."""
 CHATS: dict[Kind, float] = {"plain": 0.9, "weak": 1.0, "specialist": 0.4, "strong": 0.3, "critic": 0.2}
-"""Reward for answering small talk if no prices are shown. Every worker can, so a cheap one is best."""
+"""Reward for answering small talk, by kind of worker, if no prices are shown. Every worker can do it, so a
+cheap one is best.
+"""
 CHECKS_WELL = 0.75
-"""Minimum quality for a part to check another worker's result, in a team without a critic."""
+"""Minimum quality that a worker needs to check another worker's result, in a team without a critic."""
 USD_PER_MTOK: dict[Kind, tuple[float, ...]] = {
     "specialist": (0.1, 0.2, 0.4, 0.8, 1.5, 3.0),
     "strong": (8.0, 10.0, 15.0, 25.0),
@@ -29,7 +31,7 @@ USD_PER_MTOK: dict[Kind, tuple[float, ...]] = {
     "critic": (0.2, 0.5, 1.0, 2.0),
     "unusable": (0.05, 0.5, 2.0),
 }
-"""Price of output tokens; an input token costs a quarter."""
+"""Dollars per million output tokens. An input token costs a quarter of that."""
 TOKENS_PER_S: dict[Kind, tuple[int, ...]] = {
     "specialist": (40, 60, 90, 120),
     "strong": (20, 30, 45),
@@ -39,23 +41,25 @@ TOKENS_PER_S: dict[Kind, tuple[int, ...]] = {
     "unusable": (50, 100),
 }
 DEARER = 5
-"""Price factor of the second of two workers of the same field."""
+"""Factor by which the second of two workers of the same field is more expensive than the first."""
 WORSE_FOR_ITS_PRICE = 0.2
-"""Reward subtracted if a worker costs at least twice as much as another one that can do the part."""
+"""Amount that is subtracted from a worker's reward if it costs at least twice as much as another one that can
+do the part.
+"""
 TRIES = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Teammate:
-    """A worker: its card, and what it can do.
+    """Worker of a team: its card, and its actual abilities.
 
     Args:
         card: the card that the conductor reads.
-        kind: specialist, or its ability without a field.
-        can: domains that it does well.
-        might: domains that it may be able to do. A team with this worker gets no request about them.
-        price: price per token.
-        tokens_per_s: output speed.
+        kind: `specialist`, or the ability of a worker without a field.
+        can: the domains that it does well.
+        might: the domains that it may be able to do. A team with this worker gets no request about them.
+        price: the price per token.
+        tokens_per_s: the output speed in tokens per second.
     """
 
     card: str
@@ -74,10 +78,10 @@ class Teammate:
 
 @dataclass(frozen=True, slots=True)
 class DrawnTeam:
-    """Workers in the order that the conductor sees.
+    """Workers of a team, in the order in which the conductor sees them.
 
     Args:
-        mates: two to nine workers.
+        mates: the workers, from two to nine.
         shows_facts: whether the conductor sees prices and speeds.
     """
 
@@ -85,7 +89,7 @@ class DrawnTeam:
     shows_facts: bool
 
     def reward(self, index: int, domain: str) -> float:
-        """Return the reward of choosing this worker for `domain`: quality minus a penalty for a high
+        """Return the reward of choosing this worker for `domain`: its quality, minus a penalty for a high
         price.
         """
         mate = self.mates[index]
@@ -102,20 +106,20 @@ class DrawnTeam:
         return tuple(self.reward(index, domain) for index in range(len(self.mates)))
 
     def best(self, domain: str) -> tuple[int, ...]:
-        """Return the workers with the highest reward, or () if no worker can do it."""
+        """Return the workers with the highest reward, or () if no worker can do the domain."""
         rewards = self.rewards(domain)
         top = max(rewards)
         return tuple(index for index, each in enumerate(rewards) if each == top > 0)
 
     @property
     def topics(self) -> list[str]:
-        """Domains that a worker is a specialist of, and that no other worker might do."""
+        """Domains of the specialists that no other worker might be able to do."""
         might = frozenset[str]().union(*(mate.might for mate in self.mates))
         return sorted(frozenset[str]().union(*(mate.can for mate in self.mates)) - might)
 
     @property
     def claims(self) -> frozenset[str]:
-        """Domains that a worker here can or might do."""
+        """Domains that a worker of this team can do or might be able to do."""
         return frozenset[str]().union(*(mate.can | mate.might for mate in self.mates))
 
     @property
@@ -125,17 +129,17 @@ class DrawnTeam:
 
     @property
     def critics(self) -> tuple[int, ...]:
-        """Workers that check the results of others."""
+        """Indices of the workers that check the results of others."""
         return tuple(index for index, mate in enumerate(self.mates) if mate.kind == "critic")
 
 
 def draw_team(rng: random.Random, materials: Materials, size: int | None = None) -> DrawnTeam:
-    """Draw a team in random order, with at least one worker that can answer.
+    """Draw a team in random order. At least one worker can answer requests.
 
     Args:
-        rng: random generator.
+        rng: the random generator.
         materials: the side of the curriculum whose cards to use.
-        size: number of workers, from 2 to 9; None to draw it.
+        size: the number of workers, from 2 to 9, or None to draw it.
     """
     size = size or rng.choice(SIZES)
     mates = _others(rng, materials, size)
@@ -174,7 +178,9 @@ def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammat
 def _specialists(
     rng: random.Random, materials: Materials, mates: Sequence[Teammate], room: int
 ) -> list[Teammate]:
-    """Draw a specialist without a field in common with `mates`; sometimes two of one field at two prices."""
+    """Draw a specialist that has no field in common with `mates`. Sometimes, draw two of one field at two
+    prices.
+    """
     for _ in range(TRIES):
         sources: Sequence[Domain | Role] = materials.roles if rng.random() < 0.3 else materials.fields
         if materials.topics and rng.random() < NARROW:
@@ -198,7 +204,9 @@ def _specialists(
 
 
 def _overlap(one: Teammate, other: Teammate) -> bool:
-    """Return whether the two workers can do, or might do, a domain in common, or have the same card."""
+    """Return whether the two workers have the same card, or a domain that both can do or might be able to
+    do.
+    """
     return bool(one.can & (other.can | other.might) or other.can & one.might) or one.card == other.card
 
 

@@ -23,15 +23,16 @@ class PlanVerdict:
     """Judgement of one plan.
 
     Args:
-        parsed: whether it can run, and has no other text around it.
-        steps: number of steps; 0 if it is not a plan.
-        has_shape: whether it has as many steps as the request has parts, and each reads exactly what its part
-            uses.
-        workers: share of parts whose worker does them as well as any in the team. 0 if the number of steps is
-            wrong; but for a request of one part, the last step counts.
-        about: share of subtasks that name their part by its own words and no other part as fully, or are
-            empty in a plan of one step. If the number of steps is wrong, a subtask may name any part.
-        empty: share of empty subtasks.
+        parsed: whether the plan can run and has no other text around it.
+        steps: the number of steps, or 0 if it is not a plan.
+        has_shape: whether it has as many steps as the request has parts, and each step reads exactly what its
+            part uses.
+        workers: the share of parts whose worker does them as well as any in the team. It is 0 if the number
+            of steps is wrong. But if the request has one part, the last step counts.
+        about: the share of subtasks that name their part by its own words, and no other part as fully. An
+            empty subtask in a plan of one step counts as well. If the number of steps is wrong, a subtask may
+            name any part.
+        empty: the share of empty subtasks.
     """
 
     parsed: bool
@@ -58,7 +59,7 @@ def judge(question: RequestQuestion, text: str, format: Format = "steps") -> Pla
 
 
 def _orders(parts: Sequence[RequestPart]) -> Iterator[Sequence[RequestPart]]:
-    """Yield the allowed orders of the parts: the first two may be swapped if neither reads the other."""
+    """Yield the allowed orders of the parts. The first two may be swapped if neither reads the other."""
     yield parts
     if len(parts) > 2 and not parts[0].reads and not parts[1].reads:
         swapped = {0: 1, 1: 0}
@@ -106,7 +107,9 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: RequestPart, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Return whether no worker does `part` better; for a check and small talk, nor as well for less."""
+    """Return whether no worker of the team does `part` better. For a check or small talk, none may do it as
+    well for less.
+    """
     if part.checks or part.domain == SMALL_TALK:
         rewards = part_rewards(part, team, before)
         return rewards[worker] == max(rewards)

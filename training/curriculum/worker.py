@@ -1,9 +1,9 @@
-"""A SYNTHETIC worker: a program that replaces a drawn team's worker, for one request.
+"""A SYNTHETIC worker: a program that stands in for a worker of a drawn team, for one request.
 
-It gets the prompt that a language model would get, and finds the part of the request that it should do. Its
-output is the part's result, a code, if it can do the part and was shown the inputs; otherwise another code.
-An answer is therefore right exactly if the plan chose the right workers for the right parts and passed on
-their results. A result can only be checked in a later step.
+It gets the prompt that a language model would get, and finds the part of the request that it should do. If it
+can do the part and was shown the inputs, its output is the part's result, which is a code. Otherwise, its
+output is another code. An answer is therefore right exactly if the plan chose the right workers for the right
+parts and passed on their results. A result can only be checked in a later step.
 """
 
 import hashlib
@@ -25,19 +25,19 @@ MODEL = "synthetic-worker"
 """Model name that is reported."""
 NOTHING = "I do not see what I should do."
 REPAIRS = 0.75
-"""Probability that a worker that checks well corrects a wrong result. A right one is kept."""
+"""Probability that a worker that checks well corrects a wrong result. It never changes a right one."""
 _RESULT = re.compile(r"^(\d): (\w+)$", re.MULTILINE)
 
 
 class PartWorker:
-    """Does the parts of one request that `mate` can do; SYNTHETIC.
+    """SYNTHETIC worker that does the parts of one request that `mate` can do.
 
     Args:
         name: the worker's name in the team.
-        mate: what it can do.
+        mate: the worker's abilities.
         request: the request.
-        id: the request's id, which determines results and errors.
-        price: price per token; words are counted as tokens.
+        id: the id of the request, which determines results and errors.
+        price: the price per token. Words count as tokens.
     """
 
     provenance = "synthetic"
@@ -91,7 +91,9 @@ class PartWorker:
         return result(self._id, number) if is_right else _digest(self._id, number, self.name)
 
     def _can(self, part: RequestPart, number: int) -> bool:
-        """Return whether it does the part correctly. Without a field, that is random by request and name."""
+        """Return whether the worker does the part correctly. For a worker without a field, this is random by
+        request and name.
+        """
         return self._luck(number, "luck") < self._mate.quality(part.domain)
 
     def _luck(self, number: int, of: str) -> float:
