@@ -2,10 +2,10 @@
 `inputs.yaml`.
 
 The server must be `podium serve --settings loadtest/capacity/scripted.yaml` on this machine, behind HAProxy
-as deployed (the default). `STEPS` repeats its script and timing. CPU times are read from the processes behind
-the URL's port. The section `router` is fitted to five kinds of requests. The section `checked` is for
-validation: other requests, streamed and not, and Poisson arrivals at several rates, which the simulation
-repeats.
+as deployed (the default). `STEPS` in this module repeats the server's script and timing. CPU times are read
+from the processes behind the URL's port. The section `router` is fitted to five kinds of requests. The
+section `checked` is for validation: it has other requests, streamed and not, and Poisson arrivals at several
+rates, which the simulation repeats.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
 """`podium prove chaos`: kill processes (SIGKILL) of a real three-node Ray cluster on this machine while
 workflows run.
 
-Victims: a router, an engine's replica, a real engine's process, the proxy, the controller, or a whole worker
-node, which is then replaced; with `--redis` also the whole head.
+The victims are a router, a replica of an engine, the process of a real engine, the proxy, the controller, or
+a whole worker node, which is then replaced. With `--redis`, the whole head is killed too.
 
-One row per kind. Exits with 1 if an answer that broke off looked complete, if the record of a killed router's
-run is not `lost`, or if a run that must outlive its client did not finish.
+There is one row per kind of victim. The exit code is 1 if an incomplete answer looked complete, if the record
+of a killed router's run is not `lost`, or if a run that must outlive its client did not finish.
 """
 
 import asyncio

@@ -1,9 +1,10 @@
-"""`podium prove first-token`: time to the first answer token through `podium-mini`, compared with calling the
-worker's own server.
+"""`podium prove first-token`: compare the time to the first answer token through `podium-mini` with that of
+the worker's own server.
 
-Measured over HTTP, with a key and a store. A scripted conductor writes a plan at the speed of 20 tokens at 50
-per second. The plan has one step that passes the user's words to a worker, a local server with a set delay
-before its first token. The lower bound is the plan's time plus the worker's; `added` is the rest.
+Both are measured over HTTP, with a key and a store. A scripted conductor writes a plan in the time that 20
+tokens take at 50 per second. The plan has one step that passes the user's words to a worker, which is a local
+server with a set delay before its first token. The lower bound is the plan's time plus the worker's time.
+`added` is the rest.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""`podium prove hedging`: a worker with a slow tail (one late first token in twenty), with and without
-hedges.
+"""`podium prove hedging`: measure a worker with a slow tail (one late first token in twenty), with and
+without hedges.
 
-One row each: latencies, and calls to the worker's server per request. Then an overload, in which no hedge may
-be sent, and a worker that is down with a fallback: the calls that still reach it. Exits with 1 if a target
-was missed.
+There is one row for each measurement, with latencies and the calls to the worker's server per request. Two
+more measurements follow. Under overload, no hedge may be sent. A worker that is down and has a fallback must
+get few calls. The exit code is 1 if a target was missed.
 """
 
 import asyncio

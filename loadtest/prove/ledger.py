@@ -1,8 +1,10 @@
-"""`podium prove ledger`: concurrent requests on router processes against a budget for a tenth of them.
+"""`podium prove ledger`: send concurrent requests to several routers, with a budget that suffices for a tenth
+of them.
 
-The load has retries, streams and duplicate requests, and one router is killed. One row per run: amounts
-overspent, entered twice, lost, or still held after the dead router's lease expired; and the ledger against
-the sum of the records. Exits with 1 if any count is not 0 or the sums differ.
+The load includes retries, streams and duplicate requests, and one router is killed. There is one row per run.
+It shows the amounts that were overspent, entered twice, lost, or still held after the dead router's lease
+expired. It also compares the ledger with the sum of the records. The exit code is 1 if any count is not 0 or
+the sums differ.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""`podium prove outages`: faults of a database and a machine under load.
+"""`podium prove outages`: inject faults of a database and a machine under load.
 
-PostgreSQL stops and restarts, a disk is full, the clock is moved, a migration is killed. One row each: the
-outcomes of requests meanwhile, and how many complete answers are missing from the ledger or have no record.
-Exits with 1 if anything acknowledged is lost or the ledger does not add up.
+PostgreSQL stops and restarts, a disk is full, the clock is moved, and a migration is killed. There is one row
+per fault, with the outcomes of requests meanwhile, and how many complete answers are missing from the ledger
+or have no record. The exit code is 1 if anything acknowledged is lost or the ledger does not add up.
 """
 
 import asyncio

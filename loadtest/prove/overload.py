@@ -1,9 +1,9 @@
-"""`podium prove overload`: up to ten times more load than the workers' slots can serve, at one router.
+"""`podium prove overload`: send one router up to ten times more load than the workers' slots can serve.
 
-Slots are limited to a small part of the router's own measured rate, so that the slots are the bottleneck. One
-row per rate: answers, latencies, rejections and the router's memory. Then a flood from one key with moderate
-use by another; a flood of `flex` requests with ordinary requests; and, without a target, twice the router's
-own rate. Exits with 1 if a target was missed.
+The slots are limited to a small part of the rate that the router itself can handle, so that the slots are the
+bottleneck. There is one row per rate, with answers, latencies, rejections and the router's memory. Then
+follow a flood with one key while another key is used moderately, a flood of `flex` requests with ordinary
+requests, and, without a target, twice the router's own rate. The exit code is 1 if a target was missed.
 """
 
 import asyncio

@@ -1,12 +1,12 @@
-"""`podium prove soak`: a long mixed load with faults and disconnects on one router, measured at rest after
-each round.
+"""`podium prove soak`: run a long mixed load with faults and disconnects on one router, and measure the
+router at rest after each round.
 
-At rest, the router must use no more at the end than at the start: no more sockets, tasks, spans and files
-than after the warm-up, and level memory. Memory is level if neither a line through the measurements nor the
-median of the last quarter over that of the first rises by more than `MOST_GROWTH`. Measured are Python's
-blocks, the heap of C libraries, and the process after free pages were returned to the system. The warm-up is
-the first third of the rounds: caches fill, such as the last thousand calls that each script keeps. Exits with
-1 if anything grew, hung or was answered wrongly.
+At rest, the router must use no more at the end than after the warm-up: no more sockets, tasks, spans and
+files, and level memory. Memory is level if two figures rise by at most `MOST_GROWTH`: a line through the
+measurements, and the median of the last quarter over that of the first. Three kinds of memory are measured:
+Python's blocks, the heap of C libraries, and the whole process after free pages were returned to the system.
+The warm-up is the first third of the rounds, in which caches fill, such as the last thousand calls that each
+script keeps. The exit code is 1 if anything grew, hung or was answered wrongly.
 """
 
 import asyncio
