@@ -150,8 +150,8 @@ class Pool:
 
     @property
     def whole_pool_team(self) -> Team:
-        """Team for plans that a client sends. It has all workers, including those that the conductor may not
-        use.
+        """Team for runs without a conductor, for example if the client sends the plan. It has all workers,
+        including those that the conductor may not use.
         """
         return Team(None, self.members)
 
