@@ -120,7 +120,7 @@ class WorkerHealth:
     elsewhere: Sequence[Opening] = ()
     """Circuits of this worker that other replicas have open."""
     witnesses: Witnesses = field(default_factory=Witnesses)
-    """Records which callers had calls that failed, were refused or were rejected as busy."""
+    """Record of the callers whose calls failed, were refused or were rejected as busy."""
     first_fault: Fault | None = None
     """The first failure since the newest complete answer. Later ones may be its consequences."""
     newest_fault: Fault | None = None

@@ -1,4 +1,4 @@
-"""Autoscaling policy: computes the number of replicas from the load that they report and from open requests.
+"""Autoscaling policy, which computes the number of replicas from their reported load and from open requests.
 
 A stream counts as a single open request, however long it lasts. A policy that only counts requests would
 therefore keep few replicas while their queues grow.

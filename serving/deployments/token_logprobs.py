@@ -17,7 +17,7 @@ LEAST = -9999.0
 
 
 class LogprobReader:
-    """Reads the log probabilities of one answer.
+    """Reader of one answer's log probabilities.
 
     A token is returned with the chunk of text in which it begins. Tokens without visible text are not
     returned, such as those of a stop sequence, a tool call or the end of the answer.

@@ -20,7 +20,7 @@ from serving.workers.vllm import ChunkCall, EngineCall
 
 
 class ToolReader:
-    """Reads the tool calls of one answer. Text outside the calls is streamed. The calls are read at the end.
+    """Reader of one answer's tool calls. Text outside the calls is streamed. The calls are read at the end.
 
     Args:
         parser: vLLM's name of the model's parser (`--tool-call-parser`).

@@ -107,7 +107,7 @@ class Seam:
             raise NotContinued("The continuation does not start with the mark.")
         if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows starts with the same words
             raise NotContinued(
-                "The continuation has no mark and starts with words that the answer contains repeatedly."
+                "The continuation does not start with the mark, and the answer contains its first words more than once."
             )
         if len(output) < len(self._whole):
             return self._wait(is_last=is_last)
@@ -129,7 +129,9 @@ class Seam:
             if is_again and len(in_line) < LEAST_CHARS and not is_last:
                 return None
             if is_again or in_line[0] in "\r\n":
-                raise NotContinued("The continuation has no mark and may be the next of equal lines.")
+                raise NotContinued(
+                    "The continuation does not start with the mark, so it may be new text with the same words."
+                )
         return self._after_blanks(rest, is_last=is_last)
 
     def _wait(self, *, is_last: bool) -> None:
