@@ -59,7 +59,7 @@ class Attempts:
         call: call for the next attempt. A failure may lower its output limit.
         queue: workers in the order in which they are tried. A worker that is skipped for now is appended once
             more.
-        failed: failed and skipped attempts for the record, oldest first.
+        failed: attempts that failed or were skipped, for the record of the run, oldest first.
         begins: whether the run had not paid for a worker's answer before this call.
     """
 
@@ -132,8 +132,8 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
     """Return the workers that may answer, in order.
 
     - Only workers that the permit allows.
-    - If the call has images and the first worker sees images, only workers that do. The same holds for tools
-      and PDFs.
+    - If the call has images and the first worker sees images, only workers that do. The same applies to tools
+    and PDFs.
     - The worker that wrote the newest turn in its provider's own format is first, because that turn is sent
       unchanged only to the worker that wrote it.
     - Embeddings and token prompts go to the first worker only, because they depend on its model.

@@ -34,9 +34,9 @@ class RetryRules:
 
     Args:
         attempts: maximum number of attempts per call.
-        first_wait_s: upper bound of the first wait.
-        max_wait_s: upper bound of every wait.
-        fallback_wait_s: maximum time in total that one call waits for `Retry-After` while a fallback could
+        first_wait_s: maximum seconds before the first retry. The limit doubles with each further retry.
+        max_wait_s: maximum seconds before any retry.
+        fallback_wait_s: maximum seconds in total that one call waits for `Retry-After` while a fallback could
             answer.
     """
 

@@ -3,8 +3,7 @@
 API: https://platform.openai.com/docs/api-reference/chat/streaming. Fields that other servers add
 (`reasoning_content`, `reasoning`) are read if present. Request fields that only one kind of server accepts
 (vLLM's `structured_outputs`, switches of a chat template) belong in `extra_body`, which is merged into every
-request. This module does not guess
-which server is behind a `base_url`.
+request. This module does not guess which server is behind a `base_url`.
 
 * The output limit is sent as `max_completion_tokens` to api.openai.com and to models that accept no other field, and as
   `max_tokens` to all others.
@@ -374,7 +373,7 @@ class OpenAIWorker:
 
         Returns:
             The new last delta, the answer text and reasoning text of the chunk, and whether the chunk has
-                other new content.
+            other new content.
         """
         plain = plain_words(chunk, last.model)
         if plain is not None:

@@ -38,7 +38,8 @@ token, the reported count is wrong.
 """
 COUNT_MARGIN_BYTES = 1024
 MOST_CALLS = 128
-"""Maximum number of tool calls in one answer. OpenAI accepts as many tools in a request."""
+"""Maximum number of tool calls in one answer. It is the number of tools that OpenAI accepts in a request.
+"""
 NO_LIMIT_TOKENS = 1_000_000
 """Maximum number of tokens of an answer if the call sets no limit."""
 MOST_KEPT_BYTES = 32 * 2**20

@@ -72,9 +72,9 @@ class EngineCall:
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
 STOP_NOTE = "stop was ignored, because it could cut off the required tool call."
 UNREAD_GAP_S = 0.25
-"""Seconds between usage updates for answers that are not streamed: rare enough to be cheap, frequent enough
-that an
-aborted call's tokens are known."""
+"""Seconds between usage updates for an answer that is not streamed. Updates are rare enough to be cheap, and
+frequent enough that the tokens of an aborted call are known.
+"""
 
 
 class ChunkCall(NamedTuple):
