@@ -108,8 +108,8 @@ class Share:
     """Part of a room that one account has taken. Its size can change.
 
     Args:
-        room: the room that the part is taken from.
-        account: the account that holds the part.
+        room: room from which the part is taken.
+        account: account that has taken the part.
     """
 
     def __init__(self, room: Room, account: Account) -> None:

@@ -62,7 +62,7 @@ class ForkedWorkers(MultiprocExecutor):
 
     vLLM forks by default, but not under Ray. A replica has threads and connections that must not be copied,
     so it starts the engine core as a new process. By default, the core would then start its workers as new
-    processes, too.
+    processes as well.
     """
 
     def _init_executor(self) -> None:

@@ -30,7 +30,7 @@ class EngineLoad(StatLoggerBase):
         self._stats = scheduler_stats or self._stats
 
     def log_engine_initialized(self) -> None:
-        """Do nothing; vLLM requires the method."""
+        """Do nothing. vLLM requires this method."""
 
     @property
     def load(self) -> float:

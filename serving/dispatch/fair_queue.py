@@ -38,7 +38,7 @@ class FairQueue:
 
     def __init__(self, places: int) -> None:
         self._places = self._free = places
-        """Negative while more calls hold a slot than there are slots, after a `resize`."""
+        """Number of free slots. It is negative if `resize` has left fewer slots than are in use."""
         self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
         self._slots_by_payer = Counter[str]()
         """Slots in use by payer."""

@@ -133,7 +133,7 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
 
     - Only workers that the permit allows.
     - If the call has images and the first worker sees images, only workers that do. The same applies to tools
-    and PDFs.
+      and PDFs.
     - The worker that wrote the newest turn in its provider's own format is first, because that turn is sent
       unchanged only to the worker that wrote it.
     - Embeddings and token prompts go to the first worker only, because they depend on its model.

@@ -156,7 +156,7 @@ def _rest_s(error: WorkerError) -> float:
 
 
 def _blames_worker(error: WorkerError) -> bool:
-    """Return whether the worker's other calls would probably fail, too.
+    """Return whether other calls to the worker would probably fail as well.
 
     They would not if the worker refused only this prompt, if the prompt is too long, or if the worker did not
     continue a broken answer.

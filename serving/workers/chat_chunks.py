@@ -28,7 +28,7 @@ class FunctionPiece(msgspec.Struct):
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
-    """JSON text from OpenAI; some servers send the object itself."""
+    """Arguments as JSON text. Some servers send the object itself."""
 
     @property
     def text(self) -> str:

@@ -308,10 +308,10 @@ def _part(part: Text | Image | File) -> dict[str, object]:
 
 
 def _in_details(details: object, name: str) -> str | None:
-    """Return a field of an error's details, or None.
+    """Return the value of a field in the details of an error, or None if no detail has it.
 
-    Examples: `34.07s`, the `retryDelay` of a `google.rpc.RetryInfo`; `API_KEY_INVALID`, the `reason` of a
-    `google.rpc.ErrorInfo`.
+    Examples are `retryDelay` of a `google.rpc.RetryInfo`, such as `34.07s`, and `reason` of a
+    `google.rpc.ErrorInfo`, such as `API_KEY_INVALID`.
     """
     if not isinstance(details, Mapping):
         return None

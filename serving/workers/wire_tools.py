@@ -19,7 +19,7 @@ NAME_CHARS = 64
 ID_CHARS = 40
 """Longest id of a tool call that all providers accept."""
 INPUT = "input"
-"""Name of the only argument of a function that stands for a custom tool."""
+"""Name of the only argument of a function that replaces a custom tool."""
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
