@@ -217,7 +217,7 @@ def cost_of(price: Price | None, usage: Usage | None) -> Decimal | None:
 
 
 def dearer(one: Decimal | None, other: Decimal | None) -> Decimal | None:
-    """Return the larger of two costs. Ignore an unknown one; return None if both are unknown."""
+    """Return the larger of two costs. If one is unknown, return the other. Return None if both are unknown."""
     return max((cost for cost in (one, other) if cost is not None), default=None)
 
 

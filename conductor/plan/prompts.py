@@ -168,7 +168,7 @@ class Prompts:
         return [*prompt, Message.of("assistant", plan_text or "(nothing)"), Message.of("user", verdict)]
 
     def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
-        # Conductors that were trained with a prompt of their own know cards, not models.
+        # A conductor that was trained with its own prompt knows cards, but no names of models.
         model = member.model if self.conductor is None else ""
         facts = _facts(member, model, has_tools=has_tools)
         fills = {"number": str(number), "card": _card(member), "facts": facts}

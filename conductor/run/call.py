@@ -26,7 +26,7 @@ from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.waiting import wait_until_done
 
 TOKENS_PER_IMAGE = 2_048
-"""Tokens reserved for an image. Some models count more; the excess is billed anyway."""
+"""Number of tokens that are reserved for an image. If a model counts more, the excess is billed anyway."""
 PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
 """Estimate for a PDF: base tokens, bytes per additional token, and the maximum, which is the most that
 providers accept.

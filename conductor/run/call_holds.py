@@ -182,7 +182,9 @@ class CallHolds:
             branch.failed.append(attempt)
             hold, branch.hold = branch.hold, None
             paying = asyncio.create_task(self._pay(hold, [failure], failure))
-            await wait_until_done([paying])  # it is recorded, so settle it even if the other call wins
+            await wait_until_done(
+                [paying]
+            )  # the attempt is recorded, so settle it even if the other branch wins
             paying.result()
             await branch.exit_stack.aclose()
             if wait_s:
@@ -191,7 +193,7 @@ class CallHolds:
             if not branch.is_dropped:
                 return self._bound_of(branch).output_tokens
             await self._release(branch)
-        raise error  # the other call has won: this one is recorded already and about to be cancelled
+        raise error  # the other branch has won: this one is recorded already and will be cancelled
 
     async def _release(self, branch: _HeldCall) -> None:
         hold, branch.hold = branch.hold, None

@@ -50,7 +50,7 @@ class EventsNotKept(LookupError):
 
 
 class Subscription:
-    """Event stream of one reader, ending with the terminal event.
+    """Event stream of one reader. It ends with the terminal event.
 
     Args:
         deltas: pieces of the answer that the reader receives.
@@ -140,7 +140,7 @@ class Subscription:
 
     @property
     def is_full(self) -> bool:
-        """True if this reader has as many unread pieces of the answer as may queue."""
+        """True if the reader's queue has no room for another piece of the answer."""
         return self._n_pieces >= ROOM and not self._is_closed and self._deltas != "none"
 
     async def wait_for_room(self) -> None:

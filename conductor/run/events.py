@@ -61,7 +61,7 @@ class PlanEnded(Value, frozen=True):
     """The conductor's call, or None if no model wrote the plan."""
     accepted: bool = False
     rejection: Failure | None = None
-    """Why the plan cannot run. The code is `InvalidPlan`."""
+    """Failure with the reason why the plan cannot run. Its code is `InvalidPlan`."""
     failure: Failure | None = None
     """The conductor's error while it wrote the plan."""
     why: str = ""

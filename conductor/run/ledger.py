@@ -123,7 +123,7 @@ class BudgetLedger:
                 parent_hold = self.parent.hold(price, input_tokens, hold.max_output_tokens, what)
                 try:
                     hold.upper = await stack.enter_async_context(parent_hold)
-                except BaseException:  # also if the wait is cancelled: nothing was called
+                except BaseException:  # including a cancelled wait: no model was called
                     self._book(hold, Decimal(0), 0)
                     raise
                 if hold.upper.max_output_tokens < hold.max_output_tokens:

@@ -41,7 +41,7 @@ def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Dec
         usage += sum((call.usage for call in records.calls_of(record) if call.usage is not None), Usage())
         for call in record.unmetered_calls:
             worst_usd, bound = _worst(call, record, team)
-            open_usd += Decimal(0) if call.cost_usd else worst_usd  # 0: its usage is unknown
+            open_usd += Decimal(0) if call.cost_usd else worst_usd  # a known cost is in `known_usd`
             usage += bound
     return records.known_usd + max(open_usd, lost_usd), usage
 
@@ -194,14 +194,18 @@ async def _running(
     lost_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
     run = Run(log, None if outer else family.earlier, outer)
-    was_given_up = log.record.status == "cancelled" and outer is not None  # its step may be restarted
+    was_given_up = (
+        log.record.status == "cancelled" and outer is not None
+    )  # the outer step may have been restarted
     goes_on = client_reply is not None or was_given_up or log.record.status in ("running", "detached")
     if not goes_on:
         log.replay()
         yield run
         return
     members = _members(family, run)
-    if client_reply is not None:  # only now that the run can continue: recorded results are final
+    if (
+        client_reply is not None
+    ):  # not earlier, because recorded results are final even if the run cannot continue
         log.append(ResultsGiven(log.record.wall_s, client_reply, family.owner, _waiting_time_s(log.record)))
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)

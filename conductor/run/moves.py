@@ -91,7 +91,7 @@ def next_move(
             `PoolMember.tells_filters`.
     """
     task = record.task
-    while record.plans and record.plans[-1].is_interrupted:  # the decision before it is made again
+    while record.plans and record.plans[-1].is_interrupted:  # repeat the decision that led to it
         record = replace(record, plans=record.plans[:-1])
     if not record.plans:
         if task.plan is not None:

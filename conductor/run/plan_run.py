@@ -345,7 +345,7 @@ class PlanRun:
         error: PodiumError | None,
         of: Collection[StepStatus] = ("planned", "running"),
     ) -> None:
-        """End a step without an output if its status is one of `of`."""
+        """Record the end of a step without an output, if the step has one of the statuses in `of`."""
         recorded = self._record_of(index)
         if recorded is not None and recorded.status not in of:
             return  # the step ended in an earlier process: keep its recorded result or failure

@@ -167,9 +167,7 @@ class PlanStream:
                     if not timeout.expired():
                         raise
                     self._is_late = True
-                    reply.cut(
-                        f"Not ended after {limits.timeout_s:g} s and cut off: billed at the call's bound."
-                    )
+                    reply.cut(f"The plan was cut off after {limits.timeout_s:g} s.")
                     return
                 if delta is None:
                     return
@@ -179,7 +177,7 @@ class PlanStream:
                 room -= len(delta.text.encode("utf-8", "surrogatepass"))
                 if room < 0 and not delta.finish:
                     reply.cut(
-                        f"Longer than max_plan_tokens ({limits.max_plan_tokens}) and cut off: billed at the call's bound."
+                        f"The plan was cut off because it was longer than max_plan_tokens ({limits.max_plan_tokens})."
                     )
                     return
 

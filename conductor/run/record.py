@@ -34,7 +34,7 @@ RunStatus = Literal["running", "waiting", "detached", "finished", "failed", "can
 
 
 def _version() -> int:
-    """Return the version. msgspec omits plain defaults but writes those of a factory."""
+    """Return the version. A factory is used because msgspec writes its default to the JSON, but omits plain defaults."""
     return VERSION
 
 

@@ -287,8 +287,8 @@ class RoundLoop:
         last, index = plan.steps[-1], len(plan.steps) - 1
         if self._record.task.tools.is_forced and not may_call_tools(last, self._context.pool[last.worker]):
             message = (
-                f"Step {index} is the answer, which must call a tool, and the worker {last.worker} cannot call tools there. "
-                "Give the last step to a worker that can, with its tools."
+                f"Step {index} writes the answer and must call a tool, but worker {last.worker} cannot call tools in this step. "
+                "Give the last step to a worker that can call tools, and let it use them."
             )
             raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
 
