@@ -66,13 +66,13 @@ class CallSite(DefaultingValue, frozen=True):
     run: str = ""
     plan: int = 0
     step: int | None = None
-    """Step that makes the call, from 0. None: the plan itself."""
+    """Index of the step that makes the call, from 0. None for a call that writes a plan."""
     access: tuple[int, ...] = ()
     """Steps whose outputs the call reads."""
     attempt: int = 1
     """Number of the attempt, from 1. It counts each call that replaces a failed or interrupted one, for any worker."""
     operation: CallKind = "chat"
-    """Purpose of the call: a step of a plan, or the plan itself."""
+    """Kind of the call: `plan` for a call that writes a plan, otherwise the operation of the step."""
 
 
 class Call(MarkedValue, frozen=True):
@@ -94,6 +94,6 @@ class Call(MarkedValue, frozen=True):
     """Word in the tags that enclose other steps' outputs in `messages` (see `conductor.plan.marks`). Empty if
     there are no such tags."""
     prefix: str = ""
-    """Beginning of the answer, which the reader already has. The model must continue after it."""
+    """Beginning of the answer, which the reader has already received. The model must continue after it."""
     terms: Terms = ANY_TERMS
     """Conditions of the call. They are never sent to a model."""

@@ -23,7 +23,7 @@ from conductor.model.value import Value
 MODEL_CHARS = 200
 """Maximum length of a model name that a server reports, in characters. The rest is cut off."""
 MOST_USD = Decimal(1_000_000)
-"""Largest plausible cost of a call. A worker that reports more is not believed."""
+"""Largest plausible cost of a call. A higher cost that a worker reports is ignored."""
 
 
 class FinishReason(StrEnum):
@@ -37,7 +37,7 @@ class FinishReason(StrEnum):
 
 
 class Delta(Value, frozen=True):
-    """Next piece of an answer. The last one has `finish`, and `usage` if the server reports it.
+    """Next piece of an answer. The last delta has `finish`, and `usage` if the server reports it.
 
     `usage` is a running total, so a later value replaces an earlier one.
     """
@@ -81,7 +81,7 @@ class CallResult(Value, frozen=True):
     model: str
     usage: Usage | None
     cost_usd: Decimal | None
-    """None: not known."""
+    """Cost of the call, or None if it is unknown."""
     finish: FinishReason | None
     attempts: tuple[Attempt, ...] = ()
     """Calls that failed before this one, oldest first."""
@@ -286,7 +286,7 @@ class Reply:
 
     @property
     def result(self) -> CallResult:
-        """Result so far. The cost is price times usage, or the server's own figure if that is higher or no
+        """Result so far. The cost is price times usage, or the cost that the server reports if that is higher or no
         price is known.
         """
         cost_usd, is_bound = self._bill()

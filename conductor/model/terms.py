@@ -76,7 +76,7 @@ class Permit(Value, frozen=True):
         return self.workers is None or worker in self.workers
 
     def narrow(self, other: "Permit") -> "Permit":
-        """Return a permit for what both permits allow."""
+        """Return a permit that allows only what both permits allow."""
         workers = self.workers if other.workers is None else other.workers
         if self.workers is not None and other.workers is not None:
             workers = tuple(name for name in self.workers if name in other.workers)
@@ -260,7 +260,7 @@ class Terms(Value, frozen=True):
     """
 
     deadline_at_s: float | None = None
-    """End of the caller's time, by `time.monotonic`. None: no deadline."""
+    """Deadline of the caller, by `time.monotonic`. None: no deadline."""
     permit: Permit = ANYTHING
     """Workers that may be called, and what may happen to the texts."""
     priority: Priority = "interactive"

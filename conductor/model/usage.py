@@ -15,7 +15,7 @@ MOST_TOKENS = 10**12
 
 
 class Usage(Value, frozen=True):
-    """Token counts of one call. All other counts are included in `input_tokens` or `output_tokens`."""
+    """Token counts of one call. All other counts are parts of `input_tokens` or `output_tokens`."""
 
     input_tokens: int = 0
     output_tokens: int = 0

@@ -21,7 +21,7 @@ class Worker(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the pool."""
+        """Name of the worker in the pool."""
         ...
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -44,7 +44,7 @@ class PoolMember:
     name: str
     worker: Worker
     card: str = ""
-    """Description of what the worker is good at, read by the conductor."""
+    """Description, for the conductor, of what the worker is good at."""
     model: str = ""
     """Public name of the model. Empty if there is none or it is not known."""
     price: Price | None = FREE

@@ -155,7 +155,7 @@ class Prompts:
     def revise(
         self, prompt: Sequence[Message], plan_text: str, outcome: str, layout: Layout
     ) -> list[Message]:
-        """Return the prompt for the next round, as in the paper's recursion (section 3.2).
+        """Return the prompt for the next round, as in arXiv 2512.04388 (section 3.2).
 
         The conductor reads its plan and the outcome, and accepts the answer or plans again.
         """

@@ -35,7 +35,7 @@ class _HeldCall:
     hold: Hold | None = None
     """Hold of the current attempt, or None if no attempt is running."""
     exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """Releases the hold."""
+    """Stack that releases the hold when it is closed."""
     failed: list[Attempt] = field(default_factory=list[Attempt])
     """Failed attempts whose cost has been charged."""
     is_dropped: bool = False

@@ -25,7 +25,7 @@ BREAKS = (WorkerUnavailable, WorkerBusy)
 CONTINUATIONS = 2
 """Maximum number of continuations of an answer. If the worker has more other deployments, their number."""
 BYTES_PER_TOKEN = 4
-"""Estimate for an answer whose tokens were not counted."""
+"""Assumed size of a token in an answer whose tokens were not counted."""
 REPEATED_CHARS = 1000
 """Maximum length of the end of the text that a model may have to repeat, in characters. The repeated text shows
 where the continuation begins."""
@@ -35,7 +35,7 @@ MARK_TOKENS = 16
 
 @dataclass(slots=True)
 class Breaks:
-    """Interruptions of one step's answer."""
+    """Restarts and continuations of one step after its stream broke off."""
 
     restarts: int = 0
     """Number of restarts of the step."""

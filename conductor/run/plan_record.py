@@ -142,7 +142,7 @@ class PlanRecord(Value, frozen=True):
     stopped: bool = False
     """True if the run ended while the plan was being written."""
     cut: bool = False
-    """True if the process that wrote the plan ended."""
+    """True if the process ended before the plan's text was complete."""
     failed: tuple[Attempt, ...] = ()
     """Failed attempts before the conductor's current or last call. See `StepRecord.failed`."""
 
