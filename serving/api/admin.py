@@ -58,7 +58,7 @@ async def administrator(request: Request, response: Response) -> Caller:
     """Return the caller, who must have a key, and mark the response as not cacheable.
 
     Raises:
-        NotAllowed: the request has no key. Being local does not make a caller an administrator.
+        NotAllowed: the request has no key. A local caller without a key is not an administrator.
     """
     caller = caller_of(request)
     if not caller.has_key:

@@ -1,8 +1,8 @@
 """The response that owns a run.
 
-The response is a coroutine that holds the run's scope. When the client disconnects, leaving the scope closes
-every task, call and cost reservation. A generator in a `StreamingResponse` would not do: under ASGI 2.3 it is
-not closed when the client disconnects.
+The response is a coroutine that holds the run's scope. When the client disconnects, the coroutine leaves the
+scope, which closes every task, call and cost reservation. A generator in a `StreamingResponse` would not
+work: under ASGI 2.3, it is not closed when the client disconnects.
 """
 
 import asyncio
@@ -76,8 +76,8 @@ class RunResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request (ASGI).
 
-        Return when the answer is sent. If the client disconnects first, return when everything is closed,
-        except a run that continues so that a retry can join it.
+        Return when the answer is sent. If the client disconnects first, return when everything is closed. A
+        run that a retry can join continues without its client.
         """
         notify_on_drop(scope, self._note_why)
         account = self._caller.account
@@ -167,7 +167,7 @@ class RunResponse(Response):
             await self._send_json(run, resolved, wire)
 
     def _call_id(self, run_id: str) -> CallId:
-        """Return the function that signs call numbers into the ids that clients see."""
+        """Return a function that turns the number of a tool call into the signed id that the client sees."""
         ids = self._call_ids
 
         def sign(number: int) -> str:
@@ -252,11 +252,13 @@ class ReplayResponse(RunResponse):
     key is no longer accepted.
 
     Args:
-        records: the run as it was when the segment ended.
-        segment: number of the segment.
-        is_same: whether to replay the stored events, which are the same for all readers (a background run).
-        is_accepted: returns whether the key is still accepted.
-        args, named: as for `RunResponse`. `request` is the earlier request, as far as answers repeat it.
+        records: the run as it was when the replayed segment ended. A segment lasts until the run waits for
+            tool results, or ends.
+        segment: number of the replayed segment, from 0.
+        is_same: whether to replay the stored events of a background run, which are the same for all readers.
+        is_accepted: function that returns whether the key is still accepted.
+        args, named: as for `RunResponse`. `request` is the earlier request, with the fields that its response
+            repeats.
     """
 
     def __init__(
@@ -292,7 +294,7 @@ class ReplayResponse(RunResponse):
 
 
 def _may_call_tools(record: Record) -> bool:
-    """Return whether the run can have tool calls: it has tools, or it waited for some earlier."""
+    """Return whether the run can have tool calls: it has tools, or it has waited for tool results before."""
     return bool(record.task.tools or record.segments)
 
 
@@ -330,6 +332,6 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -68,7 +68,7 @@ class Wire:
     async def error(self, error: PodiumError) -> None:
         """Send an error before the first byte.
 
-        If models were paid, or the dialect reports the failure as final, a header tells SDKs not to retry.
+        If a model was called, or the dialect reports the failure as final, a header tells SDKs not to retry.
         """
         was_paid = self.run is not None and has_called(self.run.record)
         was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
