@@ -11,13 +11,13 @@ from conductor.model.messages import AUTO, Tool, ToolCall, ToolChoice, Toolset
 from serving.api.dialects.read_body import LenientModel, MarkFields
 
 HostedTools = Mapping[str, str]
-"""Type of each hosted tool, by its place in the request."""
+"""Type of each hosted tool, by its place in the request. A hosted tool is one that a provider runs."""
 
 
 def toolset(
     tools: Sequence[Tool], hosted: HostedTools, choice: ToolChoice, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """Return the supported tools, and a line for each that is left out.
+    """Return the supported tools, and a note for each tool that is left out.
 
     Raises:
         BadTask: two tools have the same name, or `choice` names an unknown tool or requires one that is not
@@ -57,7 +57,9 @@ Json = dict[str, Any]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 """Wide enough for the rules of all providers, which the workers' clients check."""
 CalledName = Annotated[str, Field(min_length=1)]
-"""A model may call a tool that does not exist, by any name, and the client sends that call back."""
+"""Name of a tool in a call. It may be any text: a model may call a tool that does not exist, and the client
+sends that call back.
+"""
 
 
 def _empty(value: Any) -> Any:
@@ -142,7 +144,7 @@ class _Named(LenientModel):
 
 
 class NamedTool(LenientModel):
-    """One tool, by name."""
+    """Reference to one tool by its name."""
 
     type: str
     function: _Named | None = None
@@ -193,7 +195,9 @@ class ChatToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The tools, and a line for each that is left out. Raises `BadTask` if they contradict the choice."""
+        """The supported tools, and a note for each tool that is left out. Raises `BadTask` if `tool_choice`
+        contradicts them.
+        """
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if not isinstance(tool, HostedTool)]
         hosted = {

@@ -1,8 +1,8 @@
 """Content blocks of Anthropic's messages, and their conversion to parts.
 
-Clients send reasoning back with our signature. It goes only to a worker that is called by its name and needs
-it beside the tool calls that it led to. Reasoning that a provider has signed goes back to it by another way
-(`Native`).
+Clients send reasoning back, with the signature that this server gave it. The reasoning is passed on only to a
+worker that is called by its name and needs the reasoning that led to tool calls. Reasoning that a provider
+has signed returns to that provider in another way (`Native`).
 """
 
 import json
@@ -19,7 +19,7 @@ from serving.api.dialects.read_body import LenientModel, MarkFields
 from serving.workers.images import picture_url, plain_media_type
 
 MOST_BLOCKS = 2048
-"""Limit for the blocks of a message, as in a chat."""
+"""Maximum number of blocks in a message, as in a chat."""
 Json = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -289,7 +289,9 @@ class ToolResultBlock(Marked):
 
 
 class PassingBlock(LenientModel):
-    """Block that becomes no part of a message: reasoning, or what a provider's own tools did."""
+    """Block that does not become a part of a message: reasoning, or the calls and results of a provider's own
+    tools.
+    """
 
     type: str
     thinking: str = ""

@@ -1,8 +1,6 @@
 """Conversion of the input items of Responses to messages, and back.
 
 Tool calls and their results are matched by `call_id` alone, because clients do not send their history back
-unchanged. Reasoning items go back with the calls that they led to, for a worker that is called by its name
-and needs them.
 """
 
 import base64
@@ -25,7 +23,7 @@ from serving.api.dialects.responses.schema import read_part
 Json = dict[str, Any]
 Parts = list[Text | Image | File]
 Refer = Callable[[str, str], Sequence[Message]]
-"""Returns the messages of an `item_reference`, given its id and its place in the request."""
+"""Function that returns the messages of an `item_reference`, given its id and its place in the request."""
 HOSTED = frozenset(
     {
         "code_interpreter_call",
@@ -97,15 +95,15 @@ class _Compaction(LenientModel):
 
 @dataclass(slots=True)
 class Transcript:
-    """Messages, built up item by item.
+    """Messages of a conversation, built from input items one by one.
 
     Args:
         messages: messages so far.
 
     Attributes:
-        left_out: a line for each item that is not part of the conversation.
+        left_out: a note for each item that is not supported and was left out.
         n_compactions: number of compaction items.
-        packed: parts inside the compaction items.
+        packed: count of the JSON parts inside the compaction items.
     """
 
     messages: list[Message] = field(default_factory=list[Message])
@@ -128,7 +126,7 @@ class Transcript:
             self.add_item(item, f"input[{index}]", refer)
 
     def add_item(self, item: Json, at: str, refer: Refer) -> None:
-        """Add one item, which was sent at the place `at`. Raises like `add`."""
+        """Add one item. `at` is its place in the request. It raises the same errors as `add`."""
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
             case "message":
@@ -183,7 +181,7 @@ class Transcript:
         self.messages.append(replace(turn, parts=(*turn.parts, call), thoughts=thoughts))
 
     def add_result(self, result: ToolResult) -> None:
-        """Add a result to the results right before it, or to a new message."""
+        """Add a tool result to the previous message if that has tool results, or else to a new message."""
         if self.messages and self.messages[-1].role == "tool":
             self.messages.append(Message("tool", (*self.messages.pop().parts, result)))
         else:
