@@ -115,7 +115,7 @@ class Admission:
             yield lease
 
     def _holding_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
-        """Count a body like the conversation of a run: it is in memory while its request waits and is
+        """Count a body against the memory for runs, because it is in memory while its request waits and is
         processed.
         """
         priority: Priority = "batch" if cost is UPLOAD else "interactive"
@@ -149,7 +149,7 @@ class Lease:
             self._admission.turns.give_back(self._account.key_id)
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources of the request."""
         self.end_turn()
         self.unread.resize(0)
 
@@ -192,7 +192,9 @@ class _Answer:
     def __init__(self, scope: Scope, receive: Receive, send: Send, lease: Lease) -> None:
         self._scope, self._receive, self._send, self._lease = scope, receive, send, lease
         self._start: Message | None = None
-        """Start of a large response, held until its body comes: the response may still be rejected."""
+        """Start of a large response. It is held until the body comes, because the response may still be
+        rejected.
+        """
         self._is_refused = False
 
     async def send(self, message: Message) -> None:

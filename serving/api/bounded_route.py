@@ -15,7 +15,7 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 class BoundedRoute(APIRoute):
     """Route class for an `APIRouter` whose routes declare their bodies. FastAPI would otherwise parse a body
-    before its size is checked.
+    before its parts are counted.
     """
 
     def get_route_handler(self) -> Handler:

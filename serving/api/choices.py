@@ -155,8 +155,8 @@ class Merged:
 
 
 def join(bodies: Sequence[Json]) -> Json:
-    """Merge responses: all choices in order, the sum of their usage, and each run's `podium` in
-    `podium.choices`.
+    """Merge responses into one. It has all choices in order, the sum of their usage, and each run's `podium`
+    in `podium.choices`.
     """
     choices = [choice | {"index": index} for index, body in enumerate(bodies) for choice in body["choices"]]
     runs = [body["podium"] for body in bodies]
@@ -170,7 +170,7 @@ def join(bodies: Sequence[Json]) -> Json:
 
 
 def add(usages: Sequence[Json]) -> Json:
-    """Add up counts by name, at any depth."""
+    """Return the sums of usage counts by name, in nested objects too."""
     names = dict.fromkeys(name for usage in usages for name in usage)
     return {name: _sum([usage[name] for usage in usages if name in usage]) for name in names}
 

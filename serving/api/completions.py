@@ -130,7 +130,8 @@ def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
 
 
 async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Service) -> None:
-    """Check that a request for several answers continues no waiting run, which can have only one answer.
+    """Check that a request for several answers does not continue a waiting run, which can have only one
+    answer.
 
     Raises:
         BadTask: the request has tool results for a waiting run, or a call id that was not issued here.

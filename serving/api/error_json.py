@@ -1,6 +1,6 @@
-"""Failures as JSON, in records and in responses.
+"""JSON form of failures, in records and in responses.
 
-`detail` is for operators: records have it (`operator_json`), responses never do (`error_json`).
+The field `detail` is for operators. Records have it (`operator_json`), and responses never do (`error_json`).
 """
 
 import re

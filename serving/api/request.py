@@ -363,7 +363,7 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
 
 
 def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
-    remedy = "call a worker that does by its name; GET /v1/models lists them as `podium.takes`."
+    remedy = "call a worker that does. GET /v1/models lists the options of each worker as `podium.takes`."
     if option == "token_prompt":
         message = f"prompt: {quote(worker)} does not accept tokens (`token_prompt`). Send text, or {remedy}"
         return BadTask(message, param="prompt")

@@ -125,7 +125,7 @@ def _resolve(
 
 
 def _check_tools(task: Task) -> None:
-    """Check that a run with tools may be stored while it waits for its client.
+    """Check that a run with tools may be stored, because it must be while it waits for its client.
 
     Raises:
         NotAllowed: the policy does not allow storing its text.
@@ -194,8 +194,8 @@ def _may_ask(name: str, pool: Pool, policies: Policies, permit: Permit, *, has_p
 
 
 def _workers_of(name: str, settings: Settings) -> list[str]:
-    """Return the workers that a workflow calls, or the worker itself. Empty for a model, whose conductor
-    chooses.
+    """Return the workers that a workflow calls, or the worker itself. Return an empty list for a model,
+    because its conductor chooses.
     """
     if name in settings.models:
         return []

@@ -43,7 +43,7 @@ from serving.store.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
 SHOWN = AnswerDelta | RunFinished | RunSuspended
-"""Events that show the client a part of the answer, or its end."""
+"""Events that show the client a part of the answer, or end it."""
 
 
 class RunResponse(Response):
@@ -218,7 +218,7 @@ class RunResponse(Response):
         return await self._stream_rest(run, encoder, wire)
 
     async def _stream_from_store(self, run: Run, wire: Wire) -> None:
-        """Stream the stored events, so that every reader receives the same ones, now and later."""
+        """Stream the stored events, so that every reader receives the same events, now and later."""
         run.answer.close()
         n_given = sum(segment.given is not None for segment in run.record.segments)
         async with retell(self._service.store, run.record.id, n_given) as replay:
@@ -312,9 +312,10 @@ def _error_of(event: Event) -> PodiumError | None:
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
-    """Return the events up to the first piece of the answer or the end, or until `first_byte_s` have passed.
+    """Return the events up to the first part of the answer or its end. Return earlier if `first_byte_s`
+    seconds have passed.
 
-    The time counts from the first event, which comes at once: by then the store has a record of the run.
+    The time counts from the first event, which comes at once. The store then has a record of the run.
 
     Raises:
         PodiumError: the run failed in this time, so that the failure can still become an HTTP status.

@@ -33,7 +33,7 @@ class Wire:
     ) -> None:
         self._send, self._dialect, self._siblings = send, dialect, siblings
         self._budget = budget
-        """Returns the headers with the caller's remaining budget."""
+        """Function that returns the headers with the caller's remaining budget."""
         self.run: Run | None = None
         """The run, once there is one. Its id is in the headers and in errors."""
         self.extra: dict[str, str] = {}

@@ -136,7 +136,7 @@ take more than `LONG_S` on average. The longest turn is not counted, because a b
 turn long. Even with thousands of waiting requests, some turns are short.
 """
 OPEN = 15 / 16
-"""Fraction of `router.max_ongoing_requests` that may be open at once, not counting health probes."""
+"""Fraction of `router.max_ongoing_requests` that may be open at once. Health probes are not counted."""
 LOG_EVERY_S = 10.0
 MAX_ONGOING, OPEN_RETRY_S = "router.max_ongoing_requests", 2.0
 TOO_MANY = f"This server has reached its limit of open requests ({MAX_ONGOING}). Try again soon."

@@ -33,9 +33,7 @@ Fields = Mapping[bytes, Sequence[str]]
 BODY = "limits.max_body_bytes"
 UNREAD = "(limit for a method without a body). Send the request without one"
 PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
-"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the
-whole body, but text may not. Text that looks like one here is counted once the body is parsed.
-"""
+"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the"""
 PICTURE_BEGIN_BYTES = 32
 """Upper bound for the length of such a start."""
 MOST_PICTURES = 10_000
@@ -216,7 +214,7 @@ def check_host(fields: Fields, policy: HttpPolicy, server: str) -> None:
 
     Args:
         fields: headers of the request.
-        policy: its `hosts` are allowed, in addition to loopback names.
+        policy: limits of the edge. Its `hosts` are allowed, in addition to loopback names.
         server: address that received the connection.
 
     Raises:

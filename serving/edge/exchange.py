@@ -89,8 +89,8 @@ class HttpExchange:
         self.on_drop = list[Callable[[PodiumError], None]]()
 
     async def receive(self) -> Message:
-        """Receive a message (ASGI). The whole body is one message. Its memory is released then, not only
-        after the response.
+        """Receive a message (ASGI). The whole body is one message. It is not kept in memory until the
+        response.
         """
         body, self.body = self.body, None
         if body is None:

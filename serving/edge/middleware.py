@@ -56,7 +56,7 @@ from serving.settings.settings import Settings
 logger = logging.getLogger("podium")
 
 PASSED = "podium.edge"
-"""Key in a scope: true if the request is complete and was checked by an edge."""
+"""Key in an ASGI scope. True if the request is complete and another edge has checked it."""
 HEALTH = {"/healthz", "/-/healthz"}
 """Paths that are answered under any host name, because probes use IP addresses. The response only says
 "alive".
@@ -77,7 +77,9 @@ EXPOSED = (
 """Response headers that a page may read."""
 FILE = "batches.max_file_bytes"
 UNREAD_BYTES = 8192
-"""Limit for the body of a request whose method takes none, such as GET and DELETE: some clients send `{}`."""
+"""Maximum length of the body of a request whose method takes none, such as GET and DELETE. Some clients send
+`{}`.
+"""
 LARGE_BYTES = 262_144
 """Size above which bodies are passed on one at a time, so that other tasks can run even if many large bodies
 arrive together.
@@ -185,7 +187,7 @@ class Edge:
         return None
 
     def _look(self) -> None:
-        """Drop clients that do not read, and repeat this while any request is open."""
+        """Drop clients that do not read their responses, and repeat this while any request is open."""
         assert self._router is not None
         loop, limit_s = asyncio.get_running_loop(), self._router.settings().limits.unread_s
         self._timer = loop.call_later(limit_s / LOOKS, self._look) if self._exchanges else None

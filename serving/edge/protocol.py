@@ -336,8 +336,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _time_is_up(self) -> None:
-        """Close the connection. One that has sent nothing gets no response: browsers open connections in
-        advance.
+        """Close the connection of a client that is too slow. A client that has sent nothing gets no response,
+        because browsers open connections in advance.
         """
         self._timer = None
         if self._pending_cycle is not None:

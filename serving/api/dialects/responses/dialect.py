@@ -92,7 +92,7 @@ class ResponsesDialect(Dialect):
         if wanted is None or wanted == (current := _conversation(record.task.echo)):
             return
         owner = "no conversation" if current is None else quote(current)
-        message = f"conversation: the run that called these tools belongs to {owner}. Send the same, or remove the field."
+        message = f"conversation: the run that called these tools belongs to {owner}. Send the same conversation, or remove the field."
         raise BadTask(message, param="conversation")
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
