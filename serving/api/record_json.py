@@ -99,8 +99,8 @@ NONE: Inner = {}
 
 
 def model_name(record: Record) -> str:
-    """Return the name that the client requested. If that worker failed over to another one, return the worker
-    that answered.
+    """Return the model name that the client requested. If it requested a worker and another worker answered,
+    return the name of that one.
     """
     plan = record.answering_plan
     if plan is None or plan.source != "worker":
@@ -194,7 +194,7 @@ def workflow(
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
-    """Return every step of every plan in full, in the order in which they were written."""
+    """Return every step of every plan in full, in the order in which the steps were written."""
     return [
         _step(plan, step, inner, for_operator=for_operator) for plan in record.plans for step in plan.steps
     ]
@@ -234,8 +234,8 @@ def _brief(step: Json) -> Json:
 
 
 def _tries(step: StepRecord) -> tuple[Attempt, ...]:
-    """Return the failed calls of a step, up to the one that answered. If none answered, leave out the last
-    one: its error is the step's own.
+    """Return the failed calls of a step, before the one that answered. If no call answered, leave out the
+    last one, because its error is the step's own.
     """
     own = step.failure if step.result is None and step.started_s is not None else None
     return (*step.cut, *step.failed, *(own.attempts if own else ()))

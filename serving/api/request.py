@@ -297,8 +297,8 @@ def _shape_text(shape: Mapping[str, Any]) -> str:
 
 
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
-"""Service tiers of OpenAI's APIs. Others are rejected: a client that sends `Flex` or `batch` accepts a delay,
-and would silently be served without it.
+"""Service tiers of OpenAI's APIs. Other values are rejected: a client that sends `Flex` or `batch` accepts a
+delay for a lower price, and would silently get neither.
 """
 FLEX = "flex"
 
@@ -315,7 +315,7 @@ def tier_of(priority: Priority) -> str:
 
 PATHS = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions", "embeddings": "/v1/embeddings"}
 FIELDS = {name: name for name in WireOptions.__struct_fields__} | {"top_logprobs": "logprobs"}
-"""Fields of Chat Completions, by the name of the option."""
+"""Request fields of Chat Completions, by the name of the option in `WireOptions`."""
 
 
 def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Container[str]]) -> None:

@@ -43,8 +43,8 @@ LEGACY = {
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """Values of a field that do not change the answer, in addition to empty ones (null, false, 0, "", [],
-    {}).
+    """Values with which an unsupported field does not change the answer. Empty values (null, false, 0, "",
+    [], {}) never do.
     """
 
     values: tuple[object, ...]
@@ -170,7 +170,7 @@ class WireFields(BaseModel):
 
 class SamplerFields(BaseModel):
     """Sampling options of vLLM and OpenRouter that OpenAI does not have. A model that does not support an
-    option ignores it, and the record lists it.
+    option ignores it, and the record has a note.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
@@ -259,7 +259,7 @@ def _auto(detail: Any) -> Any:
 
 
 class ImageUrl(LenientModel):
-    """Picture, as a URL or inline."""
+    """Picture, as a URL or inline as a `data:` URL."""
 
     url: str = Field(pattern=r"(?i)^(https?://|data:image/)")
     detail: Annotated[Literal["auto", "low", "high"], BeforeValidator(_auto)] = "auto"
@@ -285,7 +285,7 @@ class ImagePart(MarkFields):
 
 
 class RefusalPart(MarkFields):
-    """Refusal of an assistant to answer."""
+    """Part of a message in which an assistant refuses to answer."""
 
     type: Literal["refusal"]
     refusal: str
@@ -328,7 +328,7 @@ class FilePart(MarkFields):
 
 
 class UnservedPart(LenientModel):
-    """Part that is not supported. Validation rejects it."""
+    """Part of a message that is not supported. Validation rejects it."""
 
     type: Literal["input_audio"]
     text: str = ""

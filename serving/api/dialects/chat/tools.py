@@ -52,10 +52,12 @@ def _check_choice(choice: ToolChoice, names: set[str], hosted: HostedTools) -> N
 
 
 MOST_TOOLS = 1024
-"""Limit for the tools of a request, and for the calls in a message."""
+"""Maximum number of tools of a request, and of calls in a message."""
 Json = dict[str, Any]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
-"""Wide enough for the rules of all providers, which the workers' clients check."""
+"""Name of a tool. The pattern allows every name that any provider allows. The workers' clients check each
+provider's own rules.
+"""
 CalledName = Annotated[str, Field(min_length=1)]
 """Name of a tool in a call. It may be any text: a model may call a tool that does not exist, and the client
 sends that call back.
@@ -98,7 +100,7 @@ class FunctionTool(MarkFields):
 
 
 class Custom(LenientModel):
-    """Custom tool, whose input is free text."""
+    """Name, description and input format of a custom tool."""
 
     name: ToolName
     description: Words = ""
@@ -166,7 +168,7 @@ class AllowedTools(LenientModel):
 
 
 class AllowedChoice(LenientModel):
-    """Choice among some of the tools."""
+    """`tool_choice` that allows only some of the tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
@@ -275,7 +277,7 @@ class MessageTools(LenientModel):
 
 
 def call_json(id: str, call: ToolCall) -> Json:
-    """Return a call as part of an answer, with the client's id for it."""
+    """Return a tool call as part of an answer. `id` is the client's id of the call."""
     if call.kind == "custom":
         return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments or "{}"}

@@ -29,7 +29,7 @@ class Marked(MarkFields):
 
 
 class Unserved(LenientModel):
-    """Type that is not supported. Validation rejects it."""
+    """Block or source of a type that is not supported. Validation rejects it."""
 
     type: str
 
@@ -63,7 +63,7 @@ class TextBlock(Marked):
 
 
 class Base64Source(LenientModel):
-    """Picture, inline."""
+    """Picture that is sent inline."""
 
     type: Literal["base64"]
     media_type: Annotated[
@@ -144,7 +144,7 @@ class ContentSource(LenientModel):
 
 
 class FileBase64(LenientModel):
-    """File, inline."""
+    """File that is sent inline."""
 
     type: Literal["base64"]
     media_type: str = Field(max_length=128)
@@ -162,7 +162,7 @@ class FileBase64(LenientModel):
 
 
 class KeptSource(LenientModel):
-    """Uploaded file, by its id."""
+    """Uploaded file, named by its id."""
 
     type: Literal["file"]
     file_id: str = Field(min_length=1, max_length=128)
@@ -298,7 +298,7 @@ class PassingBlock(LenientModel):
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """No parts."""
+        """Empty, because the block has no parts."""
         return ()
 
 

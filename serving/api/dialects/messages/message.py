@@ -13,7 +13,7 @@ from serving.api.record_json import model_name, summary
 
 Json = dict[str, Any]
 NO_CITATIONS: list[Json] = []
-"""The field is required, and the AI SDK rejects null."""
+"""Value of the required field `citations`. The AI SDK rejects null."""
 STOP_REASONS = {
     None: "end_turn",
     FinishReason.STOP: "end_turn",
@@ -111,7 +111,9 @@ def tool_use(call_id: CallId, pending: PendingCall) -> Json:
 
 
 def input_json(call: ToolCall) -> str:
-    """Return the input of a call as JSON text of an object. Input that is no object is wrapped into one."""
+    """Return the input of a tool call as the JSON text of an object. Input that is not an object is wrapped
+    in one.
+    """
     try:
         is_object = isinstance(orjson.loads(call.arguments or "{}"), dict)
     except orjson.JSONDecodeError:

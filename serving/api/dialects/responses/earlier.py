@@ -177,7 +177,7 @@ def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
 
 
 def _find_referenced(references: References, id: str, at: str) -> Sequence[Message]:
-    """Return the messages that a reference stands for.
+    """Return the messages of the item that a reference names.
 
     Raises:
         BadTask: the item is missing, and is not reasoning.

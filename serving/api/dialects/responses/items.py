@@ -37,7 +37,9 @@ HOSTED = frozenset(
         "web_search_call",
     }
 )
-"""Items of other servers' own tools. What the tools found is in the messages around them."""
+"""Types of items that the tools of other servers leave in a conversation. The messages around these items
+have the results.
+"""
 PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
 
 
@@ -247,7 +249,7 @@ def _file(part: _Part, at: str) -> File:
 
 
 def _file_json(file: File) -> Json:
-    """Return a file as an input item's part, with its content as it was sent or stored."""
+    """Return a file as a part of an input item, with its content as it was sent or stored."""
     url = file.url
     if file.text is not None:
         url = f"data:text/plain;base64,{base64.b64encode(file.text.encode()).decode()}"

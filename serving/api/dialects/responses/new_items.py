@@ -40,7 +40,9 @@ async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
 
 
 def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
-    """Return the metadata of a conversation as it will be stored: redacted, since it may contain any text."""
+    """Return the metadata of a conversation as it will be stored. It is redacted, because it may contain any
+    text.
+    """
     return dict(map_texts(metadata or {}, redactor_of(policies)))
 
 

@@ -1,4 +1,6 @@
-"""Routes for stored responses, and for counting and compacting a conversation, which start no run."""
+"""Routes for stored responses, and for counting the tokens of a conversation and compacting it. None of them
+starts a run.
+"""
 
 import time
 import uuid

@@ -59,8 +59,8 @@ def own_conversation(record: Record) -> tuple[Message, ...]:
 
 
 def turns_of(record: Record, call_id: CallId) -> tuple[Message, ...]:
-    """Return all turns up to a response, its answer included, with the client's call ids. For `record` see
-    `as_of`.
+    """Return all turns up to a response, its answer included, with the client's call ids. `record` is the run
+    as it was when the response ended; see `as_of`.
     """
     turns = list(own_conversation(record))
     earlier_calls = set[int]()
