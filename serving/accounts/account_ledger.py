@@ -61,9 +61,9 @@ class AccountLedger:
         key_id, team_id: ids of the key and the team that pay.
         run_id: id of the run, for the ledger's entries.
         wait_s: maximum seconds that a call waits while other runs hold the rest of the budget.
-        refuses_when_away: whether to refuse calls with a price while the store is unreachable. If False, these
-            calls are sent without a hold, even if they exceed a budget. They are entered in the ledger when
-            the store is reachable again, but are lost if this process ends before that.
+        refuses_when_away: whether to refuse calls with a price while the store is unreachable. If False,
+            these calls are sent without a hold, even if they exceed a budget. They are entered in the ledger
+            when the store is reachable again, but are lost if this process ends before that.
     """
 
     def __init__(
@@ -87,8 +87,8 @@ class AccountLedger:
         """Reserve the maximum cost of a call. See `Ledger.hold`.
 
         If other calls hold too much of the budget, wait until they are settled. The wait has no time limit
-        while calls of the same run are open. Otherwise it takes at most `wait_s` seconds. After that, or if no
-        other call holds anything, reduce the maximum length of the answer until the call fits.
+        while calls of the same run are open. Otherwise it takes at most `wait_s` seconds. After that, or if
+        no other call holds anything, reduce the maximum length of the answer until the call fits.
 
         A call without a known price is refused if its key or team has a budget. Otherwise it is entered with
         an amount of 0.

@@ -18,8 +18,10 @@ from serving.database.schema import api_key, budget, budget_alert, spend_window,
 from serving.database.writer import Operation
 
 KEPT_US = 62 * 86_400_000_000
-"""Microseconds after which an alert is deleted. This is longer than any month, so that a threshold is recorded
-only once per day or month."""
+"""Microseconds after which an alert is deleted.
+
+This is longer than any month, so that a threshold is recorded only once per day or month.
+"""
 MOST_AT_ONCE = 20
 KEY = budget_alert.c["subject", "period", "starts", "percent"]
 
@@ -47,7 +49,9 @@ class Alert:
 
 
 async def notice(database: Database, percents: Collection[int]) -> int:
-    """Record an alert for each threshold that was passed and has no alert yet. Return the number of new alerts.
+    """Record an alert for each threshold that was passed and has no alert yet.
+
+    Return the number of new alerts.
 
     Args:
         database: the database of the store.

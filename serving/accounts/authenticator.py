@@ -1,4 +1,5 @@
-"""Authentication: find the caller for a request's key in the database, and cache the result for a few seconds.
+"""Authentication: find the caller for a request's key in the database, and cache the result for a few
+seconds.
 
 Because of the cache, a revoked key may still be accepted for `FRESH_S` seconds. While the database is
 unreachable, it may be accepted for `KEPT_S` seconds, or `KEPT_AWAY_S` if `store.when_away` is `serve`.
@@ -23,8 +24,9 @@ logger = logging.getLogger("podium")
 FRESH_S, RENEWED_S = 4.0, 2.0
 """Seconds for which a cached result is used. After `RENEWED_S` seconds it is refreshed in the background.
 
-Without the early refresh, all requests that arrive during a look-up would wait for it and continue at the same
-moment. A busy event loop would never spread them out again."""
+Without the early refresh, all requests that arrive during a look-up would wait for it and continue at the
+same moment. A busy event loop would never spread them out again.
+"""
 KEPT_S = 9.0
 """Seconds for which a cached result is used while the database is unreachable. This is less than the 10 s
 within which a revocation must take effect."""

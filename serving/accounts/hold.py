@@ -1,7 +1,7 @@
 """Holds: the maximum cost of a call, reserved before it is sent, and the check whether it fits the budgets.
 
-A hold counts in windows. A window is one day or one month of a key or a team, in which its budget applies. This
-module does not access the database.
+A hold counts in windows. A window is one day or one month of a key or a team, in which its budget applies.
+This module does not access the database.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -122,7 +122,9 @@ def sums(requests: Iterable[HoldRequest]) -> dict[WindowId, int]:
 
 
 def decide(requests: Sequence[HoldRequest], windows: Mapping[WindowId, Window]) -> list[Refusal | None]:
-    """Decide which requests fit into their windows. Return None for each that fits, and a refusal for the others.
+    """Decide which requests fit into their windows.
+
+    Return None for each that fits, and a refusal for the others.
 
     The requests are checked one after another. A request fits if all its windows have enough left after the
     earlier requests that fit.

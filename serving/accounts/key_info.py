@@ -1,4 +1,7 @@
-"""Stored information about keys and teams. It does not contain the keys themselves, only their last characters."""
+"""Stored information about keys and teams.
+
+It does not contain the keys themselves, only their last characters.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime

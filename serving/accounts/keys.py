@@ -3,8 +3,8 @@
 The secret is 256 random bits. The checksum detects typing errors without a database query, and lets secret
 scanners recognize keys reliably. Because the separator is `_`, a double click selects the whole key.
 
-The database stores the SHA-256 of a key and finds the key by it. A slow, salted hash would not allow this. It is
-not needed, because the secret cannot be guessed.
+The database stores the SHA-256 of a key and finds the key by it. A slow, salted hash would not allow this. It
+is not needed, because the secret cannot be guessed.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Consistency check of the ledger.
 
-The amounts held and spent of each key and team (its windows) must match the open holds and the ledger entries.
-Each hold must have the entries that fit its state. Each check is a single statement, so it sees a consistent
-state even while the database is in use.
+The amounts held and spent of each key and team (its windows) must match the open holds and the ledger
+entries. Each hold must have the entries that fit its state. Each check is a single statement, so it sees a
+consistent state even while the database is in use.
 """
 
 from sqlalchemy import text

@@ -41,8 +41,8 @@ def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Sel
     """Return a query for figures that can be compared with a provider's invoice.
 
     It sums calls, tokens and cost by day, worker and deployment (column `account`). The column `uncertain` is
-    the part of `amount` that is an upper bound or an estimate. An entry that was adjusted is not uncertain any
-    more.
+    the part of `amount` that is an upper bound or an estimate. An entry that was adjusted is not uncertain
+    any more.
 
     Args:
         first_day: first day, counted in days since 1970. None for no bound.

@@ -1,8 +1,8 @@
 """Holds and bills of one router replica in the store, and the replica's lease on its holds.
 
-A hold reserves the maximum cost of a call before it is sent. A bill replaces it by the actual cost. A call waits
-until its hold is in the database. Bills are written in the background, and wait in memory during a temporary
-outage of the database.
+A hold reserves the maximum cost of a call before it is sent. A bill replaces it by the actual cost. A call
+waits until its hold is in the database. Bills are written in the background, and wait in memory during a
+temporary outage of the database.
 
 If a replica dies, its lease expires. Other replicas then charge its open holds in full.
 """
@@ -156,7 +156,9 @@ class LedgerStore:
         return self._writer.post(VOID, request)
 
     async def beat(self) -> int:
-        """Renew the lease, and charge the open holds of dead replicas in full. Return the number of these holds.
+        """Renew the lease, and charge the open holds of dead replicas in full.
+
+        Return the number of these holds.
 
         Raises:
             StoreUnavailable: the database cannot be reached.

@@ -1,8 +1,9 @@
-"""Amounts of money in the store, as whole pico-dollars (1e-12 USD). The maximum is 9.2 million dollars, because
-the columns have 64 bits.
+"""Amounts of money in the store, as whole pico-dollars (1e-12 USD).
 
-List prices have at most six decimals per million tokens, so the cost of a call is a whole number of pico-dollars.
-Fractions can result from derived prices, and are rounded up.
+The maximum is 9.2 million dollars, because the columns have 64 bits.
+
+List prices have at most six decimals per million tokens, so the cost of a call is a whole number of
+pico-dollars. Fractions can result from derived prices, and are rounded up.
 """
 
 from decimal import Context, Decimal

@@ -1,13 +1,13 @@
 """Database operations on holds and ledger entries, for the store's writer.
 
-Before a call with a price is sent, its maximum cost is reserved, even if there is no budget. This reservation is
-a hold. It counts in windows: the day and the month of the key and of its team. If a replica is killed, its open
-holds record what it may have spent. Only open holds change, so each operation is idempotent.
+Before a call with a price is sent, its maximum cost is reserved, even if there is no budget. This reservation
+is a hold. It counts in windows: the day and the month of the key and of its team. If a replica is killed, its
+open holds record what it may have spent. Only open holds change, so each operation is idempotent.
 
-On PostgreSQL, several replicas write at the same time. Every transaction locks holds first and then windows, in
-one order, so replicas cannot deadlock. Windows are read after they are locked. A condition in a subquery would
-see the state before the wait for the lock (READ COMMITTED) and let two replicas spend the same cent. A batch of
-holds that fit, or of bills for open holds, takes a single statement there (`postgresql.py`).
+On PostgreSQL, several replicas write at the same time. Every transaction locks holds first and then windows,
+in one order, so replicas cannot deadlock. Windows are read after they are locked. A condition in a subquery
+would see the state before the wait for the lock (READ COMMITTED) and let two replicas spend the same cent. A
+batch of holds that fit, or of bills for open holds, takes a single statement there (`postgresql.py`).
 """
 
 from collections import Counter
@@ -39,8 +39,11 @@ from serving.database.schema import hold as hold_table
 from serving.database.writer import Operation
 
 SETTLES_WITHIN_S = 0.02
-"""Seconds that a bill may wait to be written in a batch. No request waits for it, because its hold counts until
-then. If another hold is refused during this time, it is retried after the bill was written."""
+"""Seconds that a bill may wait to be written in a batch.
+
+No request waits for it, because its hold counts until then. If another hold is refused during this time, it
+is retried after the bill was written.
+"""
 LEASE_S = 15.0
 """Seconds for which a replica counts as alive after it has renewed its lease, by the database's clock. After
 that, another replica charges its open holds in full, as lost."""
@@ -77,7 +80,8 @@ KNOWN = select(HELD.id).where(HELD.id.in_(KEYS))
 MAKE_HOLD = insert(hold_table).values({name: bindparam(name) for name in HOLD_COLUMNS})
 MAKE_HOLDS = RowInsert(hold_table, HOLD_COLUMNS, returning=[HELD.id])
 BAR = RowInsert(hold_table, [*HOLD_COLUMNS, "state", "ended_us"])
-"""Insert a hold that has already ended. A late request for it, from a broken connection, then has no effect."""
+"""Insert a hold that has already ended. A late request for it, from a broken connection, then has no effect.
+"""
 LOCK_HOLDS = (
     select(*hold_table.c[*HOLD_COLUMNS], HELD.state)
     .where(HELD.id.in_(KEYS), HELD.state.in_([OPEN, LOST]))
@@ -302,15 +306,19 @@ HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", hold)
 SETTLE: Operation[Bill, None] = Operation("settle", settle, is_kept=True, patience_s=SETTLES_WITHIN_S)
 """Replace a hold by its bill. The full cost is charged, even if it exceeds the hold.
 
-If the hold was already charged as lost, the difference is entered as a correction. There is no correction if the
-cost is unknown or an adjustment has already corrected the entry."""
+If the hold was already charged as lost, the difference is entered as a correction. There is no correction if
+the cost is unknown or an adjustment has already corrected the entry.
+"""
 VOID: Operation[HoldRequest, None] = Operation("void", void, is_kept=True)
-"""Release the hold of a call that was not sent. If the hold does not exist yet, it cannot be made any more."""
+"""Release the hold of a call that was not sent. If the hold does not exist yet, it cannot be made any more.
+"""
 ENTER: Operation[Entry, None] = Operation("entry", enter, is_kept=True)
 """Make and settle a hold in one step. Limits do not apply, because the call was already made."""
 SWEEP: Operation[int, int] = Operation("sweep", sweep)
-"""Charge the open holds of dead replicas in full, as lost. The item is the maximum number of holds. The result is
-the actual number."""
+"""Charge the open holds of dead replicas in full, as lost.
+
+The item is the maximum number of holds. The result is the actual number.
+"""
 RENEW: Operation[str, None] = Operation("renewal of a lease", renew)
 """Renew the lease of a replica, given its id."""
 RELEASE: Operation[str, None] = Operation("release of a lease", release)

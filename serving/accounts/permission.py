@@ -1,7 +1,7 @@
 """Check of a task against the policies of its caller. Policies are checked only here.
 
-The result is a task with a permit. A permit contains what the policies allow the run. Planning, plan validation,
-failover, nested runs and resumed runs obey the permit and do not look at policies.
+The result is a task with a permit. A permit contains what the policies allow the run. Planning, plan
+validation, failover, nested runs and resumed runs obey the permit and do not look at policies.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -36,7 +36,8 @@ class Asked:
         fixed: workers of the workflow that `model` names, or the worker that it names.
         rounds: maximum number of rounds, or None.
         effort: reasoning effort, or None.
-        keeps: name of the field that lets the run outlive its client, or None if the run ends with its client.
+        keeps: name of the field that lets the run outlive its client, or None if the run ends with its
+            client.
     """
 
     workers: Sequence[str] = ()
@@ -72,8 +73,8 @@ def may_ask(name: str, fixed: Sequence[str], policies: Policies, permit: Permit)
 def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings) -> Task:
     """Return the task with a permit and with limits that the policies allow.
 
-    A limit from the settings is reduced if it is higher than a policy allows. A limit that the request sets is
-    rejected instead. The caller must have checked that the policies allow the model.
+    A limit from the settings is reduced if it is higher than a policy allows. A limit that the request sets
+    is rejected instead. The caller must have checked that the policies allow the model.
 
     Args:
         task: the task from the request and the settings.
@@ -164,7 +165,9 @@ def check_tools(tools: Toolset, policies: Policies) -> None:
 
 
 def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
-    """Return the error for a run that must be stored, for example to wait for tools, but whose policy forbids it."""
+    """Return the error for a run that must be stored, for example to wait for tools, but whose policy forbids
+    it.
+    """
     message = (
         "The policy of this key or its team does not allow texts to be stored, which a run that outlives its request needs. "
         "Leave out Idempotency-Key, podium.keep, podium.background and tools."

@@ -16,8 +16,10 @@ from serving.accounts.money import MAX_PICO
 
 WINDOWS = """(VALUES ('key:' || key_id, 'day', day), ('key:' || key_id, 'month', month),
     ('team:' || team_id, 'day', day), ('team:' || team_id, 'month', month)) AS w (subject, period, starts)"""
-"""Windows of a hold, for a LATERAL join: day and month of the key and of the team. Without a team, the subject of
-two rows is NULL."""
+"""Windows of a hold, for a LATERAL join: day and month of the key and of the team.
+
+Without a team, the subject of two rows is NULL.
+"""
 COLUMNS = ", ".join(HOLD_COLUMNS)
 FITTING = f"""
 WITH known AS (SELECT id FROM hold WHERE id = ANY ($1::text[])),
@@ -37,8 +39,9 @@ made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked JOIN good USIN
 SELECT id FROM known UNION ALL SELECT id FROM made"""
 """Hold the requests that certainly fit.
 
-The sums include requests of the same batch that do not fit. So a request that is not held here may still fit, and
-is checked again by itself. Requests with a window that does not exist yet are not held here either."""
+The sums include requests of the same batch that do not fit. So a request that is not held here may still fit,
+and is checked again by itself. Requests with a window that does not exist yet are not held here either.
+"""
 SETTLE = f"""
 WITH bill AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[],
     $8::bool[], $9::text[], $10::text[])
@@ -76,8 +79,8 @@ def settle_open(connection: Connection, bills: Sequence[Bill]) -> set[str]:
 def _ids(connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> set[str]:
     """Execute a statement with one array parameter per column, and return the ids.
 
-    asyncpg commits the statement at once, because SQLAlchemy begins a transaction only with a statement of its
-    own.
+    asyncpg commits the statement at once, because SQLAlchemy begins a transaction only with a statement of
+    its own.
     """
     if not rows:
         return set()

@@ -95,7 +95,9 @@ class Windows(Protocol):
         ...
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return the counts of the previous and the current window, each followed by the seconds until it expires."""
+        """Return the counts of the previous and the current window, each followed by the seconds until it
+        expires.
+        """
         ...
 
 
@@ -247,7 +249,8 @@ class RateCounter:
     async def reserve(self, account: Account, policies: Policies, tokens: int) -> RateReservation:
         """Count a request in the limits of its key and team.
 
-        If a limit is reached, the returned reservation contains the error in `refusal`, and nothing is counted.
+        If a limit is reached, the returned reservation contains the error in `refusal`, and nothing is
+        counted.
 
         Args:
             account: account of the client.
@@ -324,7 +327,8 @@ class RateCounter:
     async def _ask(self, question: Callable[[Windows], Awaitable[Any]], otherwise: Any) -> Any:
         """Return the storage's answer, or `otherwise` if the storage is unreachable.
 
-        Requests are admitted while Redis is unreachable, because rate limits, unlike budgets, protect no money.
+        Requests are admitted while Redis is unreachable, because rate limits, unlike budgets, protect no
+        money.
         """
         try:
             if self._windows is None:
