@@ -25,7 +25,7 @@ Names = Annotated[
 
 
 class AccountPolicy(BaseModel, frozen=True):
-    """Policy of a team or a key. null: no limit. A key may do only what its team's policy also allows."""
+    """Policy of a team or a key. null means no limit. A key may do only what its team's policy also allows."""
 
     model_config = ConfigDict(extra="forbid")
 

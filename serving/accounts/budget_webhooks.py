@@ -68,7 +68,7 @@ class BudgetWebhooks:
             self._task = asyncio.create_task(self._look_on(), name="webhooks of budgets")
 
     async def aclose(self) -> None:
-        """Stop. Another replica sends the alerts again whose delivery was interrupted."""
+        """Stop checking the budgets. If the delivery of an alert was interrupted, another replica repeats it."""
         task, self._task = self._task, None
         await end_task(task)
 

@@ -170,7 +170,7 @@ class LedgerStore:
         while batch := await self._writer.do(SWEEP, SWEEP_LIMIT):
             swept += batch
         if swept:
-            logger.warning("Posted %d calls of ended routers at their maximum cost", swept)
+            logger.warning("Charged %d calls of stopped routers at their maximum cost", swept)
         return swept
 
     async def _beat_on(self) -> None:

@@ -118,7 +118,7 @@ ENTER_LEDGER = insert(ledger).values({name: bindparam(name) for name in ENTRY_CO
 
 
 class EndingHold(NamedTuple):
-    """Hold that can end, and its state: `open` or `lost`."""
+    """Hold that a bill can still settle or correct. Its state is `open` or `lost`."""
 
     request: HoldRequest
     state: str

@@ -1,8 +1,8 @@
 """Fast path for PostgreSQL: one statement for a batch of holds, and one for a batch of bills.
 
-The requests that this path cannot handle are left to the general statements of `operations.py`. Those take 7
-times the router's CPU for a batch of holds and 6 times for a batch of bills, and lock the windows for several
-round trips.
+The requests that this path cannot handle are left to the general statements of `operations.py`. The general
+statements take 7 times the router's CPU for a batch of holds and 6 times for a batch of bills, and lock the
+windows for several round trips.
 """
 
 from collections.abc import Sequence
@@ -79,8 +79,8 @@ def settle_open(connection: Connection, bills: Sequence[Bill]) -> set[str]:
 def _ids(connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> set[str]:
     """Execute a statement with one array parameter per column, and return the ids.
 
-    asyncpg commits the statement at once, because SQLAlchemy begins a transaction only with a statement of
-    its own.
+    asyncpg commits the statement at once, because SQLAlchemy begins a transaction only when it executes a
+    statement itself.
     """
     if not rows:
         return set()

@@ -63,7 +63,7 @@ class LineLimits:
             raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
         if number > self.max_lines:
             raise TooLarge(
-                f"file: line {number} is one too many. A file may have at most {self.max_lines} lines, including empty ones "
+                f"file: line {number} exceeds the limit of {self.max_lines} lines per file, including empty ones "
                 "(batches.max_lines). Send several files.",
                 param="file",
             )

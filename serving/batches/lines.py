@@ -21,7 +21,7 @@ MOST_ERRORS = 20
 STEP_LINES = 20
 """Number of lines that are parsed in one step. Other tasks of the event loop can run between two steps."""
 STEP_BYTES = 20_000
-"""Size in bytes above which a line is a step of its own."""
+"""Size in bytes above which a line takes a separate step."""
 STREAM = "stream: a batch writes its answers to a file. Leave it out."
 BACKGROUND = "{}: a batch always runs in the background. Leave it out."
 

@@ -250,7 +250,7 @@ class Batches:
         return self._places.is_waited_for and asyncio.get_running_loop().time() - began_s >= TURN_S
 
     async def find_caller(self, account: Account) -> Caller:
-        """Return the caller for whom a line is sent, with the current policies.
+        """Return the caller of the requests of a batch, with the current policies of the account.
 
         Raises:
             PodiumError: the key is no longer accepted.

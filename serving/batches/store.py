@@ -39,7 +39,10 @@ class BatchStore(Protocol):
         ...
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
-        """Return the files that `caller` may see, newest first. If `purpose` is set, only files with it."""
+        """Return the files that `caller` may see, newest first.
+
+        If `purpose` is set, return only the files with this purpose.
+        """
         ...
 
     async def used_bytes(self, account: Account) -> int:

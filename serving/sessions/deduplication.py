@@ -45,7 +45,7 @@ class Outcome(Enum):
     """Relation of a request to earlier requests."""
 
     NEW = auto()
-    """The request is new and gets a run of its own."""
+    """The request is new and starts a run."""
     CLAIMED = auto()
     """An earlier request with the same `Idempotency-Key` has a run."""
     RETRIED = auto()
@@ -271,7 +271,7 @@ def match_results(record: Record, numbers: Collection[int]) -> Match:
 def request_hash(task: Task, settings: str = "") -> str:
     """Return a hash of a request. Equal requests have the same hash.
 
-    Whether the answer is streamed, and marks for a provider's prompt cache, do not matter. Fields of the
+    The field `stream`, and marks for a provider's prompt cache, do not matter. Fields of the
     request that the answer repeats (`Task.echo`) matter.
 
     Args:

@@ -151,7 +151,10 @@ class Service:
         return run.records if run else await self.store.find_waiting(id)
 
     async def aclose(self) -> None:
-        """Stop. Runs that outlive their clients continue on another replica. Unwritten data is written."""
+        """Stop all runs and write the unwritten data.
+
+        Another replica continues the runs that outlive their clients.
+        """
         await self.sessions.aclose()
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
@@ -179,7 +182,9 @@ class Service:
         if after is not None:
             records = await self.records(after, caller)
             if records is None:
-                raise UnknownName(f"No run {quote(after)} is stored.", param="after")
+                raise UnknownName(
+                    f"after: run {quote(after)} not found. GET /v1/workflows lists your runs.", param="after"
+                )
             before = place(records.record)
         page = await self.store.newest(limit, caller, before, run_filter)
         runs = {run.record.id: run for run in page.runs}

@@ -168,7 +168,7 @@ class Sessions(SessionRegistry):
     def linger(self, run: Run, answering: asyncio.Task[None]) -> bool:
         """Continue the response for a disconnected client for a while, so that a retry can join the run.
 
-        Return False if no retry may join the run. The response then ends.
+        Return False if no retry may join the run. The response does not continue then.
 
         Args:
             run: run of the response.
@@ -234,7 +234,7 @@ class Sessions(SessionRegistry):
             session.leave()
 
     async def aclose(self) -> None:
-        """Stop. Other replicas continue the kept runs. Unwritten data is written to the store."""
+        """Stop all runs and write the unwritten data. Other replicas continue the kept runs."""
         tasks = list[asyncio.Task[object]]()
         for session in self._sessions.values():
             if session.is_kept and session.execution is not None:
