@@ -1,6 +1,8 @@
-"""Ledger of the account that pays for a run, and parent of the run's own ledger (`conductor/run/ledger.py`).
+"""Ledger of the account that pays for a run. It is the parent of the run's own ledger
+(`conductor/run/ledger.py`).
 
-Before a call is sent, its cost is held in the windows of its key and team, in the shared store.
+Before a call is sent, its maximum cost is reserved in the shared store. This reservation is called a hold. It
+counts against the daily and monthly budgets of the key and its team.
 """
 
 import asyncio
@@ -23,19 +25,20 @@ from serving.accounts.rates import days_and_months
 logger = logging.getLogger("podium")
 
 WAIT_S = 2.0
-"""Seconds that a call waits for others to settle. Most cost far less than their holds."""
+"""Seconds that a call waits until other calls are settled. Most calls cost far less than their holds."""
 POLL_S = 0.1
 MAX_TOKENS = 2**63 - 1
 
 
 @dataclass(slots=True, eq=False)
 class AccountHold(Hold):
-    """Hold that is also in the store.
+    """Hold of a run's ledger that is also recorded in the store.
 
     Args:
-        request: the hold in the store.
-        price: price of the worker.
-        is_held: whether the store has the hold. False if the call is free or the store was unreachable.
+        request: the request with which the store made the hold.
+        price: the worker's price, or None if it is not known.
+        is_held: whether the store has the hold. It is False if the call is free, or if the store was
+            unreachable.
     """
 
     request: HoldRequest | None = None
@@ -49,16 +52,18 @@ class AccountHold(Hold):
 
 
 class AccountLedger:
-    """Ledger of what one run spends of its key and team. Implements `conductor.run.ledger.Ledger`.
+    """Ledger that charges the calls of one run to its key and team.
+
+    It implements `conductor.run.ledger.Ledger`.
 
     Args:
-        store: ledger store of this replica.
-        key_id, team_id: account that pays.
-        run_id: run for the ledger's entries.
-        wait_s: seconds that a call waits if other runs hold what is left.
-        refuses_when_away: whether to refuse calls with a price while the store is unreachable. Otherwise they
-            continue without a hold, beyond any budget, and are entered when the store is back, unless this
-            process ends before.
+        store: the ledger store of this replica.
+        key_id, team_id: ids of the key and the team that pay.
+        run_id: id of the run, for the ledger's entries.
+        wait_s: maximum seconds that a call waits while other runs hold the rest of the budget.
+        refuses_when_away: whether to refuse calls with a price while the store is unreachable. If False,
+            these calls are sent without a hold, even if they exceed a budget. They are entered in the ledger
+            when the store is reachable again, but are lost if this process ends before that.
     """
 
     def __init__(
@@ -79,19 +84,19 @@ class AccountLedger:
     async def hold(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> AsyncGenerator[AccountHold]:
-        """See `Ledger.hold`.
+        """Reserve the maximum cost of a call. See `Ledger.hold`.
 
-        If others hold too much of what is left, wait for them to settle: as long as calls of the same run are
-        open, otherwise for a moment. After that, or if no others hold anything, shorten the answer to what is
-        left.
+        If other calls hold too much of the budget, wait until they are settled. The wait has no time limit
+        while calls of the same run are open. Otherwise it takes at most `wait_s` seconds. After that, or if
+        no other call holds anything, reduce the maximum length of the answer until the call fits.
 
-        A call without a known price is refused if there is a budget. Otherwise it is entered with an amount
-        of 0.
+        A call without a known price is refused if its key or team has a budget. Otherwise it is entered with
+        an amount of 0.
 
         Raises:
-            BudgetExceeded: not even a short answer fits. It is `retryable` if it would fit without the holds
-                of others.
-            StoreUnavailable: the store cannot be reached. Nothing was held.
+            BudgetExceeded: the call does not fit, even with a short answer. The error is `retryable` if the
+                call would fit without the holds of other calls.
+            StoreUnavailable: the store cannot be reached. Nothing was reserved.
         """
         self._calls += 1
         if price is not None and not price.most(Usage(input_tokens, max_output_tokens)):
@@ -111,10 +116,10 @@ class AccountLedger:
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """See `Ledger.settle`. The bill is written soon after. A free call that cost nothing is not written.
+        """Replace a hold by the actual cost. See `Ledger.settle`.
 
-        If a free worker's server reports a cost, the cost is entered beyond any budget, because nothing was
-        held for it.
+        The bill is written in the background. A free call is not written unless the worker's server reports a
+        cost. Such a cost is entered even if it exceeds a budget, because nothing was reserved for it.
         """
         hold.settled = True
         if not isinstance(hold, AccountHold) or hold.request is None:
@@ -214,8 +219,9 @@ def _tokens_for(price: Price, input_tokens: int, room: int) -> int:
 
 
 def _pico(cost_usd: Decimal | None) -> int | None:
-    """Return the cost in pico-dollars, or None if it is invalid. A provider's report must not lower a bill or
-    break the ledger.
+    """Return the cost in pico-dollars, or None if it is unknown or invalid.
+
+    An invalid cost from a provider must not lower a bill or break the ledger.
     """
     try:
         return None if cost_usd is None else to_pico(cost_usd)
@@ -224,7 +230,11 @@ def _pico(cost_usd: Decimal | None) -> int | None:
 
 
 def _in_words(price: Price | None, usage: Usage | None) -> str | None:
-    """Return the price as text: dollars per million input and output tokens for `usage`, and special rates."""
+    """Return the price as text, for example `2.5/10 cached=0.25`.
+
+    The numbers are US dollars per million tokens, at the rates that apply to `usage`. They are the rate of
+    input tokens, the rate of output tokens, and any special rates.
+    """
     if price is None:
         return None
     rates = price.rates_for(usage.input_tokens if usage else 0)
@@ -247,8 +257,14 @@ def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
 
 
 def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: bool) -> BudgetExceeded:
-    """Return the error for a call that does not fit, not even with a short answer. `others_hold`: it would
-    fit without others' holds.
+    """Return the error for a call that does not fit into a budget, even with a short answer.
+
+    Args:
+        refusal: the store's refusal of the hold.
+        what: the worker that was to be called.
+        cost: what the call could cost, as text.
+        why: the words about the cost for the message.
+        others_hold: whether the call would fit without the holds of other calls.
     """
     whose, span = _owner_and_period(refusal)
     amounts = _amounts(refusal)
@@ -269,7 +285,7 @@ def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: 
 
 
 def _owner_and_period(refusal: Refusal) -> tuple[str, str]:
-    """Return `key` or `team`, and the budget's period as words."""
+    """Return the budget's owner (`key` or `team`) and its period (`today` or `this month`)."""
     return refusal.id.subject.partition(":")[0], {"day": "today", "month": "this month"}[refusal.id.period]
 
 

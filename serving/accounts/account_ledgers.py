@@ -14,19 +14,21 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 
 LEFT_S, UNLIMITED_S = 0.5, 5.0
-"""Seconds for which `AccountLedgers.left` is cached: for an account with a budget, and for one without."""
+"""Seconds for which a result of `AccountLedgers.left` is cached: `LEFT_S` for an account with a budget,
+`UNLIMITED_S` for an account without one."""
 LEFT_WITHIN_S = 1.0
-"""Timeout of reading it, in seconds."""
+"""Timeout in seconds for reading the budgets of an account."""
 MOST_LEFT = 10_000
 """Maximum number of accounts in the cache."""
 
 
 class AccountLedgers:
-    """Ledgers for the runs of one router.
+    """Factory of the account ledgers for the runs of one router replica.
 
     Args:
-        store: store of this replica. It is opened for the first account with a key.
-        when_away: handling of calls with a price while it is unreachable. See `StoreSettings.when_away`.
+        store: the store of this replica. It is opened for the first account that has a key.
+        when_away: what happens to calls with a price while the store is unreachable. See
+            `StoreSettings.when_away`.
     """
 
     def __init__(self, store: ReplicaStore, when_away: Literal["refuse", "serve"] = "refuse") -> None:
@@ -36,11 +38,11 @@ class AccountLedgers:
 
     @property
     def is_away(self) -> bool:
-        """True if the store was opened, and could not be reached at the last attempt."""
+        """True if the store was opened and the last attempt to reach it failed."""
         return self._store.is_away
 
     async def of(self, account: Account, run_id: str) -> AccountLedger | None:
-        """Return the ledger for a run, or None if its account has no key, so that its cost is not counted.
+        """Return the ledger for a run, or None if its account has no key. Nothing is charged without a key.
 
         Raises:
             StoreUnavailable: the store cannot be reached.
@@ -56,9 +58,10 @@ class AccountLedgers:
         )
 
     async def left(self, account: Account) -> Left | None:
-        """Return what is left of the tightest budget of an account, at most `LEFT_S` seconds old.
+        """Return what is left of the account's tightest budget.
 
-        Return None if nothing is limited, or if the store does not answer.
+        The result may be `LEFT_S` seconds old. It is None if the account has no budget, or if the store does
+        not answer.
         """
         until_s, left = self._left.get(account, (0.0, None))
         if not account.key_id or time.monotonic() < until_s:

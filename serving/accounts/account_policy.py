@@ -1,7 +1,7 @@
 """Policies: what a team or a key may use, how much of it, and what happens to its texts.
 
-A policy only restricts: the pool of the settings, and a key's policy its team's. This module knows no store
-and no requests.
+A policy can only restrict. A team's policy restricts what the settings allow. A key's policy restricts what
+its team's policy allows. This module accesses neither the store nor requests.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ Names = Annotated[
 
 
 class AccountPolicy(BaseModel, frozen=True):
-    """Policy of a team or a key. null: no limit. A key may do only what its team's policy also allows."""
+    """Policy of a team or a key. null means no limit. A key may do only what its team's policy also allows."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -91,7 +91,7 @@ class AccountPolicy(BaseModel, frozen=True):
     )
 
     def narrow(self, other: "AccountPolicy") -> "AccountPolicy":
-        """Return a policy that allows what both allow."""
+        """Return a policy that allows only what both this policy and `other` allow."""
         return AccountPolicy(
             models=_both(self.models, other.models),
             workers=_both(self.workers, other.workers),
@@ -116,7 +116,7 @@ class AccountPolicy(BaseModel, frozen=True):
 
     @property
     def limits_workers(self) -> bool:
-        """True if the policy may forbid any worker."""
+        """True if the policy restricts which workers may be called."""
         named = (self.workers, self.providers, self.regions)
         return self.local_only or bool(self.exclude_workers) or any(each is not None for each in named)
 
@@ -129,7 +129,7 @@ class AccountPolicy(BaseModel, frozen=True):
         return self.tools is None or name in self.tools
 
     def allows_worker(self, worker: WorkerSettings) -> bool:
-        """Return whether the worker may be called, at all of its deployments."""
+        """Return whether the worker may be called. All of its deployments must be allowed."""
         if worker.name in self.exclude_workers or (
             self.workers is not None and worker.name not in self.workers
         ):
@@ -173,8 +173,8 @@ class Policies:
     """Policies that apply to a caller.
 
     Args:
-        team: policy of its team.
-        key: policy of its key.
+        team: the policy of the caller's team.
+        key: the policy of the caller's key.
     """
 
     team: AccountPolicy = ANY_POLICY
@@ -182,11 +182,11 @@ class Policies:
 
     @property
     def both(self) -> AccountPolicy:
-        """Policy that allows what both allow."""
+        """Policy that allows only what both the team's and the key's policy allow."""
         return _narrow(self.team, self.key)
 
     def whose(self, allows: Callable[[AccountPolicy], bool]) -> str | None:
-        """Return whose policy forbids something, `team` or `key`, or None if both allow it."""
+        """Return whose policy does not satisfy `allows`: `team`, `key`, or None if both satisfy it."""
         return "team" if not allows(self.team) else "key" if not allows(self.key) else None
 
 
@@ -196,4 +196,4 @@ def _narrow(team: AccountPolicy, key: AccountPolicy) -> AccountPolicy:
 
 
 UNLIMITED = Policies()
-"""Policies of callers while no key has ever been made."""
+"""Policies of callers as long as no key has ever been created."""

@@ -20,23 +20,23 @@ KEYS = select(
     team.c.off_us,
     team.c.policy.label("team_policy"),
 ).select_from(api_key.outerjoin(team, api_key.c.team_id == team.c.id))
-"""All information about keys, without their hashes."""
+"""Query for all information about keys and their teams, except for the hashes of the keys."""
 
 
 def read_team(row: Any) -> TeamInfo:
-    """Return the team in a row of `team`.
+    """Convert a row of the table `team`.
 
     Raises:
-        StoreError: the policy is not valid.
+        StoreError: the team's policy is not valid.
     """
     return TeamInfo(row.id, row.name, row.made_us, row.off_us, _policy(row.policy, row.id))
 
 
 def read_key(row: Any) -> KeyInfo:
-    """Return the key in a row of `KEYS`.
+    """Convert a row of the query `KEYS`.
 
     Raises:
-        StoreError: a policy is not valid.
+        StoreError: the policy of the key or its team is not valid.
     """
     owner = None
     if row.team_id:
@@ -48,7 +48,11 @@ def read_key(row: Any) -> KeyInfo:
 
 
 def _policy(text: str, whose: str) -> AccountPolicy:
-    """Return a policy of the store.
+    """Parse a stored policy.
+
+    Args:
+        text: the policy as JSON.
+        whose: id of the key or the team, for the error.
 
     Raises:
         StoreError: the policy is not valid, so it is not known what it allows.

@@ -1,5 +1,7 @@
-"""Budget alerts in the store that all replicas share. Each threshold is recorded once per day or month, and
-kept until it is delivered.
+"""Budget alerts in the store that all replicas share.
+
+An alert is recorded when the spending of a key or a team passes a threshold, for example 80 % of its budget.
+Each threshold is recorded once per day or month. Its delivery is retried by `budget_webhooks.py`.
 """
 
 import time
@@ -16,22 +18,25 @@ from serving.database.schema import api_key, budget, budget_alert, spend_window,
 from serving.database.writer import Operation
 
 KEPT_US = 62 * 86_400_000_000
-"""Microseconds for which alerts are kept. Longer than any month, so that each is recorded once per window."""
+"""Microseconds after which an alert is deleted.
+
+This is longer than any month, so that a threshold is recorded only once per day or month.
+"""
 MOST_AT_ONCE = 20
 KEY = budget_alert.c["subject", "period", "starts", "percent"]
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Threshold of a budget that was passed.
+    """Alert that the spending in a budget window has passed a threshold.
 
     Args:
-        window: window of the budget.
-        percent: threshold in percent.
-        cap, spent: amounts in pico-dollars at the time when it was recorded.
-        made_us: time when it was recorded.
+        window: the day or month of the budget.
+        percent: the threshold in percent of the budget.
+        cap, spent: the budget and the amount spent when the alert was recorded, in pico-dollars.
+        made_us: time when the alert was recorded.
         tries: number of delivery attempts, including the current one.
-        name: name of the key or the team.
+        name: name of the key or the team that has the budget.
     """
 
     window: WindowId
@@ -44,7 +49,13 @@ class Alert:
 
 
 async def notice(database: Database, percents: Collection[int]) -> int:
-    """Record the thresholds that were passed and are not recorded yet. Return their number.
+    """Record an alert for each threshold that was passed and has no alert yet.
+
+    Return the number of new alerts.
+
+    Args:
+        database: the database of the store.
+        percents: thresholds in percent of a budget.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
@@ -91,7 +102,12 @@ async def _new_alerts(database: Database, percents: Collection[int], now_us: int
 
 
 async def take_due(database: Database, percents: Collection[int], lease_us: int) -> list[Alert]:
-    """Return the alerts to be sent now. No other replica takes them for `lease_us`.
+    """Return the alerts that must be sent now, and count an attempt for each.
+
+    Args:
+        database: the database of the store.
+        percents: thresholds in percent of a budget. Other alerts are ignored.
+        lease_us: microseconds for which no other replica takes the same alerts.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
@@ -117,7 +133,12 @@ async def take_due(database: Database, percents: Collection[int], lease_us: int)
 
 
 async def put_off(database: Database, alert: Alert, next_us: int | None) -> None:
-    """Schedule the next attempt, or if `next_us` is None, mark the alert as delivered or given up.
+    """Schedule the next attempt to deliver an alert, or end its delivery.
+
+    Args:
+        database: the database of the store.
+        alert: an alert from `take_due`.
+        next_us: time of the next attempt. None if the alert was delivered or no further attempt is made.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
@@ -147,7 +168,7 @@ def _is(window: WindowId, percent: int) -> ColumnElement[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Exhausted:
-    """Budget of which too little was left for a call."""
+    """Budget window that had too little left for a call."""
 
     id: WindowId
     window: Window
@@ -169,4 +190,4 @@ def _note(connection: Connection, items: Sequence[Exhausted]) -> list[None]:
 
 
 NOTE_EXHAUSTED: Operation[Exhausted, None] = Operation("end of a budget", _note)
-"""Record that a budget is exhausted, once per window."""
+"""Record that a budget is exhausted. Each budget window is recorded once."""

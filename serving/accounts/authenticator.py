@@ -1,7 +1,9 @@
-"""Authentication: find the caller for a request's key in the database, and cache the result for seconds.
+"""Authentication: find the caller for a request's key in the database, and cache the result for a few
+seconds.
 
-The cache delays a revocation: by at most `FRESH_S`, or `KEPT_S` while the database is unreachable
-(`KEPT_AWAY_S` if the settings say so). Without a cached result, requests are then rejected.
+Because of the cache, a revoked key may still be accepted for `FRESH_S` seconds. While the database is
+unreachable, it may be accepted for `KEPT_S` seconds, or `KEPT_AWAY_S` if `store.when_away` is `serve`.
+Requests whose key is not cached are rejected while the database is unreachable.
 """
 
 import asyncio
@@ -20,23 +22,24 @@ from serving.database.address import StoreError
 logger = logging.getLogger("podium")
 
 FRESH_S, RENEWED_S = 4.0, 2.0
-"""Seconds for which a cached result is used. After `RENEWED_S` it is refreshed in the background.
+"""Seconds for which a cached result is used. After `RENEWED_S` seconds it is refreshed in the background.
 
-Without the early refresh, all requests that arrive during a look-up would continue at the same moment, and a
-busy event loop would never spread them out again."""
+Without the early refresh, all requests that arrive during a look-up would wait for it and continue at the
+same moment. A busy event loop would never spread them out again.
+"""
 KEPT_S = 9.0
-"""Seconds for which a cached result is used while the database is unreachable. Less than the 10 s within
-which a revocation must take effect."""
+"""Seconds for which a cached result is used while the database is unreachable. This is less than the 10 s
+within which a revocation must take effect."""
 KEPT_AWAY_S = 3600.0
-"""The same if the settings prefer to serve (`store.when_away: serve`)."""
+"""Like `KEPT_S`, but with `store.when_away: serve`."""
 LOOKUP_S = 3.0
-"""Longest time that a request waits for the database, in seconds."""
+"""Maximum seconds that a request waits for the database."""
 LATE_S = 8.0
-"""Timeout of a look-up, in seconds. A result that arrives in time is cached, even if the request has stopped
-waiting.
+"""Timeout of a look-up, in seconds. A look-up continues after its request has stopped waiting, and its result
+is cached.
 
-Otherwise an overloaded router, which is slow itself, would lose its whole cache. It is less than `KEPT_S`,
-because a result is as old as its query."""
+Otherwise an overloaded router, whose own look-ups are slow, would lose its whole cache. The timeout is less
+than `KEPT_S`, because the age of a result counts from the start of its query."""
 MOST_KEYS = 10_000
 """Maximum number of cached keys, including keys that do not exist."""
 LOG_EVERY_S = 10.0
@@ -44,7 +47,7 @@ Result = TypeVar("Result")
 
 
 class KeyFinder(Protocol):
-    """Storage in which keys are looked up."""
+    """Storage of API keys."""
 
     async def find(self, hash: str) -> KeyInfo | None:
         """Return the key with this hash, or None if there is none.
@@ -55,7 +58,7 @@ class KeyFinder(Protocol):
         ...
 
     async def has_keys(self) -> bool:
-        """Return whether any key was ever made, in force or not. Once true, it stays true.
+        """Return whether any key was ever created. Expired and revoked keys count too.
 
         Raises:
             StoreUnavailable: the database cannot be reached.
@@ -64,12 +67,12 @@ class KeyFinder(Protocol):
 
 
 class Authenticator:
-    """Finds the caller of a request.
+    """Finds the caller of a request by its API key, with a cache.
 
     Args:
-        finder: storage of keys. None: there are no keys.
-        clock: monotonic clock for the cache, in seconds.
-        now_s: clock for the time of day, for keys that expire.
+        finder: the storage of keys, or None if there are no keys.
+        clock: monotonic clock in seconds, for the age of cached results.
+        now_s: clock for the time of day, for the expiry of keys.
         kept_s: seconds for which a cached result is used while the database is unreachable.
     """
 
@@ -88,7 +91,7 @@ class Authenticator:
         self._forgot_s = self._logged_s = float("-inf")
 
     async def is_open(self) -> bool:
-        """Return whether no key has ever been made, so that requests need none.
+        """Return whether requests need no key, because none has ever been created.
 
         Raises:
             StoreUnavailable: the database cannot be reached.
@@ -102,10 +105,11 @@ class Authenticator:
         return not self._has_keys
 
     async def caller(self, credential: str) -> Caller:
-        """Return the caller that sent `credential`.
+        """Return the caller whose key is `credential`.
 
         Raises:
-            Unauthenticated: it is not a key, or not in force. The message does not contain it.
+            Unauthenticated: `credential` is not a key, or the key is unknown, expired, revoked or switched
+                off. The message does not contain the key.
             StoreUnavailable: the database cannot be reached.
         """
         hash = hash_key(credential)
@@ -121,9 +125,9 @@ class Authenticator:
         return key_info.caller
 
     def forget(self) -> None:
-        """Clear the cache, because something has changed on this replica."""
+        """Clear the cache. Call it after a key, a team or a policy was changed through this replica."""
         self._keys.clear()
-        self._lookups.clear()  # waiting requests still get the result; it is not cached
+        self._lookups.clear()  # requests that wait still get the result, but it is not cached
         self._asked_s, self._forgot_s = float("-inf"), self._clock()
 
     async def _find(self, hash: str) -> KeyInfo | None:
@@ -156,7 +160,7 @@ class Authenticator:
         return key_info
 
     def _once(self, name: str, look_up: Callable[[], Awaitable[Result]]) -> "asyncio.Task[Result]":
-        """Return the running look-up of this name, or start one. Concurrent requests share it."""
+        """Return the running look-up with this name, or start one. Concurrent requests share a look-up."""
         task: asyncio.Task[Result] | None = self._lookups.get(name)
         if task is None:
             task = asyncio.create_task(self._bound(look_up), name="look up a key")
@@ -165,7 +169,7 @@ class Authenticator:
         return task
 
     async def _answer(self, lookup: "asyncio.Task[Result]") -> Result:
-        """Wait for a look-up. It continues if the request is cancelled or stops waiting."""
+        """Wait for a look-up. The look-up continues if the request is cancelled or stops waiting."""
         try:
             async with asyncio.timeout(LOOKUP_S):
                 return await asyncio.shield(lookup)
@@ -199,10 +203,10 @@ HOW = "Send a key as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."
 
 
 def check_in_force(key: KeyInfo, now_us: int) -> None:
-    """Check that a key is accepted at `now_us`.
+    """Check that a key is active at `now_us`.
 
     Raises:
-        Unauthenticated: the key is not accepted. The message says why.
+        Unauthenticated: the key is expired or revoked, or its team is switched off.
     """
     match key.state(now_us):
         case "active":
@@ -216,5 +220,5 @@ def check_in_force(key: KeyInfo, now_us: int) -> None:
 
 
 def unauthenticated(why: str) -> Unauthenticated:
-    """Return the error for a request whose key is missing or not in force."""
+    """Return the error for a request whose key is missing or not accepted."""
     return Unauthenticated(f"{why} {HOW}", param="Authorization")

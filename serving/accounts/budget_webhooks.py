@@ -1,4 +1,7 @@
-"""Webhooks for budgets: poll for alerts every few seconds, sign, post, and retry until delivered."""
+"""Webhooks for budgets: poll the store for alerts every few seconds, sign them, and post them.
+
+An alert that was not delivered is sent again with growing pauses, for about three days.
+"""
 
 import asyncio
 import hashlib
@@ -27,12 +30,12 @@ from serving.settings.webhooks import SecretError, WebhookSettings, signers
 logger = logging.getLogger("podium")
 
 LOOK_S = 5.0
-"""Seconds between two checks of what is spent."""
+"""Seconds between two checks of the budgets."""
 WAITS_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 86_400.0)
-"""Seconds between attempts, as Standard Webhooks proposes. About three days in total."""
+"""Seconds between attempts, as Standard Webhooks proposes. Their sum is about three days."""
 JITTER = 0.2
 GONE = 410
-"""Status with which a receiver rejects all further attempts."""
+"""HTTP status with which a receiver rejects all further attempts for an alert."""
 KIND = "budget.threshold_reached"
 
 
@@ -40,10 +43,11 @@ class BudgetWebhooks:
     """Sender of budget webhooks on one replica. Replicas share the state of delivery in the store.
 
     Args:
-        store: store of this replica.
-        settings: returns the current settings.
-        environment: environment with the secret.
-        look_s, waits_s: see `LOOK_S`, `WAITS_S`.
+        store: the store of this replica.
+        settings: callable that returns the current settings.
+        environment: environment variables with the signing secrets.
+        look_s: seconds between two checks of the budgets.
+        waits_s: seconds between the attempts to deliver an alert.
     """
 
     def __init__(
@@ -59,12 +63,12 @@ class BudgetWebhooks:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start checking."""
+        """Start to check the budgets periodically."""
         if self._task is None:
             self._task = asyncio.create_task(self._look_on(), name="webhooks of budgets")
 
     async def aclose(self) -> None:
-        """Stop checking. Alerts that were being sent are sent again by another replica."""
+        """Stop checking the budgets. If the delivery of an alert was interrupted, another replica repeats it."""
         task, self._task = self._task, None
         await end_task(task)
 
@@ -75,7 +79,9 @@ class BudgetWebhooks:
                 await self.look()
 
     async def look(self) -> int:
-        """Record alerts for what is spent, and send those that are due. Return how many were sent.
+        """Record alerts for the current spending, and send the alerts that are due.
+
+        Return the number of alerts that were sent, whether or not they were delivered.
 
         Raises:
             StoreUnavailable, StoreError: the store cannot be used.
@@ -132,13 +138,13 @@ def headers(id: str, content: str, signing: Sequence[Webhook]) -> dict[str, str]
 
 
 def message_id(alert: Alert) -> str:
-    """Return the same id for each attempt, so that a receiver can recognize duplicates."""
+    """Return the webhook id of an alert. It is the same for each attempt, so receivers can drop duplicates."""
     words = f"{'/'.join(map(str, alert.window))}/{alert.percent}/{alert.made_us}"
     return f"msg_{hashlib.sha256(words.encode()).hexdigest()[:32]}"
 
 
 def body(alert: Alert) -> dict[str, object]:
-    """Return the payload. Amounts of money are strings, so that no precision is lost."""
+    """Return the webhook's payload. Amounts of money are strings, so that no precision is lost."""
     kind, _, id = alert.window.subject.partition(":")
     return {
         "type": KIND,

@@ -1,6 +1,6 @@
-"""Administration of the budgets of keys and teams, and of what is spent of them.
+"""Budgets of keys and teams: set their limits and read what was spent.
 
-A new budget also applies to the current day and month, because everything in them is already counted.
+A new limit also applies to the current day and month, because spending is counted even without a limit.
 """
 
 import time
@@ -20,7 +20,7 @@ from serving.database.schema import budget, spend_window
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """Current window of a budget. `limit_usd` is None if there is no limit."""
+    """Spending of a key or a team in the current day or month. `limit_usd` is None if there is no limit."""
 
     period: Period
     limit_usd: Decimal | None
@@ -29,12 +29,15 @@ class Spending:
 
     @property
     def left_usd(self) -> Decimal | None:
-        """Amount that may still be held, or None if there is no limit. Negative if a bill exceeded its hold."""
+        """Amount that is neither spent nor reserved, or None if there is no limit.
+
+        It can be negative, for example if a call cost more than was reserved for it.
+        """
         return None if self.limit_usd is None else self.limit_usd - self.spent_usd - self.held_usd
 
     @property
     def resets_at(self) -> datetime:
-        """Start of the next window (UTC)."""
+        """Start of the next day or month (UTC)."""
         now = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
         if self.period == "day":
             return now + timedelta(days=1)
@@ -46,9 +49,9 @@ class Left:
     """Amount that is left of the tightest budget.
 
     Args:
-        usd: see `Spending.left_usd`.
-        whose: owner of the budget, `key` or `team`.
-        period: period of the budget.
+        usd: the amount. See `Spending.left_usd`.
+        whose: the budget's owner, `key` or `team`.
+        period: the budget's period.
     """
 
     usd: Decimal
@@ -57,10 +60,10 @@ class Left:
 
 
 def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
-    """Return what is left of the tightest budget, or None if nothing is limited.
+    """Return what is left of the budget with the smallest remainder, or None if there is no limit.
 
     Args:
-        budgets: windows of `key` and `team`.
+        budgets: spending by owner, `key` or `team`.
     """
     amounts = [
         Left(each.left_usd, whose, each.period)
@@ -72,13 +75,13 @@ def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
 
 
 async def set_budget(database: Database, subject: str, period: Period, limit_usd: Decimal | None) -> None:
-    """Set or remove the limit of what `subject` may spend in each period.
+    """Set or remove the limit of what a key or a team may spend per day or per month.
 
     Args:
-        database: database of the store.
-        subject: see `rates.key_subject` and `rates.team_subject`.
-        period: period of the limit.
-        limit_usd: limit in US dollars. None removes the limit.
+        database: the database of the store.
+        subject: the key or the team. See `rates.key_subject` and `rates.team_subject`.
+        period: the period in which the limit applies.
+        limit_usd: the limit in US dollars, or None to remove it.
 
     Raises:
         ValueError: the limit is not a valid amount.
@@ -99,7 +102,7 @@ async def set_budget(database: Database, subject: str, period: Period, limit_usd
 
 
 async def read_spending(database: Database, subject: str) -> list[Spending]:
-    """Return what `subject` has spent in the current day and month.
+    """Return the spending and limits of a key or a team in the current day and month.
 
     Raises:
         StoreUnavailable: the database cannot be reached.

@@ -13,15 +13,15 @@ class Scope(StrEnum):
     """Operations that a key permits. Every key may list models."""
 
     RUN = "run"
-    """Send requests to models and teams of them, and pay for them."""
+    """Send requests, which the key or its team pays for."""
     READ = "read"
     """Read the runs of the key's team."""
     ADMIN = "admin"
-    """Everything: teams, keys, replicas, and the runs of every team."""
+    """All operations: manage teams, keys and replicas, and access the runs of every team."""
 
 
 DEFAULT_SCOPES = frozenset({Scope.RUN, Scope.READ})
-"""Scopes of a key that is created without any."""
+"""Scopes of a key that is created without explicit scopes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,9 @@ class Caller:
     """Sender of a request.
 
     Args:
-        account: key and its team.
+        account: the key and its team.
         scopes: operations that the key permits.
-        policies: policies for the runs that it starts.
+        policies: policies for the runs that the caller starts.
     """
 
     account: Account
@@ -40,7 +40,7 @@ class Caller:
 
     @property
     def has_key(self) -> bool:
-        """False only if no key has ever been made."""
+        """True if the caller has sent a key. False only if no key has ever been created."""
         return bool(self.account.key_id)
 
     def may(self, scope: Scope) -> bool:
@@ -48,7 +48,7 @@ class Caller:
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def require(self, scope: Scope) -> None:
-        """Check a scope. See `may`.
+        """Check that the scopes include `scope` or `admin`.
 
         Raises:
             NotAllowed: the caller does not have the scope.
@@ -62,39 +62,45 @@ class Caller:
 
     @property
     def sees_every_run(self) -> bool:
-        """True if it may see all runs."""
+        """True if the caller may see the runs of every team."""
         return Scope.ADMIN in self.scopes
 
     def sees(self, account: Account) -> bool:
-        """Return whether it may see the runs of `account`: its team's, or if it has no team, its own."""
+        """Return whether the caller may see the runs of `account`.
+
+        A caller sees the runs of its team. Without a team, it sees the runs of its own key.
+        """
         return self.sees_every_run or (bool(self.account.key_id) and self.owns(account))
 
     def owns(self, account: Account) -> bool:
-        """Return whether objects of `account` belong to its team, or without a team, to its key.
+        """Return whether the caller owns the objects of `account`.
 
-        An administrator's key sees more than it owns.
+        A caller owns the objects of its team. Without a team, it owns those of its own key. A key with the
+        scope `admin` sees more than it owns.
         """
         return same_owner(self.account, account)
 
     def reads(self, account: Account) -> bool:
-        """Return whether it may read and continue the runs of `account`.
+        """Return whether the caller may read and continue the runs of `account`.
 
-        With the scope `read`, these are all that it sees. Otherwise only its own key's.
+        With the scope `read`, it may read every run that it sees. Otherwise it may read only the runs of its
+        own key.
         """
         return self.sees(account) and (self.may(Scope.READ) or account.key_id == self.account.key_id)
 
 
 def same_owner(one: Account, other: Account) -> bool:
-    """Return whether two accounts share what they own: their team's, or without a team, their key's."""
+    """Return whether two accounts own the same objects: they have the same team, or no team and the same key."""
     return one.team_id == other.team_id and (bool(one.team_id) or one.key_id == other.key_id)
 
 
 ANYBODY = Caller(NOBODY, frozenset(Scope))
-"""Caller while no key has ever been made. Requests are then accepted only from this machine."""
+"""Caller of every request as long as no key has ever been created. Such requests are accepted only from the
+same machine."""
 
 
 def join(scopes: Iterable[Scope]) -> str:
-    """Return scopes as text, as in the database and the command line, in the order of `Scope`."""
+    """Return the scopes as comma-separated text, in the order of `Scope`."""
     return ",".join(scope.value for scope in Scope if scope in set(scopes))
 
 
@@ -102,7 +108,7 @@ def parse_scopes(text: str) -> frozenset[Scope]:
     """Return the scopes in a text written by `join`.
 
     Raises:
-        ValueError: a scope is unknown, or there is none.
+        ValueError: a scope is unknown, or the text contains no scope.
     """
     names = [name.strip() for name in text.split(",") if name.strip()]
     known = [scope.value for scope in Scope]

@@ -1,6 +1,6 @@
 """Directory of teams and API keys in the store, for administrators and for the `Authenticator`.
 
-Paid calls do not wait for it, because the `Authenticator` caches keys.
+Most requests do not access it, because the `Authenticator` caches keys.
 """
 
 import asyncio
@@ -37,11 +37,11 @@ NAME_CHARS = 100
 
 
 class Directory:
-    """Teams and keys of one store. It must be closed.
+    """Directory of the teams and keys in one store. Close it with `aclose`.
 
     Args:
-        address: address of the store. Reading does not create a SQLite file; writing does.
-        now_s: clock for the time of day.
+        address: address of the store. If it is a SQLite file that does not exist, the first write creates it.
+        now_s: clock for the time of day, in seconds.
     """
 
     def __init__(self, address: Address, now_s: Callable[[], float] = time.time) -> None:
@@ -86,7 +86,7 @@ class Directory:
                 raise BadTask(f"The limit per {period} {exc}.", param=period) from exc
 
     async def check(self) -> None:
-        """Check that the store can be used, if there is one.
+        """Check that the store can be used. Do nothing if it is a SQLite file that does not exist yet.
 
         Raises:
             StoreError: the store cannot be used until the operator changes something.
@@ -134,7 +134,7 @@ class Directory:
         return read_team(next((row for row in rows if row.id == reference), rows[0]))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
-        """Accept or reject the keys of a team.
+        """Switch a team on or off. The keys of a team that is off are rejected.
 
         Raises:
             UnknownName: there is no such team.
@@ -147,8 +147,9 @@ class Directory:
         return await self.team(info.id)
 
     async def change_team_policy(self, reference: str, changes: AccountPolicy) -> TeamInfo:
-        """Change the policy of a team. Fields that are not set in `changes` stay. Takes effect within 10 s
-        everywhere.
+        """Change the policy of a team. Fields that are not set in `changes` keep their values.
+
+        The change takes effect on every replica within 10 s.
 
         Raises:
             UnknownName: there is no such team.
@@ -158,7 +159,7 @@ class Directory:
         return await self.team(info.id)
 
     async def change_key_policy(self, reference: str, changes: AccountPolicy) -> KeyInfo:
-        """Change the policy of a key. Fields that are not set in `changes` stay.
+        """Change the policy of a key. Fields that are not set in `changes` keep their values.
 
         Raises:
             UnknownName, BadTask: see `key`.
@@ -172,14 +173,17 @@ class Directory:
 
         Raises:
             UnknownName: there is no such key.
-            Unauthenticated: the key is no longer in force.
+            Unauthenticated: the key is expired or revoked, or its team is switched off.
         """
         key = await self.key(account.key_id)
         check_in_force(key, self._now_us)
         return key.policies
 
     async def unknown_names(self, settings: Settings) -> list[str]:
-        """Return messages on unknown names in the policies of teams, and of keys that are not revoked."""
+        """Return a message for each name in a stored policy that the settings do not contain.
+
+        The policies of all teams, and of all keys that are not revoked, are searched.
+        """
         teams = await self.rows(select(team).where(team.c.policy != "{}"))
         in_force = api_key.c.revoked_us.is_(None) & (api_key.c.policy != "{}")
         keys = await self._keys(KEYS.where(in_force))
@@ -206,9 +210,10 @@ class Directory:
 
         Args:
             name: purpose of the key.
-            team: id or name of its team.
-            scopes: operations that it permits.
-            expires_us: time from which it is rejected.
+            team: id or name of the key's team, or None for no team.
+            scopes: operations that the key permits.
+            expires_us: time from which the key is rejected, in microseconds since 1970. None if it never
+                expires.
 
         Raises:
             UnknownName: there is no such team.
@@ -245,15 +250,15 @@ class Directory:
     async def keys(
         self, team: str | None = None, limit: int = MOST_LISTED, after: str | None = None
     ) -> list[KeyInfo]:
-        """Return keys, newest first, including those that are no longer in force.
+        """Return keys, newest first. Expired and revoked keys are included.
 
         Args:
-            team: id or name of a team. Only its keys are returned.
-            limit: maximum number of keys.
-            after: id of a key. Only keys that were created before it are returned.
+            team: id or name of a team whose keys are returned. None for all keys.
+            limit: maximum number of keys. It is capped at `MOST_LISTED`.
+            after: id of the key after which the list starts. It is the last key of the previous page.
 
         Raises:
-            UnknownName: there is no such team, or no such key.
+            UnknownName: there is no such team or key.
         """
         query = KEYS.order_by(api_key.c.made_us.desc(), api_key.c.id.desc()).limit(min(limit, MOST_LISTED))
         if team is not None:
@@ -264,7 +269,7 @@ class Directory:
         return await self._keys(query)
 
     async def key(self, reference: str) -> KeyInfo:
-        """Return the key with this id, or the one with this name that is neither revoked nor expired.
+        """Return the key with this id or name. Revoked and expired keys are found only by their ids.
 
         Raises:
             UnknownName: there is no such key.
@@ -281,7 +286,7 @@ class Directory:
         return chosen[0]
 
     async def revoke(self, reference: str) -> KeyInfo:
-        """Revoke a key, everywhere within 10 s. Does nothing if it is already revoked.
+        """Revoke a key. Every replica rejects it within 10 s. Do nothing if it is already revoked.
 
         Raises:
             UnknownName, BadTask: see `key`.
@@ -301,7 +306,7 @@ class Directory:
 
         Raises:
             UnknownName: there is no such key.
-            BadTask: the key is not in force, so the new secret would not be either.
+            BadTask: the key is expired or revoked, so the new secret would not work.
         """
         info = await self.key(reference)
         if (state := info.state(self._now_us)) in ("revoked", "expired"):
@@ -325,7 +330,7 @@ class Directory:
         return [read_key(row) for row in await self.rows(query)]
 
     async def rows(self, query: Executable) -> list[Any]:
-        """Return the rows of a query, or none if there is no store yet."""
+        """Return the rows of a query. Return no rows if the store does not exist yet."""
         if self._database is None and not self._address.may_hold_something:
             return []
         async with (await self.open()).reading() as connection:

@@ -1,6 +1,6 @@
-"""Holds: the most that a call can cost, reserved before it is sent, and the check whether it fits the
-budgets.
+"""Holds: the maximum cost of a call, reserved before it is sent, and the check whether it fits the budgets.
 
+A hold counts in windows. A window is one day or one month of a key or a team, in which its budget applies.
 This module does not access the database.
 """
 
@@ -13,18 +13,22 @@ from serving.accounts.rates import Window, WindowId, key_subject, team_subject
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """Request to reserve the most that a call can cost. It counts in the day and month in which it was made,
-    even after midnight.
+    """Request to reserve the maximum cost of a call.
+
+    The cost counts in the day and month in which the request was made, even if the call ends after midnight.
 
     Args:
-        id: id chosen by the caller. A second request with the same id is the same hold.
-        run_id, call_no, worker: the call.
-        key_id, team_id: the account that pays.
-        day, month: day and month in which it was made.
-        amount: amount in pico-dollars.
-        owner: replica that makes the hold.
-        made_us: time when it was made.
-        is_unpriced: whether the cost is not known. It is then refused if any of its windows has a cap.
+        id: unique id of the hold. If a request is repeated with the same id, only one hold is made.
+        run_id: id of the run that makes the call.
+        call_no: number of the call within the run.
+        key_id, team_id: ids of the key and the team that pay.
+        day, month: day and month in which the request was made, counted from 1970.
+        worker: name of the worker to call.
+        amount: amount to reserve, in pico-dollars.
+        owner: id of the replica that makes the hold.
+        made_us: time of the request in microseconds since 1970.
+        is_unpriced: whether the price of the call is unknown. Such a request is refused if one of its windows
+            has a limit.
     """
 
     id: str
@@ -42,7 +46,7 @@ class HoldRequest:
 
     @property
     def windows(self) -> list[WindowId]:
-        """All windows in which the hold counts."""
+        """The day and month of the key, and those of its team if it has one."""
         subjects = [key_subject(self.key_id)]
         if self.team_id is not None:
             subjects.append(team_subject(self.team_id))
@@ -54,9 +58,9 @@ class HoldRequest:
 
 
 HOLD_COLUMNS = [field.name for field in fields(HoldRequest) if field.name != "is_unpriced"]
-"""Columns of the table `hold`, in the order of the fields."""
+"""Columns of the table `hold`, in the order of the fields of `HoldRequest`."""
 row_of = attrgetter(*HOLD_COLUMNS)
-"""Returns the values of `HOLD_COLUMNS` of a request."""
+"""Return the row of the table `hold` for a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,14 +69,14 @@ class Bill:
 
     Args:
         hold_id: id of the call's hold.
-        cost: cost in pico-dollars. None: not known, so the whole hold is spent.
-        input_tokens, output_tokens, cached_tokens: token counts, if known.
-        price: price of the worker that answered, as text. For a call that was not sent, the price of the
-            hold.
-        at_us: time when the call ended.
-        is_bound: whether `cost` is an upper bound or an estimate.
-        worker: worker that answered and bills the call. None: the one that was called.
-        account: deployment that answered. None: the worker has only one.
+        cost: cost in pico-dollars. None if it is unknown. The whole hold then counts as spent.
+        at_us: time when the call ended, in microseconds since 1970.
+        input_tokens, output_tokens, cached_tokens: token counts, or None if they are unknown.
+        price: price of the worker that answered, as text. If the call was not sent, it is the price for which
+            the hold was made.
+        is_bound: whether `cost` is only an upper bound or an estimate.
+        worker: worker that answered and bills the call. None if it is the worker that was called.
+        account: deployment that answered. None if the worker has only one.
     """
 
     hold_id: str
@@ -102,14 +106,14 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Refusal of a hold, with the window that has the least room and its state."""
+    """Refusal of a hold. It contains the window that has the least left, and the state of this window."""
 
     id: WindowId
     window: Window
 
 
 def sums(requests: Iterable[HoldRequest]) -> dict[WindowId, int]:
-    """Return the total amount for each window, in the order in which windows are locked."""
+    """Return the total amount that the requests reserve in each window, in the order of locking."""
     totals: dict[WindowId, int] = {}
     for request in requests:
         for window in request.windows:
@@ -118,13 +122,16 @@ def sums(requests: Iterable[HoldRequest]) -> dict[WindowId, int]:
 
 
 def decide(requests: Sequence[HoldRequest], windows: Mapping[WindowId, Window]) -> list[Refusal | None]:
-    """Return a refusal or None for each request.
+    """Decide which requests fit into their windows.
 
-    Each request in turn is held if it fits into all its windows, together with those held before it.
+    Return None for each that fits, and a refusal for the others.
+
+    The requests are checked one after another. A request fits if all its windows have enough left after the
+    earlier requests that fit.
 
     Args:
-        requests: requests in the order in which they are served.
-        windows: current state of all their windows.
+        requests: requests in the order of decision.
+        windows: current state of all windows of the requests.
     """
     now = dict(windows)
     refusals: list[Refusal | None] = []

@@ -1,4 +1,7 @@
-"""Stored information about keys and teams. It grants no access: only the end of a key's text is stored."""
+"""Stored information about keys and teams.
+
+It does not contain the keys themselves, only their last characters.
+"""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,8 +27,9 @@ class TeamInfo:
         id: permanent id.
         name: unique name.
         made_us: time of creation.
-        off_us: time since when its keys are rejected. None: they are accepted.
-        policy: policy for its keys.
+        off_us: time when the team was switched off, or None if it is on. The keys of a team that is off are
+            rejected.
+        policy: policy for the team's keys.
     """
 
     id: str
@@ -44,11 +48,11 @@ class KeyInfo:
         name: purpose of the key.
         hint: last characters of the key.
         scopes: operations that the key permits.
-        team: team that owns the key. None: no team.
+        team: team that owns the key, or None.
         made_us: time of creation.
-        expires_us: time from which the key is rejected. None: never.
-        revoked_us: time since when the key is rejected. None: it is not revoked.
-        policy: policy of the key, within its team's policy.
+        expires_us: time from which the key is rejected, or None if it never expires.
+        revoked_us: time of the revocation, or None if the key is not revoked.
+        policy: policy of the key. It can only restrict what the team's policy allows.
     """
 
     id: str
@@ -71,7 +75,7 @@ class KeyInfo:
 
     @cached_property
     def caller(self) -> Caller:
-        """Caller that sends this key. One object for all requests."""
+        """Caller that sends this key. All requests share this object."""
         return Caller(Account(self.id, self.team.id if self.team else ""), self.scopes, self.policies)
 
     @property
@@ -81,7 +85,7 @@ class KeyInfo:
 
 
 def iso(time_us: int | None) -> str | None:
-    """Return a time in ISO 8601 (UTC), to the second."""
+    """Format a time in ISO 8601 (UTC), rounded down to the second. Return None for None."""
     if time_us is None:
         return None
     return datetime.fromtimestamp(time_us // US, UTC).isoformat().replace("+00:00", "Z")

@@ -1,8 +1,10 @@
 """Format of API keys: `pk_`, a secret of 43 characters, and a checksum of 6 characters.
 
 The secret is 256 random bits. The checksum detects typing errors without a database query, and lets secret
-scanners recognize keys reliably. `_` lets a double click select the whole key. The database stores the
-SHA-256 of a key. A slow hash would protect a guessable secret, which this is not, and could not be looked up.
+scanners recognize keys reliably. Because the separator is `_`, a double click selects the whole key.
+
+The database stores the SHA-256 of a key and finds the key by it. A slow, salted hash would not allow this. It
+is not needed, because the secret cannot be guessed.
 """
 
 import hashlib
@@ -23,14 +25,14 @@ _FORM = re.compile(rf"{PREFIX}[0-9A-Za-z]{{{SECRET_CHARS + CHECKSUM_CHARS}}}")
 
 
 class KeyFormError(ValueError):
-    """The text is not a key. The message says why, and does not contain it."""
+    """The text is not a key. The message gives the reason and does not contain the text."""
 
 
 class ApiKey:
-    """API key. Neither `repr` nor `str` shows more than its end.
+    """API key. Its `repr` and `str` show only the last characters.
 
     Args:
-        text: the whole key.
+        text: the complete text of the key.
 
     Raises:
         KeyFormError: the text does not have the format of a key, or its checksum does not match.
@@ -49,28 +51,28 @@ class ApiKey:
 
     @classmethod
     def make(cls) -> Self:
-        """Create a key from the operating system's random numbers."""
+        """Create a random key."""
         return cls.of(secrets.token_bytes(SECRET_BYTES))
 
     @classmethod
     def of(cls, secret: bytes) -> Self:
-        """Return the key for these 32 bytes."""
+        """Return the key whose secret consists of these 32 bytes."""
         assert len(secret) == SECRET_BYTES, "a key holds 256 bits"
         body = PREFIX + _base62(int.from_bytes(secret), SECRET_CHARS)
         return cls(body + _checksum(body))
 
     def reveal(self) -> str:
-        """Return the whole key, to be shown once to its owner."""
+        """Return the complete text of the key. Show it only once, to the owner."""
         return self._text
 
     @property
     def hash(self) -> str:
-        """SHA-256 by which the database finds the key."""
+        """SHA-256 of the key, by which the database finds it."""
         return hash_key(self._text)
 
     @property
     def hint(self) -> str:
-        """End of the key, by which people recognize it."""
+        """Last characters of the key, by which its owner recognizes it."""
         return self._text[-HINT_CHARS:]
 
     def __repr__(self) -> str:
@@ -84,7 +86,7 @@ class ApiKey:
 
 
 def hash_key(text: str) -> str:
-    """Return what the database knows a key by."""
+    """Return the SHA-256 by which the database finds a key."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

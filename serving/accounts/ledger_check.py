@@ -1,6 +1,8 @@
-"""Consistency check of the ledger: windows against holds and entries, and holds against entries.
+"""Consistency check of the ledger.
 
-Each check is a single statement, so it sees a consistent state of a database that is in use.
+The amounts held and spent of each key and team (its windows) must match the open holds and the ledger
+entries. Each hold must have the entries that fit its state. Each check is a single statement, so it sees a
+consistent state even while the database is in use.
 """
 
 from sqlalchemy import text
@@ -43,7 +45,7 @@ TOTALS = """SELECT (SELECT count(*) FROM ledger), (SELECT coalesce(sum(amount), 
 
 
 async def find_faults(database: Database) -> list[str]:
-    """Return a sentence for each inconsistency, at most 100 per check. Empty if the ledger is consistent.
+    """Return a description of each inconsistency in the ledger, at most 100 per check.
 
     Raises:
         StoreUnavailable: the database cannot be reached.
@@ -65,7 +67,10 @@ async def find_faults(database: Database) -> list[str]:
 
 
 async def read_totals(database: Database) -> tuple[int, int, int, int]:
-    """Return the number and sum of all entries, and of all open holds. Sums are in pico-dollars."""
+    """Return the number and sum of all entries, and the number and sum of all open holds.
+
+    The sums are in pico-dollars.
+    """
     async with database.reading() as connection:
         entries, spent, holds, held = (await connection.execute(text(TOTALS))).one()
         return int(entries), int(spent), int(holds), int(held)

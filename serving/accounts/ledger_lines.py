@@ -1,4 +1,4 @@
-"""Lines of the ledger: the newest ones, daily sums as providers bill them, and corrections."""
+"""Entries of the ledger: list the newest, sum them per day like a provider's invoice, and correct one."""
 
 import time
 from collections.abc import Sequence
@@ -23,8 +23,8 @@ async def newest_lines(
     Args:
         directory: directory of the store.
         limit: maximum number of rows.
-        team_id: only rows of this team.
-        before: only rows before the row with this id.
+        team_id: id of the team whose rows are returned. None for all rows.
+        before: id of a row. Only older rows are returned. None to start with the newest.
 
     Raises:
         StoreUnavailable: the store cannot be reached.
@@ -38,15 +38,15 @@ async def newest_lines(
 
 
 def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Select[*tuple[Any, ...]]:
-    """Return a query for the figures of a provider's invoice: calls, tokens and money by day, worker and
-    account.
+    """Return a query for figures that can be compared with a provider's invoice.
 
-    `uncertain` is the part of `amount` that is a bound or an estimate. An adjustment makes the entry that it
-    corrects certain.
+    It sums calls, tokens and cost by day, worker and deployment (column `account`). The column `uncertain` is
+    the part of `amount` that is an upper bound or an estimate. An entry that was adjusted is not uncertain
+    any more.
 
     Args:
-        first_day: first day, counted from 1970. None: from the beginning.
-        last_day: last day, counted from 1970. None: to the end.
+        first_day: first day, counted in days since 1970. None for no bound.
+        last_day: last day, counted in days since 1970. None for no bound.
     """
     adjusted = select(ledger.c.corrects).where(ledger.c.corrects.is_not(None))
     is_uncertain = (ledger.c.exact == 0) & ledger.c.id.not_in(adjusted)
@@ -72,17 +72,17 @@ def daily_sums(first_day: int | None = None, last_day: int | None = None) -> Sel
 
 
 async def adjust(database: Database, entry_id: int, amount: int, reason: str) -> int:
-    """Correct the amount of an entry by adding an entry with the difference. Return the difference.
+    """Correct the cost of a call by adding a ledger entry with the difference. Return the difference.
 
     Args:
         database: database of the ledger.
-        entry_id: id of the entry of a call, settled or lost.
+        entry_id: id of the call's entry. The call may be settled or lost.
         amount: correct cost in pico-dollars.
-        reason: explanation for readers of the ledger.
+        reason: explanation, which is stored with the new entry.
 
     Raises:
         BadTask: the reason is missing or too long, or the amount is negative or unchanged.
-        UnknownName: there is no such entry, or it is an adjustment itself.
+        UnknownName: there is no such entry, or it is not the entry of a call.
         StoreUnavailable: the database cannot be reached.
     """
     if not reason.strip() or len(reason) > MOST_REASON_CHARS:

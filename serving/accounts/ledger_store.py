@@ -1,6 +1,10 @@
 """Holds and bills of one router replica in the store, and the replica's lease on its holds.
 
-A hold waits for the database. A bill does not, and survives a temporary outage of the database.
+A hold reserves the maximum cost of a call before it is sent. A bill replaces it by the actual cost. A call
+waits until its hold is in the database. Bills are written in the background, and wait in memory during a
+temporary outage of the database.
+
+If a replica dies, its lease expires. Other replicas then charge its open holds in full.
 """
 # asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
@@ -36,8 +40,8 @@ from serving.database.writer import Writer
 logger = logging.getLogger("podium")
 
 MOST_WAITING = 20_000
-"""Maximum number of ledger entries, of about 1 kB each, that wait for an unreachable database. Beyond it,
-nothing new is held."""
+"""Maximum number of bills, of about 1 kB each, that wait for an unreachable database. Above it, new holds are
+refused."""
 
 
 def new_owner() -> str:
@@ -46,12 +50,13 @@ def new_owner() -> str:
 
 
 class LedgerStore:
-    """Ledger store of one replica, used from one event loop as a context manager.
+    """Ledger store of one replica. Use it as an async context manager, from one event loop.
 
     Args:
-        address: address of a database that has the schema.
-        renew_s: seconds between two renewals of the lease, each with a sweep.
-        owner: id of this replica. None: a new one.
+        address: address of a database that already has the schema.
+        renew_s: seconds between two renewals of the lease. At each renewal, the open holds of dead replicas
+            are charged.
+        owner: id of this replica, or None for a new one.
     """
 
     def __init__(self, address: Address, renew_s: float = RENEW_S, owner: str | None = None) -> None:
@@ -63,43 +68,43 @@ class LedgerStore:
         self._bills = self._written_bills = 0
 
     async def __aenter__(self) -> Self:
-        """Take the lease. If the database is unreachable, continue without one until it is back."""
+        """Acquire the lease. If the database is unreachable, retry in the background."""
         with suppress(StoreUnavailable):
             await self.beat()
         self._heart = asyncio.create_task(self._beat_on(), name="lease of the store")
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Write the waiting items, for a few seconds at most, and release the lease."""
+        """Write the waiting bills, for a few seconds at most, and release the lease."""
         if self._heart is not None:
             self._heart.cancel()
             with suppress(asyncio.CancelledError):
                 await self._heart
-        self._writer.hurry()  # otherwise other replicas might sweep what is already settled
+        self._writer.hurry()  # otherwise other replicas might charge holds whose bills still wait here
         self._writer.post(RELEASE, self.owner)
         await self._writer.aclose()
 
     @property
     def writer(self) -> Writer:
-        """Writer of this replica, for others who write to the same store."""
+        """Writer of this replica. Other modules write to the same store through it."""
         return self._writer
 
     @property
     def is_away(self) -> bool:
-        """True if nothing can be held: the last attempt failed, or the lease has expired."""
+        """True if holds cannot be made, because the last write failed or the lease has expired."""
         return self._writer.is_away or time.monotonic() > self._lease_until_s
 
     @property
     def is_full(self) -> bool:
-        """True if too many entries wait for an unreachable database to bill another call."""
+        """True if too many bills wait for an unreachable database. New holds are then refused."""
         return self._writer.n_waiting >= MOST_WAITING
 
     async def hold(self, request: HoldRequest) -> Refusal | None:
-        """Reserve budget in the store. Return None, or the window that has too little left.
+        """Reserve the maximum cost of a call. Return None, or a refusal if a budget has too little left.
 
         Raises:
-            StoreUnavailable: the database cannot be reached, the lease has expired, or too many entries wait to be
-                written. Nothing is reserved.
+            StoreUnavailable: the database cannot be reached, the lease has expired, or too many bills wait to
+                be written. Nothing is reserved.
         """
         if self.is_full or time.monotonic() > self._lease_until_s:
             raise StoreUnavailable(
@@ -110,7 +115,7 @@ class LedgerStore:
             )
         try:
             return await self._hold(request)
-        except BaseException:  # even if cancelled while waiting: it may have been reserved
+        except BaseException:  # also on cancellation, because the hold may have been made
             self.void(request)
             raise
 
@@ -118,13 +123,13 @@ class LedgerStore:
         written = self._written_bills
         refusal = await self._writer.do(HOLD, request)
         if refusal is not None and self._bills > written:
-            # Some bills were not stored when it refused. They release budget, so write them and try again.
+            # Some bills were not stored when the hold was refused. They release budget, so write them and retry.
             self._writer.hurry()
             refusal = await self._writer.do(HOLD, request)
         return refusal
 
     def settle(self, bill: Bill) -> "asyncio.Future[None]":
-        """Replace a hold by its bill. Return a future for the write, which need not be awaited."""
+        """Replace a hold by its bill, in the background. The returned future ends with the write."""
         self._bills += 1
         written = self._writer.post(SETTLE, bill)
         written.add_done_callback(self._count_written)
@@ -134,23 +139,26 @@ class LedgerStore:
         self._written_bills += 1
 
     def enter(self, entry: Entry) -> "asyncio.Future[None]":
-        """Enter a call that was made without a hold, as soon as the store is reachable."""
+        """Add a call that was made without a hold to the ledger, as soon as the store is reachable."""
         return self._writer.post(ENTER, entry)
 
     def tell_exhausted(self, refusal: Refusal) -> None:
-        """Record that too little of a budget was left for a call. Its webhook receivers are notified soon."""
+        """Record that too little of a budget was left for a call, so that a webhook reports it soon."""
         alert = Exhausted(refusal.id, refusal.window, time.time_ns() // 1000)
         self._writer.post(NOTE_EXHAUSTED, alert)
 
     def void(self, request: HoldRequest) -> "asyncio.Future[None]":
-        """Release the hold of a call that was not made, soon, after the waiting bills. This also prevents a
-        hold that is still on its way.
+        """Release the hold of a call that was not sent, in the background.
+
+        If the hold has not reached the database yet, it will not be made any more.
         """
         self._writer.hurry()
         return self._writer.post(VOID, request)
 
     async def beat(self) -> int:
-        """Renew the lease, and post the holds of dead replicas. Return the number of posted holds.
+        """Renew the lease, and charge the open holds of dead replicas in full.
+
+        Return the number of these holds.
 
         Raises:
             StoreUnavailable: the database cannot be reached.
@@ -162,7 +170,7 @@ class LedgerStore:
         while batch := await self._writer.do(SWEEP, SWEEP_LIMIT):
             swept += batch
         if swept:
-            logger.warning("Posted %d calls of ended routers at their maximum cost", swept)
+            logger.warning("Charged %d calls of stopped routers at their maximum cost", swept)
         return swept
 
     async def _beat_on(self) -> None:

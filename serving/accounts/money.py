@@ -1,8 +1,9 @@
-"""Amounts of money in the store: whole pico-dollars (1e-12 USD), which 64 bits hold up to 9.2 million
-dollars.
+"""Amounts of money in the store, as whole pico-dollars (1e-12 USD).
 
-List prices have at most six decimals per million tokens, so costs are whole numbers of pico-dollars.
-Fractions, as of derived prices, are rounded up.
+The maximum is 9.2 million dollars, because the columns have 64 bits.
+
+List prices have at most six decimals per million tokens, so the cost of a call is a whole number of
+pico-dollars. Fractions can result from derived prices, and are rounded up.
 """
 
 from decimal import Context, Decimal
@@ -10,7 +11,7 @@ from decimal import Context, Decimal
 PICO_PER_USD = 10**12
 MAX_PICO = 2**63 - 1
 EXACT = Context(prec=40)
-"""Context with more digits than any amount has, independent of the thread's precision."""
+"""Context with more digits than any amount has. It does not depend on the precision of the current thread."""
 MAX_USD = EXACT.scaleb(Decimal(MAX_PICO), -12)
 
 
@@ -18,7 +19,7 @@ def to_pico(usd: Decimal) -> int:
     """Return `usd` in pico-dollars, rounded up.
 
     Raises:
-        ValueError: the amount is negative, not finite, or above what the store can count.
+        ValueError: the amount is negative, not finite, or above `MAX_USD`.
     """
     if not usd.is_finite() or usd < 0 or usd > MAX_USD:
         raise ValueError(f"is not an amount from 0 to {MAX_USD:f} dollars")
@@ -29,5 +30,5 @@ def to_pico(usd: Decimal) -> int:
 
 
 def to_usd(pico: int) -> Decimal:
-    """Return pico-dollars as dollars, exactly."""
+    """Return the exact amount in dollars."""
     return EXACT.add(EXACT.normalize(EXACT.scaleb(Decimal(pico), -12)), 0)

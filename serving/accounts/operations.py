@@ -1,13 +1,13 @@
-"""Operations on money for the store's writer. Every call with a price is held before it is sent, even without
-a cap.
+"""Database operations on holds and ledger entries, for the store's writer.
 
-A hold also records, after a replica was killed, what may have been spent. Only open holds change, so each
-operation is idempotent.
+Before a call with a price is sent, its maximum cost is reserved, even if there is no budget. This reservation
+is a hold. It counts in windows: the day and the month of the key and of its team. If a replica is killed, its
+open holds record what it may have spent. Only open holds change, so each operation is idempotent.
 
-On PostgreSQL, replicas write at the same time. Windows are locked in one order, always after holds, so that
-replicas cannot deadlock, and they are read after they are locked: a condition in a subquery would see the
-state before the wait (READ COMMITTED) and let two replicas spend the same cent. A batch of holds that fit, or
-of bills for open holds, takes one statement there (`postgresql.py`).
+On PostgreSQL, several replicas write at the same time. Every transaction locks holds first and then windows,
+in one order, so replicas cannot deadlock. Windows are read after they are locked. A condition in a subquery
+would see the state before the wait for the lock (READ COMMITTED) and let two replicas spend the same cent. A
+batch of holds that fit, or of bills for open holds, takes a single statement there (`postgresql.py`).
 """
 
 from collections import Counter
@@ -39,20 +39,24 @@ from serving.database.schema import hold as hold_table
 from serving.database.writer import Operation
 
 SETTLES_WITHIN_S = 0.02
-"""Seconds that a bill may wait to be batched with others. No request waits for it: until then its hold
-counts, and a hold that is refused meanwhile is tried again after it."""
+"""Seconds that a bill may wait to be written in a batch.
+
+No request waits for it, because its hold counts until then. If another hold is refused during this time, it
+is retried after the bill was written.
+"""
 LEASE_S = 15.0
 """Seconds for which a replica counts as alive after it has renewed its lease, by the database's clock. After
-that, any other replica posts its open holds as lost."""
+that, another replica charges its open holds in full, as lost."""
 RENEW_S = 5.0
-"""Seconds between two renewals, and between two sweeps for dead replicas."""
+"""Seconds between two renewals of a lease, and between two sweeps for the holds of dead replicas."""
 FORGET_US = 3_600_000_000
 """Microseconds without a renewal after which a replica's row is deleted. Its holds are still swept."""
 SWEEP_LIMIT = 500
-"""Maximum number of holds that one transaction posts."""
+"""Maximum number of holds that one transaction of a sweep charges."""
 HELD, WINDOW = hold_table.c, spend_window.c
 OPEN, LOST = literal_column("'open'", Text), literal_column("'lost'", Text)
-"""Not parameters: the index `hold_open` needs a constant, and `fetch` has no others than its keys."""
+"""Literals instead of parameters, because the index `hold_open` needs a constant, and `fetch` accepts no
+parameters except its keys."""
 WINDOW_KEY = tuple_(WINDOW.subject, WINDOW.period, WINDOW.starts)
 
 MAKE_WINDOWS = RowInsert(spend_window, ["subject", "period", "starts"])
@@ -76,7 +80,8 @@ KNOWN = select(HELD.id).where(HELD.id.in_(KEYS))
 MAKE_HOLD = insert(hold_table).values({name: bindparam(name) for name in HOLD_COLUMNS})
 MAKE_HOLDS = RowInsert(hold_table, HOLD_COLUMNS, returning=[HELD.id])
 BAR = RowInsert(hold_table, [*HOLD_COLUMNS, "state", "ended_us"])
-"""Prevents a hold that may still be on its way in a broken connection."""
+"""Insert a hold that has already ended. A late request for it, from a broken connection, then has no effect.
+"""
 LOCK_HOLDS = (
     select(*hold_table.c[*HOLD_COLUMNS], HELD.state)
     .where(HELD.id.in_(KEYS), HELD.state.in_([OPEN, LOST]))
@@ -113,7 +118,7 @@ ENTER_LEDGER = insert(ledger).values({name: bindparam(name) for name in ENTRY_CO
 
 
 class EndingHold(NamedTuple):
-    """Hold that can end, and its state: `open` or `lost`."""
+    """Hold that a bill can still settle or correct. Its state is `open` or `lost`."""
 
     request: HoldRequest
     state: str
@@ -124,11 +129,11 @@ class Posting:
     """Ledger entry of an ended hold.
 
     Args:
-        request: the hold.
-        bill: its bill.
-        kind: kind of the entry.
-        freed: amount of the hold that is freed.
-        posted: change of the amount spent.
+        request: the request for the hold.
+        bill: the bill that ends the hold.
+        kind: kind of the entry: `call`, `lost` or `correction`.
+        freed: amount that the hold no longer reserves, in pico-dollars.
+        posted: change of the amount spent, in pico-dollars.
     """
 
     request: HoldRequest
@@ -142,7 +147,7 @@ def hold(connection: Connection, requests: Sequence[HoldRequest]) -> list[Refusa
     if connection.dialect.name == "postgresql":
         held = postgresql.hold_fitting(connection, requests)
         requests_left = [each for each in requests if each.id not in held]
-        # Before any window is locked, so that replicas cannot deadlock.
+        # Create windows before any is locked, so that replicas cannot deadlock.
         MAKE_WINDOWS.execute(connection, list(sums(requests_left)))
     else:
         requests_left = requests
@@ -151,7 +156,7 @@ def hold(connection: Connection, requests: Sequence[HoldRequest]) -> list[Refusa
 
 
 def _hold_exactly(connection: Connection, requests: Sequence[HoldRequest]) -> dict[str, Refusal | None]:
-    """Hold one request after the other, in their order, regardless of refused neighbours."""
+    """Decide on the requests one after another, so that a refused request does not affect those after it."""
     known = {id for (id,) in fetch(connection, KNOWN, [each.id for each in requests])}
     new = [each for each in requests if each.id not in known]
     windows = _lock_windows(connection, sums(new))
@@ -184,7 +189,7 @@ def _settle(connection: Connection, bills: Sequence[Bill]) -> None:
             cost = amount if bill.cost is None else bill.cost
             posted.append(Posting(ending.request, bill, "call", amount, cost))
         elif bill.cost is not None and bill.hold_id not in adjusted:
-            # It was posted as lost, because its replica was only frozen. Post the difference.
+            # The hold was charged as lost, but its replica was only frozen. Enter the difference.
             posted.append(Posting(ending.request, bill, "correction", 0, bill.cost - amount))
     _post(connection, "posted", posted)
 
@@ -250,13 +255,13 @@ def _lock_windows(connection: Connection, ids: Collection[WindowId]) -> dict[Win
 
 
 def _lock_holds(connection: Connection, ids: Sequence[str]) -> dict[str, EndingHold]:
-    """Lock the holds that can end, and return them by id."""
+    """Lock the holds that are open or lost, and return them by id. All others have ended for good."""
     rows = fetch(connection, LOCK_HOLDS, ids)
     return {row[0]: EndingHold(HoldRequest(*row[:-1]), row[-1]) for row in rows}
 
 
 def _post(connection: Connection, state: str, posted: Sequence[Posting]) -> None:
-    """End holds, change their windows and add the ledger entries."""
+    """End holds, update their windows and add the ledger entries."""
     _end(connection, state, [(each.request.id, each.bill.at_us) for each in posted])
     _move(connection, [(each.request, -each.freed, each.posted) for each in posted])
     run_each(connection, ENTER_LEDGER, ENTRY_COLUMNS, map(_entry, posted))
@@ -267,7 +272,7 @@ def _end(connection: Connection, state: str, holds: Iterable[tuple[str, int]]) -
 
 
 def _move(connection: Connection, moves: Iterable[tuple[HoldRequest, int, int]]) -> None:
-    """Change the held and spent amounts of the windows of holds: each window once, in one order."""
+    """Change the held and spent amounts of windows. Each window is updated once, in the order of locking."""
     held, spent = Counter[WindowId](), Counter[WindowId]()
     for request, more_held, more_spent in moves:
         for id in request.windows:
@@ -297,18 +302,24 @@ def _entry(each: Posting) -> tuple[Any, ...]:
 
 
 HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", hold)
-"""Reserve budget. The result is None, or the window that is too tight."""
+"""Reserve the maximum cost of a call. The result is None, or a refusal if a window has too little left."""
 SETTLE: Operation[Bill, None] = Operation("settle", settle, is_kept=True, patience_s=SETTLES_WITHIN_S)
-"""Replace a hold by its bill, in full, even if that is more. Correct a hold that was posted as lost, unless
-the cost is not known or an adjustment has already corrected the entry."""
+"""Replace a hold by its bill. The full cost is charged, even if it exceeds the hold.
+
+If the hold was already charged as lost, the difference is entered as a correction. There is no correction if
+the cost is unknown or an adjustment has already corrected the entry.
+"""
 VOID: Operation[HoldRequest, None] = Operation("void", void, is_kept=True)
-"""Release a hold without a call. If the hold does not exist yet, it cannot be made any more."""
+"""Release the hold of a call that was not sent. If the hold does not exist yet, it cannot be made any more.
+"""
 ENTER: Operation[Entry, None] = Operation("entry", enter, is_kept=True)
-"""Hold and settle in one step, regardless of caps, because the call was already made."""
+"""Make and settle a hold in one step. Limits do not apply, because the call was already made."""
 SWEEP: Operation[int, int] = Operation("sweep", sweep)
-"""Post open holds of dead replicas as lost, at the held amount. The item is the maximum number; the result is
-the actual one."""
+"""Charge the open holds of dead replicas in full, as lost.
+
+The item is the maximum number of holds. The result is the actual number.
+"""
 RENEW: Operation[str, None] = Operation("renewal of a lease", renew)
 """Renew the lease of a replica, given its id."""
 RELEASE: Operation[str, None] = Operation("release of a lease", release)
-"""End the lease of a replica. Its remaining holds are swept."""
+"""End the lease of a replica. Other replicas charge its remaining holds as lost."""

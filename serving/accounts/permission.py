@@ -1,7 +1,7 @@
-"""Check of a task against the policies of its caller. This is the only place for it.
+"""Check of a task against the policies of its caller. Policies are checked only here.
 
-The result is a task with a permit. Planning, plan validation, failover, runs inside the run and resumed runs
-obey the permit and do not look at policies.
+The result is a task with a permit. A permit contains what the policies allow the run. Planning, plan
+validation, failover, nested runs and resumed runs obey the permit and do not look at policies.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -27,14 +27,17 @@ MOST_LISTED = 20
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Limits and names that the request itself contains, apart from its model's settings.
+    """Values that a request sets explicitly. Values from the settings of its model are not included.
 
     Args:
-        workers, excluded: workers that it names or excludes.
-        planned: workers of the plan that it contains.
-        fixed: workers of the workflow that it names, or the named worker.
-        rounds, effort: limits that it sets.
-        keeps: field that lets its run outlive the client. None: it does not.
+        workers: workers that the request allows by name.
+        excluded: workers that the request excludes.
+        planned: workers of the plan in the request.
+        fixed: workers of the workflow that `model` names, or the worker that it names.
+        rounds: maximum number of rounds, or None.
+        effort: reasoning effort, or None.
+        keeps: name of the field that lets the run outlive its client, or None if the run ends with its
+            client.
     """
 
     workers: Sequence[str] = ()
@@ -47,7 +50,7 @@ class Asked:
 
 
 def permit_of(policies: Policies, settings: Settings) -> Permit:
-    """Return the permit for the runs of a caller."""
+    """Return the permit for the runs of a caller: the workers, effort and use of texts that policies allow."""
     policy = policies.both
     workers = None
     if policy.limits_workers:
@@ -68,15 +71,21 @@ def may_ask(name: str, fixed: Sequence[str], policies: Policies, permit: Permit)
 
 
 def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings) -> Task:
-    """Return `task` limited by the policies. Limits from settings are reduced; a request that exceeds them is
-    rejected.
+    """Return the task with a permit and with limits that the policies allow.
 
-    The model must already be allowed.
+    A limit from the settings is reduced if it is higher than a policy allows. A limit that the request sets
+    is rejected instead. The caller must have checked that the policies allow the model.
+
+    Args:
+        task: the task from the request and the settings.
+        asked: values that the request sets explicitly.
+        policies: policies of the caller.
+        settings: current settings.
 
     Raises:
-        BadTask: it names a worker that may not be called. The error is the same as for a worker that does not
-            exist.
-        NotAllowed: it exceeds a policy. The error names the field and the policy's owner.
+        BadTask: the request names a worker that it may not call. The error is the same as for a worker that
+            does not exist.
+        NotAllowed: the request exceeds a policy. The error names the field and the policy's owner.
     """
     policy = policies.both
     permit = permit_of(policies, settings)
@@ -95,7 +104,7 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
 
 
 class UnknownPolicyName(NamedTuple):
-    """Name in a policy that the settings do not contain. The policy then lacks its intended effect."""
+    """Name in a policy that the settings do not contain. It is probably misspelled and has no effect."""
 
     field: str
     message: str
@@ -121,8 +130,9 @@ def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[Unknown
 
 
 def check_names(policy: AccountPolicy, settings: Settings) -> None:
-    """Check that a policy contains only names from the settings. A misspelled name in a deny list would ban
-    no worker.
+    """Check that a policy contains only names from the settings.
+
+    A misspelled name in `exclude_workers`, for example, would exclude no worker.
 
     Raises:
         BadTask: a name is unknown. The error names the field and makes a suggestion.
@@ -132,7 +142,7 @@ def check_names(policy: AccountPolicy, settings: Settings) -> None:
 
 
 def narrow_records(records: RunRecords, policies: Policies, settings: Settings) -> RunRecords:
-    """Return the records of a resumed run and of the runs inside it, limited by the current policies."""
+    """Restrict the permits of a resumed run, and of the runs nested in it, to the current policies."""
 
     def narrow(record: Record) -> Record:
         permit = record.task.permit.narrow(permit_of(policies, settings))
@@ -155,8 +165,8 @@ def check_tools(tools: Toolset, policies: Policies) -> None:
 
 
 def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
-    """Return the error for a run that must outlive its request, for example to wait for tools, but whose
-    texts may not be stored.
+    """Return the error for a run that must be stored, for example to wait for tools, but whose policy forbids
+    it.
     """
     message = (
         "The policy of this key or its team does not allow texts to be stored, which a run that outlives its request needs. "
@@ -166,7 +176,10 @@ def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
 
 
 def _check_workers(asked: Asked, permit: Permit, settings: Settings) -> None:
-    """Check that no forbidden worker is named. In a plan, such a worker is unknown (`Team.members_for`)."""
+    """Check that the request names no forbidden worker, except in its plan.
+
+    `Team.members_for` rejects a forbidden worker in the plan as unknown.
+    """
     known = {worker.name for worker in settings.workers}
     for field, names in (("podium.workers", asked.workers), ("podium.exclude_workers", asked.excluded)):
         for name in names:

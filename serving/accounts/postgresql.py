@@ -1,7 +1,8 @@
-"""Holds and bills in one PostgreSQL statement per batch, if nothing prevents it.
+"""Fast path for PostgreSQL: one statement for a batch of holds, and one for a batch of bills.
 
-They are written by hand because of their time: the general statements of `operations.py` take 7 times the CPU
-of the router for a batch of holds, 6 times for a batch of bills, and lock the windows for several round trips.
+The requests that this path cannot handle are left to the general statements of `operations.py`. The general
+statements take 7 times the router's CPU for a batch of holds and 6 times for a batch of bills, and lock the
+windows for several round trips.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,10 @@ from serving.accounts.money import MAX_PICO
 
 WINDOWS = """(VALUES ('key:' || key_id, 'day', day), ('key:' || key_id, 'month', month),
     ('team:' || team_id, 'day', day), ('team:' || team_id, 'month', month)) AS w (subject, period, starts)"""
-"""Windows of a hold, for LATERAL. Without a team, two of them have no subject."""
+"""Windows of a hold, for a LATERAL join: day and month of the key and of the team.
+
+Without a team, the subject of two rows is NULL.
+"""
 COLUMNS = ", ".join(HOLD_COLUMNS)
 FITTING = f"""
 WITH known AS (SELECT id FROM hold WHERE id = ANY ($1::text[])),
@@ -35,8 +39,9 @@ made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked JOIN good USIN
 SELECT id FROM known UNION ALL SELECT id FROM made"""
 """Hold the requests that certainly fit.
 
-The sums include neighbours that are refused, so all other requests are checked one by one in the next
-transaction. A window that does not exist yet also refuses."""
+The sums include requests of the same batch that do not fit. So a request that is not held here may still fit,
+and is checked again by itself. Requests with a window that does not exist yet are not held here either.
+"""
 SETTLE = f"""
 WITH bill AS (SELECT * FROM unnest($1::text[], $2::bigint[], $3::bigint[], $4::bigint[], $5::bigint[], $6::text[], $7::bigint[],
     $8::bool[], $9::text[], $10::text[])
@@ -61,20 +66,21 @@ BILL_FIELDS = attrgetter(
 
 
 def hold_fitting(connection: Connection, requests: Sequence[HoldRequest]) -> set[str]:
-    """Hold the requests that certainly fit, and commit. Return the ids of all that are held."""
+    """Hold the requests that certainly fit, and commit. Return the ids of the requests that are held."""
     in_turn = sorted((each for each in requests if not each.is_unpriced), key=lambda each: each.amount)
     return _ids(connection, FITTING, [row_of(each) for each in in_turn])
 
 
 def settle_open(connection: Connection, bills: Sequence[Bill]) -> set[str]:
-    """Settle the bills of open holds, and commit. Return the ids of these holds."""
+    """Settle the bills whose holds are open, and commit. Return the ids of these holds."""
     return _ids(connection, SETTLE, [BILL_FIELDS(bill) for bill in bills])
 
 
 def _ids(connection: Connection, statement: str, rows: Sequence[Sequence[Any]]) -> set[str]:
-    """Execute a statement with an array per column, and return the ids.
+    """Execute a statement with one array parameter per column, and return the ids.
 
-    asyncpg commits it by itself: SQLAlchemy begins a transaction only with its own first statement.
+    asyncpg commits the statement at once, because SQLAlchemy begins a transaction only when it executes a
+    statement itself.
     """
     if not rows:
         return set()

@@ -1,4 +1,7 @@
-"""Rate limits: requests and tokens per minute, for keys and teams. Also ids and state of budget windows."""
+"""Rate limits: requests and tokens per minute, for keys and teams. Also the ids and state of budget windows.
+
+A budget window is one day or one month in which the spending of a key or a team is counted.
+"""
 
 import asyncio
 import logging
@@ -24,7 +27,10 @@ Period = Literal["day", "month"]
 
 
 class WindowId(NamedTuple):
-    """Key of a window: its subject, its period, and its start as a day or month since 1970."""
+    """Id of a budget window.
+
+    It consists of the subject (a key or a team), the period, and the number of days or months since 1970.
+    """
 
     subject: str
     period: Period
@@ -33,7 +39,13 @@ class WindowId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """State of a window: amounts spent and held, and the cap or None. Amounts are pico-dollars."""
+    """State of a budget window, in pico-dollars.
+
+    Args:
+        cap: limit of the budget, or None if there is no limit.
+        spent: amount that was charged.
+        held: amount that open calls have reserved.
+    """
 
     cap: int | None
     spent: int
@@ -41,17 +53,20 @@ class Window:
 
     @property
     def room(self) -> int:
-        """Amount that may still be held. Negative if a bill exceeded its hold, or a cap was lowered."""
+        """Amount that can still be reserved.
+
+        It is negative if a call cost more than was reserved for it, or if the limit was lowered.
+        """
         return (MAX_PICO if self.cap is None else self.cap) - self.spent - self.held
 
 
 def key_subject(key_id: str) -> str:
-    """Return the subject of a key's budgets."""
+    """Return the subject by which the budgets and limits of a key are stored."""
     return f"key:{key_id}"
 
 
 def team_subject(team_id: str) -> str:
-    """Return the subject of a team's budgets."""
+    """Return the subject by which the budgets and limits of a team are stored."""
     return f"team:{team_id}"
 
 
@@ -65,33 +80,35 @@ logger = logging.getLogger("podium")
 
 MINUTE_S = 60
 NO_LIMIT = 2**62
-"""Limit for corrections, which are never rejected."""
+"""Limit for corrections after a request, so that they are never rejected."""
 REDIS_S = 1.0
-"""Timeout of Redis in seconds. A slower one counts as unreachable."""
+"""Timeout of Redis in seconds. After it, Redis counts as unreachable."""
 LOG_EVERY_S = 10.0
 Kind = Literal["requests", "tokens"]
 
 
 class Windows(Protocol):
-    """Used part of a storage of the `limits` package."""
+    """Interface of the storages of the `limits` package, as far as it is used here."""
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
-        """Count `amount` and return True, or return False if the window would exceed `limit`."""
+        """Count `amount` in a sliding window and return True. If it would exceed `limit`, return False."""
         ...
 
     async def get_sliding_window(self, key: str, expiry: int) -> tuple[int, float, int, float]:
-        """Return the previous window's count and the seconds for which it matters, and the same for this one."""
+        """Return the counts of the previous and the current window, each followed by the seconds until it
+        expires.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """Limit of a key or a team.
+    """Rate limit of a key or a team.
 
     Args:
-        whose: `key` or `team`.
-        subject: see `key_subject` and `team_subject`.
-        kind: what is limited.
+        whose: owner of the limit, `key` or `team`.
+        subject: id of the owner. See `key_subject` and `team_subject`.
+        kind: unit of the limit, `requests` or `tokens`.
         limit: maximum per minute.
     """
 
@@ -102,13 +119,13 @@ class RateLimit:
 
     @property
     def key(self) -> str:
-        """Key under which it is counted."""
+        """Key of the counter in the storage."""
         return RateLimitItemPerMinute(self.limit, namespace="podium").key_for(self.subject, self.kind)
 
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """Remaining part of a limit, and the seconds until it is completely unused again."""
+    """State of a rate limit: what remains of it, and the seconds until all of it is available again."""
 
     rate: RateLimit
     remaining: int
@@ -117,14 +134,14 @@ class Level:
 
 @dataclass(slots=True, eq=False)
 class RateReservation:
-    """Requests and tokens that a request has taken from the limits of its key and team.
+    """Result of counting a request in the rate limits of its key and team.
 
     Args:
-        levels: state of each limit afterwards.
-        tokens: tokens taken from each limit, until they are settled.
-        at_s: time when they were taken, by the machine's clock.
-        refusal: error if nothing was taken. None: the request is admitted.
-        is_owned: whether a run settles it at its end.
+        levels: state of each limit after the request was counted.
+        tokens: estimated tokens that were counted in each token limit. Empty after they were settled.
+        at_s: time of day when the request was counted, in seconds.
+        refusal: the error if a limit was reached and nothing was counted. None if the request is admitted.
+        is_owned: whether a run has taken over the reservation and settles it at its end.
     """
 
     levels: tuple[Level, ...] = ()
@@ -154,7 +171,7 @@ NO_RATES = RateReservation()
 
 
 def rates_of(account: Account, policies: Policies) -> list[RateLimit]:
-    """Return the limits of an account."""
+    """Return the rate limits of an account, from the policies of its key and its team."""
     rates: list[RateLimit] = []
     for whose, subject, policy in (
         ("key", key_subject(account.key_id), policies.key),
@@ -171,7 +188,7 @@ def rates_of(account: Account, policies: Policies) -> list[RateLimit]:
 def check_possible(
     answer_tokens: Sequence[int], text_tokens: int, account: Account, policies: Policies, param: str
 ) -> None:
-    """Check that a request fits into unused limits. Otherwise it would never be admitted.
+    """Check that a request would fit if nothing else was counted. Otherwise it would never be admitted.
 
     Args:
         answer_tokens: approximate number of tokens of each answer.
@@ -210,16 +227,16 @@ def check_possible(
 
 
 def _amounts(tokens_of_answers: Iterable[int], rate: RateLimit) -> list[int]:
-    """Return the amount that each answer initially counts for in a limit."""
+    """Return the amount that is counted in a limit for each answer before it is generated."""
     return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in tokens_of_answers]
 
 
 class RateCounter:
-    """Counter of requests and tokens. It must be closed.
+    """Counter of requests and tokens for the rate limits. Close it with `aclose`.
 
     Args:
-        url: URL of a Redis server. None: count in the memory of this process.
-        now_s: clock for the time of day.
+        url: URL of a Redis server, or None to count in the memory of this process.
+        now_s: clock for the time of day, in seconds.
     """
 
     def __init__(self, url: str | None = None, now_s: Callable[[], float] = time.time) -> None:
@@ -230,7 +247,10 @@ class RateCounter:
             learn_secret(url.rpartition("@")[0].rpartition(":")[2])
 
     async def reserve(self, account: Account, policies: Policies, tokens: int) -> RateReservation:
-        """Count a request, or return why it is rejected.
+        """Count a request in the limits of its key and team.
+
+        If a limit is reached, the returned reservation contains the error in `refusal`, and nothing is
+        counted.
 
         Args:
             account: account of the client.
@@ -251,9 +271,9 @@ class RateCounter:
         return RateReservation(await self._levels(rates), tokens_taken, self._now_s())
 
     async def settle(self, reservation: RateReservation, records: RunRecords | None) -> None:
-        """Correct the tokens taken for a run to those that its calls used, or return all if there was no run.
+        """Replace the estimated tokens of a request by the tokens that its run used.
 
-        A second call does nothing.
+        If there was no run, no tokens are counted. A second call for the same reservation does nothing.
         """
         taken_of = dict(reservation.tokens)
         reservation.tokens.clear()
@@ -262,7 +282,7 @@ class RateCounter:
         for rate, taken in taken_of.items():
             if used > taken:
                 await self._count(rate, used - taken, NO_LIMIT)
-            elif not is_late:  # what was taken longer ago no longer counts
+            elif not is_late:  # tokens that were counted longer ago no longer matter
                 await self._give_back({rate: taken - used})
 
     async def aclose(self) -> None:
@@ -305,9 +325,10 @@ class RateCounter:
         return RateLimited(message, retry_after_s=wait_s, limit=f"{rate.limit} {rate.kind} per minute")
 
     async def _ask(self, question: Callable[[Windows], Awaitable[Any]], otherwise: Any) -> Any:
-        """Return what the storage answers, or `otherwise` if it does not.
+        """Return the storage's answer, or `otherwise` if the storage is unreachable.
 
-        Rate limits are not budgets, so requests are admitted while Redis is unreachable.
+        Requests are admitted while Redis is unreachable, because rate limits, unlike budgets, protect no
+        money.
         """
         try:
             if self._windows is None:
@@ -332,12 +353,12 @@ def _outages() -> tuple[type[Exception], ...]:
 
 
 def wait_until(window: tuple[int, float, int, float], limit: int, amount: int) -> float:
-    """Return the seconds until `amount` fits into a window, if nothing else is taken meanwhile.
+    """Return the seconds until `amount` fits into a sliding window, if nothing else is counted until then.
 
     Args:
-        window: see `Windows.get_sliding_window`.
+        window: state of the window. See `Windows.get_sliding_window`.
         limit: limit of the window.
-        amount: amount to take, at most `limit`.
+        amount: amount to count, at most `limit`.
     """
     before, before_s, count, count_s = window
     room = limit - amount + 1  # counts are rounded down

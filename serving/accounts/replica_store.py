@@ -1,4 +1,4 @@
-"""Connections of one router replica to the store: its database, its writer and its lease."""
+"""Connections of one router replica to the store: its database connections, its writer and its lease."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ from serving.database.migrate import open_database
 
 
 class ReplicaStore:
-    """Store of one replica. It is opened when it is first needed, and must be closed.
+    """Connections of one replica to the store. They are opened on first use. Close them with `aclose`.
 
     A SQLite file is therefore created only when something is stored.
 
@@ -31,7 +31,7 @@ class ReplicaStore:
 
     @property
     def is_away(self) -> bool:
-        """True if the store was opened, and could not be reached at the last attempt."""
+        """True if the store was opened and the last attempt to reach it failed."""
         return self._ledger is not None and self._ledger.is_away
 
     async def database(self) -> Database:
@@ -47,7 +47,7 @@ class ReplicaStore:
             return self._database
 
     async def ledger(self) -> LedgerStore:
-        """Return this replica's holds, lease and writer.
+        """Return this replica's ledger store, which has its lease and its writer.
 
         Raises:
             StoreError, StoreUnavailable: see `database`.
@@ -60,8 +60,9 @@ class ReplicaStore:
         return self._ledger
 
     async def read(self, query: Executable) -> list[Row[Any]]:
-        """Return the rows for `query`. If nothing can have been stored yet, return no rows and leave the
-        store closed.
+        """Return the rows of a query.
+
+        If the store is a SQLite file that does not exist yet, return no rows and do not create it.
 
         Raises:
             StoreError, StoreUnavailable: see `database`.
@@ -72,7 +73,7 @@ class ReplicaStore:
             return list(await connection.execute(query))
 
     async def aclose(self) -> None:
-        """Write the waiting items, for a few seconds at most, release the lease, and close everything."""
+        """Write the waiting items, for a few seconds at most, release the lease, and close all connections."""
         ledger, self._ledger = self._ledger, None
         if ledger is not None:
             await ledger.__aexit__()

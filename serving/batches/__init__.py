@@ -1,1 +1,4 @@
-"""Batches: files of requests that run line by line in the background. Independent of HTTP."""
+"""Batches: files with a request per line, which are answered in the background.
+
+This package does not use HTTP.
+"""

@@ -1,6 +1,7 @@
-"""Files and batches in the store that all replicas share.
+"""Files and batches in the database that all replicas share.
 
-A batch belongs to the replica that works on it. If its lease has ended, another replica takes over.
+One replica works on a batch and owns it. If this replica's lease expires, another replica takes over the
+batch.
 """
 
 from collections.abc import Sequence
@@ -36,7 +37,7 @@ from serving.store.queries import owned_by
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
 MOST_AT_ONCE = 20
-"""Maximum number of batches that a replica takes over at once."""
+"""Maximum number of batches that a replica takes over in one transaction."""
 
 
 PUT_LINES = RowInsert(batch_line, ["batch_id", "number", "is_error", "body"])
@@ -49,14 +50,14 @@ def _put_results(connection: Connection, items: Sequence[tuple[str, LineResult]]
 
 
 PUT_RESULT: Operation[tuple[str, LineResult], None] = Operation("line of a batch", _put_results)
-"""Store the result of a line, unless it has one. Lines that end together share a transaction."""
+"""Store the result of a line, unless the line already has a result."""
 
 
 class DatabaseBatchStore:
-    """Implementation of `BatchStore` in the database.
+    """`BatchStore` in the database.
 
     Args:
-        store: store of this replica.
+        store: database connections of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:
@@ -184,7 +185,7 @@ class DatabaseBatchStore:
 
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:
-    """Return `Caller.sees` as a database condition."""
+    """Return the SQL condition for rows that the caller may see. It corresponds to `Caller.sees`."""
     return true() if caller.sees_every_run else owned_by(table, caller.account)
 
 
@@ -207,7 +208,7 @@ def _row(item: Batch) -> dict[str, Any]:
 
 
 def _account_json(account: Account) -> dict[str, str]:
-    """Return an account as JSON without a `type`."""
+    """Convert an account to JSON, without a `type` field."""
     return {"key_id": account.key_id, "team_id": account.team_id}
 
 

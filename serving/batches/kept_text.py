@@ -1,6 +1,7 @@
-"""Redaction of files before they are stored: secrets, and personal data if a policy requires it.
+"""Redaction of files before they are stored. Secrets are removed, and personal data if a policy requires it.
 
-The same applies to runs (`serving/store/content.py`).
+`serving/store/content.py` does the same for runs. A function whose name ends in `_in_steps` is a generator
+that does the same work in short steps, so that a large file does not block the event loop.
 """
 
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ ID = "custom_id"
 
 
 def redactor_of(policies: Policies, most_checked: int = MOST_CHECKED) -> Redactor:
-    """Return the redactor for the texts of one request or file."""
+    """Return the redactor that the policies require. Use it for one request or file only."""
     return PersonalDataRedactor(most_checked) if policies.both.redact_personal_data else redact_secrets
 
 
@@ -31,8 +32,8 @@ class LineLimits:
 
     Args:
         max_lines: maximum number of lines, including empty ones. See `batches.max_lines`.
-        max_line_bytes: maximum size of a line. See `limits.max_body_bytes`.
-        max_text_bytes: maximum size of a line's text, without images. See `limits.max_text_bytes`.
+        max_line_bytes: maximum size of a line in bytes. See `limits.max_body_bytes`.
+        max_text_bytes: maximum size of a line's text in bytes, without images. See `limits.max_text_bytes`.
     """
 
     max_lines: int
@@ -40,7 +41,7 @@ class LineLimits:
     max_text_bytes: int
 
     def check(self, number: int, line: bytes) -> None:
-        """Check the text of a line. Lines are numbered from 1.
+        """Check the size of the text in a line. Lines are numbered from 1.
 
         Raises:
             TooLarge: the line has more text than a request may have.
@@ -53,28 +54,28 @@ class LineLimits:
             ) from None
 
     def check_bytes(self, number: int, n_bytes: int) -> None:
-        """Check the number and size of a line. Lines are numbered from 1.
+        """Check the number of a line and its size. Lines are numbered from 1.
 
         Raises:
-            TooLarge: there are too many lines, or the line is too long.
+            TooLarge: the file has too many lines, or the line is too long.
         """
         if n_bytes > self.max_line_bytes:
             raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
         if number > self.max_lines:
             raise TooLarge(
-                f"file: line {number} is one too many. A file may have at most {self.max_lines} lines, including empty ones "
+                f"file: line {number} exceeds the limit of {self.max_lines} lines per file, including empty ones "
                 "(batches.max_lines). Send several files.",
                 param="file",
             )
 
 
 def kept_lines(content: bytes, redact: Redactor) -> bytes:
-    """Return redacted JSON lines. Lines without changes stay byte for byte as they are."""
+    """Redact the lines of a JSONL file. Lines in which nothing is redacted keep their exact bytes."""
     return finish(kept_in_steps(content, redact))
 
 
 def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = None) -> Steps[bytes]:
-    """Do the work of `kept_lines` in steps.
+    """Do the same as `kept_lines` in steps. Also check the lines if `limits` is set.
 
     Raises:
         TooLarge: the lines exceed `limits`.
@@ -101,12 +102,15 @@ def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = 
 
 
 def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) -> Steps[bytes]:
-    """Return a redacted line, or the same object if nothing was redacted.
+    """Redact a line. Return the same object if nothing was redacted.
+
+    Two different values of `custom_id` can be equal after redaction. A number is then appended to the second
+    one.
 
     Args:
         line: line of a file.
-        redact: redactor.
-        ids: numbered original ids for each redacted `custom_id`, so that different ids stay different.
+        redact: redactor for the texts of the line.
+        ids: original ids and their numbers for each redacted `custom_id`. It is updated.
     """
     try:
         parsed = orjson.loads(line)
@@ -131,10 +135,10 @@ def _too_large(number: int, what: str, most: int, setting: str) -> TooLarge:
 
 
 def kept_content(content: bytes, redact: Redactor, most: int) -> Steps[bytes]:
-    """Return a redacted text file. PDFs and other binary files are returned unchanged.
+    """Redact a text file in steps. Return PDFs and other binary files unchanged.
 
     Raises:
-        TooLarge: it is a text of more than `most` bytes, which is too long for a request.
+        TooLarge: the file is a text of more than `most` bytes, which is too long for a request.
     """
     try:
         text = content.decode()

@@ -1,7 +1,7 @@
 """Lines of a batch's input, output and error files, in OpenAI's format.
 
-If the file is not a valid list of requests, the whole batch fails before anything runs. If a single request
-is invalid or not allowed, only its line fails.
+If a line of the input file does not have this format, the whole batch fails before any request is sent. If
+the request in a line is invalid or not allowed, only this line fails.
 """
 
 from array import array
@@ -17,11 +17,11 @@ from serving.batches.model import LineResult
 from serving.redaction.slices import Steps, finish
 
 MOST_ERRORS = 20
-"""Maximum number of faults that are reported for a file."""
+"""Maximum number of errors that are reported for a file."""
 STEP_LINES = 20
-"""Number of lines that are read in one step."""
+"""Number of lines that are parsed in one step. Other tasks of the event loop can run between two steps."""
 STEP_BYTES = 20_000
-"""Length from which a line is a step of its own."""
+"""Size in bytes above which a line takes a separate step."""
 STREAM = "stream: a batch writes its answers to a file. Leave it out."
 BACKGROUND = "{}: a batch always runs in the background. Leave it out."
 
@@ -38,9 +38,9 @@ class Line:
     """Request of a batch.
 
     Args:
-        number: number of the line, from 0. Empty lines are not counted.
-        custom_id: the client's id for it.
-        body: body that is sent to the batch's endpoint.
+        number: number of the request in the file, from 0. Empty lines are not counted.
+        custom_id: id that the client chose for the request.
+        body: body of the request to the batch's endpoint.
     """
 
     number: int
@@ -49,7 +49,7 @@ class Line:
 
     @property
     def fault(self) -> str | None:
-        """Message on a field that a batch does not support. None: there is none."""
+        """Error message for a field that a batch does not support, or None if there is no such field."""
         if self.body.get("stream"):
             return STREAM
         if self.body.get("background"):  # of Responses
@@ -60,9 +60,10 @@ class Line:
 
 
 class Lines:
-    """Requests in a file: its bytes, and the position of each request.
+    """Sequence of the requests in a file.
 
-    A request is parsed when it is accessed, because parsed requests take several times as much memory.
+    A request is parsed when it is accessed, because all parsed requests would take several times the memory
+    of the file.
 
     Args:
         content: content of the file.
@@ -82,12 +83,12 @@ class Lines:
         return Line(number, line["custom_id"], line["body"])
 
     def add(self, begin: int) -> None:
-        """Add the request that begins at this position."""
+        """Add the request that begins at this byte of the file."""
         self._begins.append(begin)
 
 
 def each_line(content: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the begin and end of each line, without its line break. Empty lines are included."""
+    """Yield the position of the begin and end of each line, without its line break. Include empty lines."""
     begin = 0
     while begin < len(content):
         end = content.find(b"\n", begin)
@@ -97,12 +98,20 @@ def each_line(content: bytes) -> Iterator[tuple[int, int]]:
 
 
 def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[dict[str, Any]]]:
-    """Return the requests in a stored file, or no requests and the faults of the file."""
+    """Parse a file of requests.
+
+    Return the requests and the errors. If there are errors, there are no requests.
+
+    Args:
+        content: content of the file.
+        endpoint: endpoint of the batch. Each line must name it in `url`.
+        most: maximum number of requests.
+    """
     return finish(parse_in_steps(content, endpoint, most))
 
 
 def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Lines, list[dict[str, Any]]]]:
-    """Do the work of `parse_lines` in steps."""
+    """Do the same as `parse_lines` in steps, so that a large file does not block the event loop."""
     lines = Lines(content)
     errors: list[dict[str, Any]] = []
     seen = set[str]()
@@ -136,7 +145,7 @@ def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Line
 
 
 def _read(text: bytes, at: int) -> "_InputLine | dict[str, Any]":
-    """Return a line, or an error that describes its fault."""
+    """Parse a line. Return it, or the error to report if it is not valid."""
     try:
         return _InputLine.model_validate(orjson.loads(with_whole_escapes(text)))
     except orjson.JSONDecodeError:
@@ -150,18 +159,18 @@ def _read(text: bytes, at: int) -> "_InputLine | dict[str, Any]":
 
 
 def line_of_answer(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:
-    """Return the result line of a request that got an HTTP answer."""
+    """Return the result of a request that was answered, in the format of the output file."""
     response = {"status_code": status, "request_id": run_id, "body": body}
     return _result(batch_id, line, is_error=status >= 400, response=response, error=None)
 
 
 def line_of_refusal(batch_id: str, line: Line, code: str, message: str) -> LineResult:
-    """Return the result line of a request that was not sent."""
+    """Return the result of a request that was not sent, in the format of the error file."""
     return _result(batch_id, line, is_error=True, response=None, error={"code": code, "message": message})
 
 
 def join_results(results: list[LineResult], *, errors: bool) -> bytes:
-    """Return the content of an output or error file."""
+    """Return the content of the output file, or with `errors`, of the error file."""
     return b"".join(result.body + b"\n" for result in results if result.is_error == errors)
 
 

@@ -8,7 +8,7 @@ from serving.database.clock import now_us
 
 
 class MemoryBatchStore:
-    """Implementation of `BatchStore` in memory."""
+    """`BatchStore` in the memory of one replica. Its content is lost when the replica ends."""
 
     owner = ""
 

@@ -7,22 +7,22 @@ from conductor.run.record import Account
 
 Status = Literal["validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"]  # fmt: skip
 OPEN: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
-"""Statuses of batches that a replica is working on."""
+"""Statuses of batches that have not ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """File without its content.
+    """Description of a stored file, without its content.
 
     Args:
         id: public id.
-        account: account that owns it.
-        purpose: `batch`, `batch_output` for results of a batch, or `user_data` for files that requests refer
-            to.
-        name: name given by the client.
-        n_bytes: size of the stored content.
+        account: account that owns the file.
+        purpose: `batch` for the input of a batch, `batch_output` for its results, or `user_data` for files to
+            which requests refer.
+        name: file name that the client chose.
+        n_bytes: size of the stored content in bytes.
         made_us: time of creation.
-        drop_us: time until which it is kept.
+        drop_us: time when the file is deleted.
     """
 
     id: str
@@ -40,21 +40,22 @@ class Batch:
 
     Args:
         id: public id.
-        account: account that pays for its lines and whose policy applies to them.
-        owner: replica that works on it.
+        account: account that pays for the requests, and whose policies apply to them.
+        owner: id of the replica that works on the batch.
         status: current status.
-        input_file_id: file with its lines.
-        endpoint: endpoint to which each line is sent.
-        metadata: metadata of the client.
+        input_file_id: id of the file with the requests.
+        endpoint: endpoint to which each request is sent.
+        metadata: metadata that the client has set.
         made_us: time of creation.
-        expires_us: time after which no more lines are started.
-        drop_us: time until which it is kept.
-        stamps: time at which each status was reached.
-        errors: reasons why it failed.
-        total: number of lines. 0: not counted yet.
-        completed, failed: numbers of lines, once all have ended.
-        output_file_id, error_file_id: files with its results.
-        output_s: maximum time for which these are kept, set by the client. None: as long as any file.
+        expires_us: time after which no more requests are started.
+        drop_us: time when the batch is deleted.
+        stamps: time when each status was reached.
+        errors: errors that made the batch fail.
+        total: number of requests, or 0 if they are not counted yet.
+        completed, failed: number of successful and of failed requests. Both are 0 until the batch has ended.
+        output_file_id, error_file_id: ids of the files with the results, or None.
+        output_s: seconds after which the client wants these files to be deleted. None for the server's
+            default.
     """
 
     id: str
@@ -78,18 +79,18 @@ class Batch:
 
     @property
     def is_open(self) -> bool:
-        """True if a replica is working on it."""
+        """True if the batch has not ended."""
         return self.status in OPEN
 
 
 @dataclass(frozen=True, slots=True)
 class LineResult:
-    """Result of a line.
+    """Result of one request of a batch.
 
     Args:
-        number: number of the line, from 0.
-        is_error: whether it belongs in the error file.
-        body: line for the output or error file.
+        number: number of the request, from 0.
+        is_error: whether the result belongs in the error file. Otherwise it belongs in the output file.
+        body: line for this file.
     """
 
     number: int

@@ -1,10 +1,11 @@
-"""Runner of batches: one task for each batch of this replica, which sends its lines one by one.
+"""Runner of batches. Each batch of this replica has a task, which sends the requests of the batch.
 
-Only a few batches are worked on at once, with their lines in memory. Keys take turns for these slots.
+A line is one request of a batch. Only a few batches, which are in memory, are active at the same time. They
+have a slot each. API keys take turns in getting these slots.
 
-All state is in the store, so another replica can continue at any point. Each line is sent with an
-`Idempotency-Key`, so a line that is sent again joins its existing run. The runner knows no HTTP and no
-dialects.
+All state is in the store, so another replica can continue a batch at any point. Each line is sent with an
+`Idempotency-Key`. If a line is sent again, it joins its existing run. The runner does not depend on HTTP or
+on the formats of the APIs.
 """
 
 import asyncio
@@ -42,15 +43,18 @@ DAY_US = 86_400_000_000
 POLL_S = 0.2
 """Seconds between two checks whether a batch must end, and whether the router has capacity."""
 SWEEP_S = 5.0
-"""Seconds between two sweeps for batches of replicas that have ended."""
+"""Seconds between two searches for batches of replicas that have ended."""
 AGAIN_S = 1.0
-"""Seconds before a rejected line is sent again, if the error does not say how long to wait."""
+"""Seconds after which a rejected line is sent again, if the error does not contain a time."""
 LONGEST_LATER_S = 60.0
-"""Longest time before a line is sent again, in seconds, regardless of the error."""
+"""Maximum seconds after which a rejected line is sent again, whatever the error says."""
 TURN_S = 300.0
-"""Seconds after which a batch gives its slot to a waiting one."""
+"""Seconds after which a batch must give its slot to a waiting batch."""
 LATER = {"overloaded", "rate_limit_exceeded", "store_unavailable", "interrupted"}
-"""Codes of retryable errors after which a line is sent again. Nothing was run, or the run can be joined."""
+"""Codes of retryable errors after which a line is sent again.
+
+Either no run was started, or the line joins its run.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +63,9 @@ class LineAnswer:
 
     Args:
         status: HTTP status.
-        run_id: id of its run. Empty: no run was started.
+        run_id: id of the run, or "" if no run was started.
         body: JSON body.
-        later_s: seconds after which it can be sent again. None: a retry is useless.
+        later_s: seconds after which the line can be sent again, or None if a retry is useless.
     """
 
     status: int
@@ -71,21 +75,22 @@ class LineAnswer:
 
 
 SendLine = Callable[[str, bytes, Caller, str], Awaitable[LineAnswer]]
-"""Sends a body to a path for a caller, with an `Idempotency-Key`, in the same way as a request."""
+"""Function that handles a line like a request. Its arguments are the path, the body, the caller and the
+`Idempotency-Key`."""
 
 
 class NotOursError(Exception):
-    """Another replica has taken over the batch, because it considered this one dead."""
+    """Another replica has taken over the batch, because this replica seemed dead."""
 
 
 class Batches:
-    """Files and batches of one router. It must be closed.
+    """Files and batches of one router replica. Close it with `aclose`.
 
     Args:
         store: storage of files and batches.
-        service: service of this router.
-        policies: returns the current policies of an account. None: there are no keys.
-        clock: clock for the time of day, in microseconds.
+        service: service that executes the runs of this router.
+        policies: function that returns the current policies of an account. None if the server has no keys.
+        clock: clock for the time of day, in microseconds since 1970.
     """
 
     def __init__(
@@ -94,7 +99,7 @@ class Batches:
         self.store, self.now_us = store, clock
         self.send: SendLine | None = None
         self.adding = asyncio.Lock()
-        """Lock from the check for free space until a file or batch is stored."""
+        """Lock that is held from the check for free space until the file or batch is stored."""
         self._service, self._policies = service, policies
         self._tasks = dict[str, asyncio.Task[None]]()
         self._sweeping: asyncio.Task[None] | None = None
@@ -102,7 +107,7 @@ class Batches:
         self._places = FairQueue(self.settings.at_once)
         """Slots for batches."""
         self._ending = asyncio.Lock()
-        """Lock for a batch that only has to end and has no slot."""
+        """Lock for batches that end without a slot, so that they end one after another."""
 
     @property
     def settings(self) -> BatchSettings:
@@ -110,25 +115,30 @@ class Batches:
         return self._service.pool.settings.batches
 
     def drop_us(self, policies: Policies, asked_s: int | None = None) -> int:
-        """Return the time until which a new file is kept. `asked_s`: limit set by the client, in seconds."""
+        """Return the time when a new file must be deleted, in microseconds since 1970.
+
+        Args:
+            policies: policies of the file's owner.
+            asked_s: seconds after which the client wants the file to be deleted, or None.
+        """
         limits = (self.settings.file_days, self._service.pool.settings.store.content_days, policies.both.content_days)  # fmt: skip
         kept_us = int(min(days for days in limits if days is not None) * DAY_US)
         return self.now_us() + (kept_us if asked_s is None else min(kept_us, asked_s * 1_000_000))
 
     def begin(self, id: str) -> None:
-        """Start working on a batch of this replica."""
+        """Start to work on a batch that this replica owns."""
         if id not in self._tasks:
             task = asyncio.create_task(self._work_on(id), name=f"batch {id}")
             self._tasks[id] = task
             task.add_done_callback(lambda _: self._tasks.pop(id, None))
 
     def start(self) -> None:
-        """Start taking over batches of replicas that have ended."""
+        """Start to search periodically for batches of replicas that have ended, and take them over."""
         if self._sweeping is None:
             self._sweeping = asyncio.create_task(self._sweep_on(), name="sweep of batches")
 
     async def sweep(self) -> int:
-        """Take over batches once. Return their number.
+        """Take over the batches of replicas that have ended. Return their number.
 
         Raises:
             StoreUnavailable: the store cannot be reached.
@@ -139,7 +149,7 @@ class Batches:
         return len(batches)
 
     async def aclose(self) -> None:
-        """Stop working. Other replicas take over the batches."""
+        """Stop the work on all batches. Other replicas take them over."""
         tasks = [*self._tasks.values(), *([self._sweeping] if self._sweeping else [])]
         for task in tasks:
             task.cancel()
@@ -168,7 +178,7 @@ class Batches:
                     return
 
     async def _work(self, id: str) -> bool:
-        """Return whether the batch has ended. If not, another batch has its slot for now."""
+        """Work on a batch. Return whether it has ended. If not, it gave its slot to another batch for now."""
         batch = await self.store.get(id)
         if batch is None or not batch.is_open:
             return True
@@ -202,15 +212,16 @@ class Batches:
         return True
 
     async def _find_left(self, id: str, lines: Lines) -> "array[int]":
-        """Return the numbers of the lines that have no result, in descending order."""
+        """Return the numbers of the lines without a result, in descending order."""
         ended = await self.store.numbers(id)
         return array("Q", (number for number in reversed(range(len(lines))) if number not in ended))
 
     @asynccontextmanager
     async def _batch_place(self, batch: Batch) -> AsyncGenerator[None]:
-        """Wait for a slot for a batch, which keys take in turns.
+        """Wait for a slot for a batch, and hold it during the block. Keys take turns.
 
-        A batch that only has to end does not wait for a slot. Such batches are ended one after another.
+        A batch that sends no more lines and only has to end does not wait for a slot. Such batches are ended
+        one after another.
         """
         payer = batch.account.key_id
         turn = asyncio.create_task(self._places.take("batch", payer), name=f"turn of batch {batch.id}")
@@ -235,21 +246,21 @@ class Batches:
         return batch.status in ("cancelling", "finalizing") or self.now_us() >= batch.expires_us
 
     def is_turn_over(self, began_s: float) -> bool:
-        """Return whether a batch that has had its slot since `began_s` must give it to another."""
+        """Return whether a batch that has had its slot since `began_s` must give it to a waiting batch."""
         return self._places.is_waited_for and asyncio.get_running_loop().time() - began_s >= TURN_S
 
     async def find_caller(self, account: Account) -> Caller:
-        """Return the caller for which a line is sent, with its current policies.
+        """Return the caller of the requests of a batch, with the current policies of the account.
 
         Raises:
-            PodiumError: its key is no longer in force.
+            PodiumError: the key is no longer accepted.
             StoreUnavailable: the store cannot be reached.
         """
         policies = await self._policies(account) if self._policies and account.key_id else UNLIMITED
         return Caller(account, frozenset({Scope.RUN}), policies)
 
     async def find_own(self, id: str) -> Batch:
-        """Return the current state of the batch.
+        """Return the current state of a batch that this replica owns.
 
         Raises:
             NotOursError: the batch belongs to another replica.
@@ -261,7 +272,10 @@ class Batches:
 
     @asynccontextmanager
     async def place(self, account: Account) -> AsyncGenerator[None]:
-        """Wait for a slot for a line, which keys take in turns, and for capacity of the router."""
+        """Wait for a slot for a line and for capacity of the router, and hold the slot during the block.
+
+        Keys take turns.
+        """
         service = self._service
         self._turns.resize(self.settings.lines_at_once)
         await self._turns.take("batch", account.key_id)
@@ -295,7 +309,10 @@ class Batches:
         await self.store.drop_results(id)
 
     async def _write(self, batch: Batch, kind: str, content: bytes) -> str | None:
-        """Write a file of results. Its id is derived from the batch's, so that a repeated call has no effect."""
+        """Write a file of results and return its id, or None if there are no results.
+
+        The file's id is derived from the batch's id, so that a repeated call has no effect.
+        """
         if not content:
             return None
         id = f"file-{uuid.uuid5(uuid.NAMESPACE_OID, f'{batch.id}/{kind}').hex}"
@@ -306,8 +323,10 @@ class Batches:
         return id
 
     async def _drop_us(self, batch: Batch) -> int:
-        """Return the time until which results are kept, by the current policy, or the original if the key is
-        gone.
+        """Return the time when the results of a batch must be deleted.
+
+        The current policies decide. If the key is no longer accepted, it is the time when the batch is
+        deleted.
         """
         try:
             return self.drop_us((await self.find_caller(batch.account)).policies, batch.output_s)
@@ -321,7 +340,7 @@ class Batches:
         await self.store.drop_results(id)
 
     async def _reach(self, id: str, status: Status, before: set[str], **fields: Any) -> Batch:
-        """Change the status if it is one of `before`. Return the batch."""
+        """Change the status of a batch, and other fields, if its status is one of `before`. Return the batch."""
 
         def change(batch: Batch) -> Batch:
             if batch.owner != self.store.owner:
@@ -335,17 +354,18 @@ class Batches:
 
 
 class _LineRunner:
-    """Runs the lines of one batch that this replica works on."""
+    """Sends the lines of one batch that this replica works on."""
 
     def __init__(self, batches: Batches, batch: Batch) -> None:
         self._batches, self._batch = batches, batch
         self._without_place = set[asyncio.Task[None]]()
-        """Active lines that were rejected or wait for their turn."""
+        """Tasks of lines that have no slot, because they wait for one or were rejected."""
 
     async def run(self, lines: Lines, left: "array[int]") -> bool:
-        """Run the lines in `left`, from its end, until all have ended or no more may start.
+        """Send the lines whose numbers are in `left`, starting with the last, until all have ended.
 
-        Return False if it stopped because another batch gets the slot.
+        Stop earlier if the batch was cancelled or has expired, or if another batch waits for the slot. In the
+        last case, return False.
         """
         began_s, active = asyncio.get_running_loop().time(), set[asyncio.Task[None]]()
         is_through = True
@@ -388,7 +408,10 @@ class _LineRunner:
             await asyncio.sleep(answer)
 
     async def _answer_in_turn(self, line: Line) -> LineResult | float:
-        """Return the result of a line, or the seconds after which to send it again. Its slot is then free."""
+        """Send a line when it gets a slot, and free the slot again.
+
+        Return the result of the line, or the seconds after which to send it again.
+        """
         task = asyncio.current_task()
         assert task is not None, "called from the task of a line"
         async with self._batches.place(self._batch.account):

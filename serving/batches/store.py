@@ -1,4 +1,4 @@
-"""Protocol for the storage of files and batches, which is in memory or a database."""
+"""Protocol for the storage of files and batches. It is implemented in memory and in a database."""
 
 from collections.abc import Callable
 from typing import Protocol
@@ -11,33 +11,45 @@ Change = Callable[[Batch], Batch]
 
 
 class BatchStore(Protocol):
-    """Storage of files and batches. All methods raise StoreUnavailable if it cannot be reached."""
+    """Storage of files and batches. Every method raises `StoreUnavailable` if the storage is unreachable."""
 
     owner: str
     """Id of this replica."""
 
     async def add_file(self, file: StoredFile, body: bytes) -> None:
-        """Store a file, unless there is one with this id."""
+        """Store a file, unless a file with this id is already stored."""
         ...
 
     async def file(self, id: str) -> StoredFile | None:
-        """Return the file with this id, or None if it is not kept any more."""
+        """Return the description of a file, or None if the file is not stored."""
         ...
 
     async def content(self, id: str) -> bytes | None:
-        """Return the content of a file, or None if it is not kept any more."""
+        """Return the content of a file, or None if the file is not stored."""
         ...
 
     async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
-        """Return up to `n_bytes` of a file's content from `begin` on, or None if it is not kept any more."""
+        """Return a part of a file's content, or None if the file is not stored.
+
+        Args:
+            id: id of the file.
+            begin: position of the first byte, from 0.
+            n_bytes: maximum number of bytes.
+        """
         ...
 
     async def files(self, caller: Caller, purpose: str | None = None) -> list[StoredFile]:
-        """Return the files that `caller` may see, newest first."""
+        """Return the files that `caller` may see, newest first.
+
+        If `purpose` is set, return only the files with this purpose.
+        """
         ...
 
     async def used_bytes(self, account: Account) -> int:
-        """Return the total size of the files of the account's team, or if it has no team, of the account."""
+        """Return the total size in bytes of the files of an account.
+
+        The files of its team count, or those of its key if it has no team.
+        """
         ...
 
     async def delete_file(self, id: str) -> None: ...
@@ -45,7 +57,7 @@ class BatchStore(Protocol):
     async def add(self, batch: Batch) -> None: ...
 
     async def get(self, id: str) -> Batch | None:
-        """Return the batch with this id, or None if it is not kept any more."""
+        """Return the batch with this id, or None if it is not stored."""
         ...
 
     async def batches(self, caller: Caller) -> list[Batch]:
@@ -53,11 +65,16 @@ class BatchStore(Protocol):
         ...
 
     async def count_open(self, account: Account) -> int:
-        """Return the number of open batches of the account's team, or if it has no team, of the account."""
+        """Return the number of batches of an account that have not ended.
+
+        The batches of its team count, or those of its key if it has no team.
+        """
         ...
 
     async def change(self, id: str, change: Change) -> Batch:
-        """Change a batch atomically and return it. If `change` raises, nothing is changed.
+        """Replace a batch atomically by the result of `change`, and return it.
+
+        If `change` raises an error, the batch stays unchanged.
 
         Raises:
             KeyError: there is no such batch.
@@ -65,15 +82,15 @@ class BatchStore(Protocol):
         ...
 
     async def take(self) -> list[Batch]:
-        """Take over open batches of replicas that have ended. Return them."""
+        """Take over unfinished batches of replicas that have ended. Return these batches."""
         ...
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
-        """Store the result of a line, unless it has one."""
+        """Store the result of a line, unless the line already has a result."""
         ...
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
-        """Return the numbers of completed and of failed lines of an open batch."""
+        """Return the number of successful and the number of failed lines of a batch that has not ended."""
         ...
 
     async def numbers(self, batch_id: str) -> set[int]:
@@ -81,11 +98,11 @@ class BatchStore(Protocol):
         ...
 
     async def results(self, batch_id: str) -> list[LineResult]:
-        """Return all results, in the order of the lines."""
+        """Return all results of a batch, in the order of its lines."""
         ...
 
     async def drop_results(self, batch_id: str) -> None:
-        """Delete the results, after they were written to files."""
+        """Delete the results of a batch. Call it after they were written to files."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Store: its address, schema and versions, and the writer for everything that a paid call needs.
+"""Database of the store: its address, its schema and migrations, and its connections and writer.
 
-SQLite on one machine and PostgreSQL for routers on several machines behave the same.
+The store uses SQLite on one machine, or PostgreSQL for routers on several machines. Both behave the same.
 """

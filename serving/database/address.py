@@ -1,7 +1,7 @@
 """Address of the store: a SQLite file on this machine, or a PostgreSQL database that all routers share.
 
-An address may contain a password. It comes from an environment variable, is left out of `repr` and of all
-errors, and is never stored.
+The address may contain a password. It therefore comes from an environment variable and is never stored. The
+password does not appear in `repr` or in any error.
 """
 
 import os
@@ -21,7 +21,7 @@ EXAMPLE = "postgresql://USER:PASSWORD@HOST:5432/DATABASE"
 
 
 class StoreError(PodiumError):
-    """The store cannot be used. The message says why and what to do, and contains no password."""
+    """The store cannot be used. The message says why and what to do. It contains no password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class Address:
 
     Args:
         kind: kind of database.
-        name: name for messages: the SQLite file, or the host and the database.
-        dsn: URL for asyncpg, including the password. Empty for SQLite.
+        name: path of the SQLite file, or host and name of the PostgreSQL database. It is shown in messages.
+        dsn: URL for asyncpg, including the password, or "" for SQLite.
     """
 
     kind: Kind
@@ -46,12 +46,18 @@ class Address:
 
     @property
     def may_hold_something(self) -> bool:
-        """False if nothing can have been stored yet: a SQLite file is created by the first write."""
+        """False if nothing was stored yet, because the SQLite file does not exist.
+
+        The first write creates it.
+        """
         return self.kind != "sqlite" or self.path.exists()
 
 
 def find_address(settings: StoreSettings, environment: Mapping[str, str]) -> Address:
-    """Return the address from the environment variable that `settings` names, or else the SQLite file.
+    """Return the address of the store.
+
+    It comes from the environment variable that `settings.url_env` names. If the variable is not set, it is
+    the SQLite file at `settings.path`, or at the default path.
 
     Raises:
         StoreError: the variable does not contain a valid address.
@@ -68,10 +74,10 @@ def find_address(settings: StoreSettings, environment: Mapping[str, str]) -> Add
 
 
 def parse_address(text: str) -> Address:
-    """Return the address for a URL: `postgresql://...`, or `sqlite:////absolute/path`.
+    """Parse a URL such as `postgresql://...` or `sqlite:////absolute/path`.
 
     Raises:
-        ValueError: the URL is neither. The message continues a sentence and contains no password.
+        ValueError: the URL is not valid. The message has no subject and contains no password.
     """
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -99,21 +105,22 @@ def parse_address(text: str) -> Address:
 
 
 def sqlite_address(path: Path) -> Address:
-    """Return the address of the file at `path`, which is made absolute."""
+    """Return the address of the SQLite file at `path`. The address contains the absolute path."""
     absolute = Path(os.path.abspath(path.expanduser()))  # noqa: PTH100 (links stay: a mount may move)
     return Address("sqlite", str(absolute))
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Return the file in this user's data folder: `$XDG_DATA_HOME/podium`, by default
-    `~/.local/share/podium`.
+    """Return the default path of the SQLite file, in the user's data folder.
+
+    The folder is `$XDG_DATA_HOME/podium`, or `~/.local/share/podium` if the variable is not set.
     """
     folder = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
     return Path(folder) / "podium" / FILE_NAME
 
 
 def require_shared(address: Address) -> None:
-    """Check that routers on several nodes can all reach `address`.
+    """Check that routers on several nodes can reach the database.
 
     Raises:
         StoreError: the address is a file on one node.

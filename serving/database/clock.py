@@ -1,4 +1,7 @@
-"""Current time: by the database's clock, which leases and budgets of all routers use, and by the machine's."""
+"""Current time of the database and of this machine.
+
+The leases of all replicas use the clock of the database, because the clocks of several machines may differ.
+"""
 
 import time
 from typing import Any
@@ -12,14 +15,14 @@ from serving.database.database import Database
 
 
 class ClockUs(FunctionElement[int]):
-    """Expression for the current time in microseconds since 1970."""
+    """SQL expression for the current time in microseconds since 1970."""
 
     type = BigInteger()
     inherit_cache = True
 
 
 NOW_US = ClockUs()
-"""Current time of the database server. All processes that use a SQLite file share the clock of one machine."""
+"""Current time of the database server. With SQLite, it is the time of this machine."""
 
 
 def now_us() -> int:

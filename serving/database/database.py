@@ -1,6 +1,6 @@
 """Database connections through SQLAlchemy, for administration, reads and migrations.
 
-Everything that a paid call needs goes through `writer.py`.
+Writes during a request use `writer.py` instead.
 """
 # asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
@@ -23,25 +23,28 @@ from serving.database.outages import mapped_errors
 BUSY_MS = 5_000
 """Milliseconds that a SQLite writer waits for another process to commit."""
 MOST_WAL_BYTES = 67_108_864
-"""Limit of SQLite's write-ahead log after a checkpoint. Without it the file would never shrink."""
+"""Size in bytes to which SQLite truncates its write-ahead log. Without a limit the file would never shrink.
+"""
 PRAGMAS = (
     f"busy_timeout={BUSY_MS}",
     "foreign_keys=ON",
     "synchronous=FULL",
     f"journal_size_limit={MOST_WAL_BYTES}",
 )
-"""Pragmas of every SQLite connection. FULL: committed data survives a power failure."""
+"""Pragmas of every SQLite connection. With `synchronous=FULL`, committed data survives a power failure."""
 READER_PRAGMAS = (*PRAGMAS, "cache_size=-512")
-"""Pragmas of the pool's connections, of which there may be fifteen. The cache size is in KiB.
+"""Pragmas of the connections in the pool. Their cache is limited to 512 KiB.
 
-The operating system caches the pages too. SQLite's default of 2,000 would use 30 MB in total."""
+There may be fifteen connections. SQLite's default of 2,000 KiB would use 30 MB in total. A small cache
+suffices, because the operating system caches the pages too.
+"""
 CONNECT_S = 10.0
 POOL_SIZE = 4
 """PostgreSQL connections of one replica, in addition to its writer's."""
 
 
 class PostgresConnection(Protocol):
-    """Used part of an asyncpg connection, which has no types."""
+    """Interface of an asyncpg connection, as far as it is used here. asyncpg has no type annotations."""
 
     def is_closed(self) -> bool: ...
 
@@ -51,7 +54,10 @@ class PostgresConnection(Protocol):
 
 
 class Database:
-    """SQLAlchemy engine of a database. It must be closed."""
+    """Connections to a database, through a SQLAlchemy engine.
+
+    Close it with `aclose`, or use it as a context manager.
+    """
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -68,7 +74,7 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncGenerator[AsyncConnection]:
-        """Open a connection in a transaction that only reads.
+        """Open a connection with a transaction for reading.
 
         Raises:
             StoreUnavailable: the database cannot be reached.
@@ -80,7 +86,9 @@ class Database:
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[AsyncConnection]:
-        """Open a connection in a transaction that writes. It is committed if the block ends without an error.
+        """Open a connection with a transaction for writing.
+
+        It is committed if the block ends without an error.
 
         Raises:
             StoreUnavailable, StoreError: see `reading`.
@@ -97,14 +105,14 @@ async def connect_postgresql(address: Address, command_s: float | None = None) -
 
     Args:
         address: address of the database.
-        command_s: timeout of each statement, in seconds. None: no timeout.
+        command_s: timeout of each statement in seconds, or None for no timeout.
     """
     connect: Any = asyncpg.connect  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
     return await connect(address.dsn, timeout=CONNECT_S, command_timeout=command_s)
 
 
 def make_engine(address: Address) -> AsyncEngine:
-    """Return an engine for `address`. Its URL does not contain the password."""
+    """Create an engine for the database at `address`. The engine's URL does not contain the password."""
     if address.kind == "postgresql":
         options = {
             "pool_size": POOL_SIZE,
@@ -125,7 +133,7 @@ def make_engine(address: Address) -> AsyncEngine:
 def make_postgresql_engine(
     connect: Callable[[], Awaitable[PostgresConnection]], **options: Any
 ) -> AsyncEngine:
-    """Return an engine whose pool opens connections with `connect`."""
+    """Create an engine for PostgreSQL whose pool opens connections with `connect`."""
     return create_async_engine(
         "postgresql+asyncpg://",
         async_creator=connect,
@@ -135,7 +143,7 @@ def make_postgresql_engine(
 
 
 def make_sqlite_writer(path: Path) -> Engine:
-    """Return an engine for the writer of the file at `path`, which must exist. It is used in one thread."""
+    """Create an engine for writing to the SQLite file at `path`, which must exist. Use it in one thread only."""
 
     def connect() -> sqlite3.Connection:
         connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=BUSY_MS / 1000)
@@ -148,7 +156,7 @@ def make_sqlite_writer(path: Path) -> Engine:
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder of the SQLite file at `path`, accessible to this user only.
+    """Create the folder and the lock file for the SQLite file at `path`. Only this user can access them.
 
     Raises:
         StoreError: the folder cannot be created.
@@ -165,7 +173,8 @@ def make_folder(path: Path) -> None:
 def make_file(path: Path) -> None:
     """Create an empty SQLite file that only this user can access. The caller must hold the migration lock.
 
-    Write-ahead logging (WAL), with which writers do not wait for readers, is a property of the file.
+    The file uses write-ahead logging (WAL), so that writers do not wait for readers. SQLite stores this mode
+    in the file.
     """
     path.touch(0o600)
     with contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000)) as connection:
@@ -185,9 +194,10 @@ def _set_up(connection: Any, pragmas: Sequence[str]) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction. A writing one takes the lock immediately.
+    """Begin a transaction. A transaction for writing acquires the write lock immediately.
 
-    Upgrading to a write lock later fails without waiting if another process has written in between.
+    If it acquired the lock later and another process had written in between, SQLite would fail without
+    waiting.
     """
     options = cast(dict[str, object], connection.get_execution_options())
     connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("podium_writes") else "BEGIN")

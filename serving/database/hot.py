@@ -1,6 +1,8 @@
-"""Execution of hot statements past SQLAlchemy on SQLite, whose driver executes their text directly.
+"""Fast execution of frequent statements on SQLite: the driver executes their text directly, without
+SQLAlchemy.
 
-SQLAlchemy takes 0.2 ms per execution. A lone hold takes 0.4 ms of CPU instead of 1.2 ms, a lone bill the same.
+SQLAlchemy takes 0.2 ms of CPU per execution. Without it, making a single hold takes 0.4 ms instead of 1.2 ms.
+Settling a single bill takes the same.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,11 +13,17 @@ from sqlalchemy import BindParameter, Connection, Executable, bindparam
 from sqlalchemy.dialects import sqlite
 
 KEYS: BindParameter[Any] = bindparam("keys", expanding=True)
-"""List of keys, the only parameter of a statement for `fetch`."""
+"""Parameter for a list of keys. A statement for `fetch` has no other parameters."""
 
 
 def fetch(connection: Connection, statement: Any, keys: Sequence[Any]) -> Sequence[Any]:
-    """Return the rows of a SELECT with `KEYS`."""
+    """Execute a SELECT whose only parameter is `KEYS`, and return its rows.
+
+    Args:
+        connection: connection in a transaction.
+        statement: SELECT statement.
+        keys: list of keys. Each is a string, or a tuple of values.
+    """
     if not keys:
         return []
     if connection.dialect.name != "sqlite":
@@ -28,12 +36,12 @@ def fetch(connection: Connection, statement: Any, keys: Sequence[Any]) -> Sequen
 def run_each(
     connection: Connection, statement: Executable, names: Sequence[str], rows: Iterable[Sequence[Any]]
 ) -> None:
-    """Execute a statement without a result for each row.
+    """Execute a statement once for each row. The statement must not return rows.
 
     Args:
         connection: connection in a transaction.
-        statement: the statement.
-        names: names of its parameters, in the order of the rows' values.
+        statement: statement to execute.
+        names: names of the statement's parameters, in the order of the values in a row.
         rows: values of the parameters.
     """
     if connection.dialect.name == "sqlite":
@@ -50,7 +58,7 @@ def _driver(connection: Connection) -> Any:
 
 @cache
 def _select_text(statement: Any, n_keys: int, n_values: int) -> str:
-    """Return SQLite's text of a SELECT for a number of keys, each of one or more values."""
+    """Return the text of a SELECT for SQLite, for `n_keys` keys of `n_values` values each."""
     key = "" if n_values == 1 else ("",) * n_values
     compiled = statement.params({KEYS.key: [key] * n_keys}).compile(
         dialect=sqlite.dialect(), compile_kwargs={"render_postcompile": True}
@@ -61,8 +69,10 @@ def _select_text(statement: Any, n_keys: int, n_values: int) -> str:
 
 @cache
 def _text(statement: Any, names: tuple[str, ...]) -> tuple[str, list[int], list[Any]]:
-    """Return SQLite's text of a statement, the places of its marks' values in `names` and the constants after
-    them, and these constants.
+    """Return the text of a statement for SQLite, the order of its values, and its constants.
+
+    The order contains an index for each placeholder in the text. The index refers to the list of the values
+    for `names`, followed by the constants.
     """
     compiled = statement.compile(dialect=sqlite.dialect(), column_keys=names)
     constants = {name: compiled.params[name] for name in compiled.positiontup if name not in names}

@@ -1,4 +1,7 @@
-"""Inserts that handle conflicts, which SQLAlchemy has only per database: SQLite's and PostgreSQL's."""
+"""INSERT statements that handle conflicts with existing rows, for SQLite and PostgreSQL.
+
+SQLAlchemy has a separate statement for each database.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -14,27 +17,31 @@ KINDS: tuple[Kind, ...] = ("postgresql", "sqlite")
 
 
 def insert_into(kind: str, table: Table) -> Insert:
-    """Return an INSERT that has `on_conflict_do_update` and `on_conflict_do_nothing`.
+    """Return an INSERT statement that supports `on_conflict_do_update` and `on_conflict_do_nothing`.
 
     Args:
-        kind: kind of the database, which is also the name of its SQLAlchemy dialect.
-        table: table with the new rows.
+        kind: kind of the database: `postgresql` or `sqlite`.
+        table: table into which rows are inserted.
     """
     return cast(Insert, sqlite.insert(table)) if kind == "sqlite" else postgresql.insert(table)
 
 
 class RowInsert:
-    """INSERT of any number of rows. A row whose primary key exists updates that row or is skipped.
+    """INSERT statement for any number of rows.
 
-    PostgreSQL gets an array per column, so the statement does not depend on the number of rows: batches of 50
-    runs take 0.74 of the CPU of `VALUES (...), (...)` and 0.7 of the server's.
+    A row with an existing primary key updates that row or is skipped.
+
+    On PostgreSQL, the statement has one array parameter per column, so its text does not depend on the number
+    of rows. For batches of 50 runs, it takes 26 % less CPU than `VALUES (...), (...)` in the router, and 30 %
+    less in the database server.
 
     Args:
-        table: table with the new rows.
-        columns: names of the columns, in the order of the rows' values.
-        update: columns that an existing row gets from the new one. Empty: skip the new row.
-        where: returns a condition for the update from the new row's columns.
-        returning: columns to return of inserted or updated rows.
+        table: table into which rows are inserted.
+        columns: names of the columns, in the order of the values in a row.
+        update: columns of an existing row that are replaced by the new values. If empty, the new row is
+            skipped.
+        where: callable that returns a condition for the update, from the columns of the new row.
+        returning: columns of the inserted or updated rows that `execute` returns.
     """
 
     def __init__(
@@ -63,9 +70,9 @@ class RowInsert:
             self._statements[kind] = new.returning(*returning) if returning else new
 
     def execute(self, connection: Connection, rows: Sequence[Sequence[Any]]) -> Sequence[Row[Any]]:
-        """Insert the rows. Return the `returning` columns, in any order.
+        """Insert the rows. Return the `returning` columns of the inserted or updated rows, in any order.
 
-        The keys must differ if existing rows are updated.
+        If the statement updates existing rows, no two new rows may have the same primary key.
         """
         if not rows:
             return []

@@ -1,7 +1,7 @@
-"""Versions of the schema.
+"""Creation, migration and check of the database schema.
 
-Replicas that start together on an empty database create the schema once. Another version is rejected, with
-the command that helps.
+If several replicas start at the same time on an empty database, only one of them creates the schema. A
+database with the schema of another version is rejected. The error names the command that migrates it.
 """
 
 import asyncio
@@ -25,13 +25,16 @@ from serving.database.schema import metadata
 
 FOLDER = Path(__file__).parent / "migrations"
 VERSION_TABLE = "podium_schema"
-"""Table in which Alembic keeps the version. Another program in the database may use the default name."""
+"""Table in which Alembic stores the version.
+
+It is not Alembic's default name, which another program in the same database may use.
+"""
 LOCK = 0x706F6469756D
-"""PostgreSQL advisory lock that a migration holds (`podium` in ASCII)."""
+"""Key of the PostgreSQL advisory lock for migrations (`podium` in ASCII)."""
 
 
 async def open_database(address: Address) -> Database:
-    """Return the database at `address`. Create its schema if it is empty.
+    """Open the database at `address`. Create its schema if it is empty.
 
     Raises:
         StoreError: the database cannot be used, or has the schema of another version.
@@ -42,19 +45,22 @@ async def open_database(address: Address) -> Database:
 
 
 async def migrate(address: Address, *, only_empty: bool = False, to: str | None = None) -> str:
-    """Migrate the database at `address` to this version's schema. Return the version of its schema.
+    """Migrate the database at `address` to the schema that this Podium needs.
 
-    If several processes migrate at once, one does the work and the others wait. If it is killed, the schema
-    stays unchanged.
+    Return the version of the schema.
+
+    If several processes migrate at the same time, one does the work and the others wait. If the process is
+    killed, the schema stays unchanged.
 
     Args:
         address: address of the database.
-        only_empty: create the schema if there is none, but reject an older one.
-        to: earlier version to stop at.
+        only_empty: whether to only create the schema of an empty database. An older schema is then rejected
+            instead of migrated.
+        to: earlier version at which to stop, or None for the newest version.
 
     Raises:
-        StoreError: the database cannot be used, or its schema is newer, or older and must be migrated by
-            command.
+        StoreError: the database cannot be used, or its schema is newer. With `only_empty`, also if the schema
+            is older.
         StoreUnavailable: the database cannot be reached.
     """
     async with _alone(address), Database(address) as database, database.writing() as connection:
@@ -64,11 +70,12 @@ async def migrate(address: Address, *, only_empty: bool = False, to: str | None 
 
 
 async def check_version(address: Address) -> str:
-    """Return the version of the schema at `address` if it is the one that this Podium needs. Nothing is
-    changed.
+    """Check that the schema at `address` has the version that this Podium needs, and return this version.
+
+    The database is not changed.
 
     Raises:
-        StoreError: the schema has another version, or there is none.
+        StoreError: the schema has another version, or the database is empty or does not exist.
         StoreUnavailable: the database cannot be reached.
     """
     if not address.may_hold_something:
@@ -80,7 +87,9 @@ async def check_version(address: Address) -> str:
 
 
 async def see_version(address: Address) -> str | None:
-    """Return the version of the schema at `address`, or None if there is none. Nothing is changed.
+    """Return the version of the schema at `address`, or None if there is no schema.
+
+    The database is not changed.
 
     Raises:
         StoreError: the version is not the one that this Podium needs.
@@ -104,7 +113,7 @@ def newest_version() -> str:
 
 
 def find_version(connection: Connection) -> str | None:
-    """Return the version of the schema that `connection` sees, or None if there is none."""
+    """Return the version of the schema in the database, or None if there is no schema."""
     return MigrationContext.configure(
         connection, opts={"version_table": VERSION_TABLE}
     ).get_current_revision()
@@ -125,10 +134,10 @@ def _upgrade(connection: Connection, address: Address, only_empty: bool, to: str
 
 
 def _compare(address: Address, version: str) -> None:
-    """Check that the schema has this Podium's version.
+    """Check that the version of a schema is the one that this Podium needs.
 
     Raises:
-        StoreError: it has another version.
+        StoreError: the schema has another version.
     """
     if version == newest_version():
         return
@@ -144,7 +153,11 @@ def _compare(address: Address, version: str) -> None:
 
 
 def _check_foreign_tables(connection: Connection, address: Address) -> None:
-    """Check that no table of another program has the name of one of Podium's."""
+    """Check that the database has no table of another program with the name of one of Podium's tables.
+
+    Raises:
+        StoreError: there is such a table.
+    """
     if foreign := sorted(metadata.tables.keys() & set(inspect(connection).get_table_names())):
         raise StoreError(
             f"The database {address.name} has a table {foreign[0]!r} that is not Podium's. Use a separate database."
@@ -161,9 +174,10 @@ def _scripts() -> ScriptDirectory:
 
 @asynccontextmanager
 async def _alone(address: Address) -> AsyncGenerator[None]:
-    """Hold the migration lock of a SQLite file. PostgreSQL's is taken inside the transaction.
+    """Hold the migration lock of a SQLite file during the block. Do nothing for PostgreSQL.
 
-    The lock file is never removed: otherwise two processes could each lock a different file of that name.
+    The lock of PostgreSQL is acquired inside the transaction. The lock file of SQLite is never removed.
+    Otherwise two processes could each lock a different file with the same name.
     """
     if address.kind == "postgresql":
         yield

@@ -1,6 +1,6 @@
-"""Mapping of database drivers' errors to Podium's errors, without passwords.
+"""Conversion of the database drivers' errors to Podium's errors. The messages contain no password.
 
-Errors of constraints and statements are not mapped.
+Errors in statements and violated constraints are not converted.
 """
 # asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
@@ -23,7 +23,7 @@ REFUSED: Mapping[type[Exception], str] = {
     asyncpg.InvalidCatalogNameError: "does not exist; create it with `createdb`",
     asyncpg.InsufficientPrivilegeError: "does not let this user create tables; grant it CREATE on the schema",
 }
-"""Errors that only the operator can fix."""
+"""Errors that only the operator can fix, each with the predicate of its message."""
 AWAY: tuple[type[Exception], ...] = (
     OSError,  # network and name resolution
     TimeoutError,
@@ -31,11 +31,11 @@ AWAY: tuple[type[Exception], ...] = (
     asyncpg.OperatorInterventionError,  # shutdown, startup, or a cancelled statement
     asyncpg.InsufficientResourcesError,  # out of disk, memory or connections
     asyncpg.PostgresSystemError,
-    asyncpg.ReadOnlySQLTransactionError,  # a standby: after a failover the address leads to the new primary
+    asyncpg.ReadOnlySQLTransactionError,  # a standby: after a failover, the address leads to the new primary
     asyncpg.InterfaceError,  # the connection is closed
 )
 NO_DATABASE = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
-"""Codes of a SQLite file that is not a database, or is damaged."""
+"""Error codes for a SQLite file that is damaged or not a database."""
 SQLITE_AWAY = (
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -47,14 +47,17 @@ SQLITE_AWAY = (
 
 
 def is_away(error: BaseException) -> bool:
-    """Return whether the database is unreachable, full or locked for now. Errors in a statement are not."""
+    """Return whether an error means that the database is currently unreachable, full or locked.
+
+    Errors in a statement do not mean that.
+    """
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in SQLITE_AWAY
     return isinstance(error, AWAY) and not isinstance(error, (asyncpg.DataError, *REFUSED))
 
 
 def unavailable(address: Address, error: BaseException) -> StoreUnavailable:
-    """Return the error for callers. `error` is in its detail."""
+    """Return the error for clients. Its `detail`, which is for operators, contains the driver's error."""
     return StoreUnavailable(
         "The store of keys and budgets cannot be reached. Nothing was run. Try again.",
         detail=f"{address.name}: {type(error).__name__}: {error}",
@@ -63,7 +66,7 @@ def unavailable(address: Address, error: BaseException) -> StoreUnavailable:
 
 @contextlib.contextmanager
 def mapped_errors(address: Address) -> Generator[None]:
-    """Map drivers' errors in the block to Podium's errors.
+    """Convert the drivers' errors that are raised in the block to Podium's errors.
 
     Raises:
         StoreUnavailable: the database cannot be reached, or is too busy.
@@ -89,7 +92,7 @@ def mapped_errors(address: Address) -> Generator[None]:
 
 @contextlib.contextmanager
 def driver_errors() -> Generator[None]:
-    """Raise the drivers' own errors instead of SQLAlchemy's in the block."""
+    """Replace SQLAlchemy's errors that are raised in the block by the drivers' own errors."""
     try:
         yield
     except DBAPIError as exc:
@@ -97,7 +100,7 @@ def driver_errors() -> Generator[None]:
 
 
 def driver_error(exc: DBAPIError) -> BaseException:
-    """Return the driver's own error inside an error of SQLAlchemy."""
+    """Return the driver's own error that an error of SQLAlchemy wraps."""
     error: BaseException = exc.orig or exc
     while error.__cause__ is not None:
         error = error.__cause__

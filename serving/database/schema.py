@@ -29,7 +29,10 @@ NAMES = {
     "fk": "%(table_name)s_%(column_0_N_name)s_of_%(referred_table_name)s",
     "pk": "%(table_name)s_pk",
 }
-"""Names of constraints on both databases, so that a later version can change them."""
+"""Patterns for the names of constraints.
+
+Both databases use the same names, so that a later migration can refer to them.
+"""
 metadata = MetaData(naming_convention=NAMES)
 Serial = BigInteger().with_variant(Integer, "sqlite")
 """Type of row numbers. SQLite assigns them automatically only in a column of exactly this type."""

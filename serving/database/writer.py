@@ -1,11 +1,11 @@
-"""Hot path to the database: one writer per replica, which commits the writes of all its requests together.
+"""Batched writes to the database: one writer per replica commits the writes of all its requests together.
 
-While one batch is being committed, the next one collects. A busy replica therefore makes a few large
-transactions instead of many small ones, and replicas do not compete for the same rows with one connection per
-request. The writer knows no tables: it executes any `Operation`.
+While one batch is being committed, the next one is collected. A busy replica therefore executes a few large
+transactions instead of many small ones. Replicas also do not compete for the same rows with one connection
+per request. The writer does not depend on any table. It executes an `Operation`.
 
-An operation is one function for both databases, over a synchronous SQLAlchemy connection: SQLite's is used in a
-thread, PostgreSQL's through `AsyncConnection.run_sync`.
+An operation is a function that uses a synchronous SQLAlchemy connection, so it works for both databases.
+SQLite's connection is used in a thread, PostgreSQL's through `AsyncConnection.run_sync`.
 """
 # asyncpg has no type annotations.
 # pyright: reportMissingTypeStubs=false
@@ -39,28 +39,30 @@ Result = TypeVar("Result")
 
 MAX_BATCH = 256
 COMMAND_S = 10.0
-"""Timeout of a statement, in seconds. After it the connection is closed."""
+"""Timeout of a statement, in seconds. When it expires, the connection is closed."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.05, 2.0
-"""Seconds between two attempts to reach an unreachable database: the first and the longest pause."""
+"""Seconds between two attempts to reach an unreachable database. The pause grows from the first value to the
+second."""
 FLUSH_S = 5.0
 """Seconds for which a closing writer tries to write its remaining items."""
 RETRIES = 3
 TRY_AGAIN = (asyncpg.DeadlockDetectedError, asyncpg.SerializationError, asyncpg.UniqueViolationError)
-"""Errors after which the batch is retried. Operations recognize what an earlier attempt wrote."""
+"""Errors after which a batch is retried. This is safe, because operations are idempotent."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Operation(Generic[Item, Result]):
-    """Operation on items of one kind, in one transaction.
+    """Write operation, which the writer executes for a batch of items in one transaction.
 
-    It must be idempotent: if a connection breaks during a commit, the outcome is unknown and the items are
-    written again.
+    An operation must be idempotent. If the connection breaks during a commit, the outcome is unknown, and the
+    items are written again.
 
     Args:
-        name: name for logs.
-        execute: executes it in a transaction that is already open, and returns one result per item.
-        is_kept: whether an item waits for an unreachable database instead of failing.
-        patience_s: seconds for which an item waits for others of its kind. Other operations go first.
+        name: name of the operation in logs.
+        execute: function that writes the items in an open transaction, and returns one result per item.
+        is_kept: whether the items wait while the database is unreachable. Otherwise their write fails.
+        patience_s: seconds for which an item may wait to be written in a batch with others. Meanwhile, other
+            operations are executed first.
     """
 
     name: str
@@ -70,14 +72,14 @@ class Operation(Generic[Item, Result]):
 
 
 class Backend(Protocol):
-    """Database connection that opens when it is needed."""
+    """Database connection that is opened on first use."""
 
     async def execute(self, operation: Operation[Item, Result], items: Sequence[Item]) -> Sequence[Result]:
-        """Execute `operation` in one transaction. The driver's errors are passed on."""
+        """Execute `operation` in one transaction. The driver's own errors are raised."""
         ...
 
     async def aclose(self) -> None:
-        """Close the connection, if there is one. `execute` opens a new one."""
+        """Close the connection, if there is one. A later `execute` opens a new one."""
         ...
 
     @property
@@ -94,10 +96,12 @@ class Job:
 
 
 class Writer:
-    """Writer to the database at `address`, for one event loop. It must be closed.
+    """Writer to a database.
+
+    Use it from one event loop. Close it with `aclose`, or use it as a context manager.
 
     Args:
-        address: address of a database that has the schema.
+        address: address of a database that already has the schema.
     """
 
     def __init__(self, address: Address) -> None:
@@ -120,10 +124,10 @@ class Writer:
         await self.aclose()
 
     async def do(self, operation: Operation[Item, Result], item: Item) -> Result:
-        """Write `item` and return its result after the commit.
+        """Write `item`, and return its result after the commit.
 
-        If the caller is cancelled before the write has begun, nothing is written. Later, the outcome is
-        unknown.
+        If the caller is cancelled before the write has started, nothing is written. If it is cancelled later,
+        the item may or may not be written.
 
         Raises:
             StoreUnavailable: the database cannot be reached. Items of operations with `is_kept` wait instead.
@@ -131,7 +135,7 @@ class Writer:
         return await self.post(operation, item)
 
     def post(self, operation: Operation[Item, Result], item: Item) -> "asyncio.Future[Result]":
-        """Write `item` soon. Return a future for its result, which need not be awaited."""
+        """Write `item` in the background. Return a future for the result. The caller need not await it."""
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         job = Job(operation, item, result)
         if self._is_closed:
@@ -150,7 +154,10 @@ class Writer:
         return result
 
     def hurry(self) -> bool:
-        """Write the delayed items before all others. Return False if there are none."""
+        """Write the items that wait for a batch (`patience_s`) now, before all others.
+
+        Return False if there are none.
+        """
         if self._hurrying is not None:
             self._hurrying.cancel()
             self._hurrying = None
@@ -168,11 +175,11 @@ class Writer:
 
     @property
     def is_away(self) -> bool:
-        """True if the database could not be reached at the last attempt."""
+        """True if the last attempt to reach the database failed."""
         return self._pause_s > 0
 
     async def aclose(self) -> None:
-        """Write the waiting items, within `FLUSH_S` seconds, and close the connection."""
+        """Write the waiting items, for at most `FLUSH_S` seconds, and close the connection."""
         self.hurry()
         with suppress(TimeoutError):
             async with asyncio.timeout(FLUSH_S):
@@ -201,7 +208,7 @@ class Writer:
                 self._idle.set()
 
     def _take(self) -> list[Job]:
-        """Return the next jobs, all of one operation, without cancelled ones."""
+        """Return the next batch of jobs, which have the same operation. Drop cancelled jobs."""
         jobs: list[Job] = []
         others = deque[Job]()
         while self._jobs and len(jobs) < MAX_BATCH:
@@ -222,7 +229,7 @@ class Writer:
         except Exception as exc:  # noqa: BLE001 (callers get the error, and the writer continues)
             if is_away(exc) or isinstance(exc, tuple(REFUSED)):
                 await self._step_back(jobs, exc)
-            elif len(jobs) > 1:  # one item is at fault; the others can still be written
+            elif len(jobs) > 1:  # one item caused the error, and the others can still be written
                 for job in jobs:
                     await self._write([job])
             else:
@@ -249,7 +256,7 @@ class Writer:
         return await self._backend.execute(operation, items)
 
     async def _step_back(self, jobs: list[Job], exc: Exception) -> None:
-        """Wait for an unreachable database. Fail the jobs that cannot wait, and keep the others."""
+        """Handle an unreachable database: fail the jobs that may not wait, and queue the others again."""
         if not self._pause_s:
             logger.error("Store %s unreachable: %s: %s", self.address.name, type(exc).__name__, exc)
         self._pause_s = min(LONGEST_PAUSE_S, 2 * self._pause_s or FIRST_PAUSE_S)

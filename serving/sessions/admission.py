@@ -1,8 +1,10 @@
-"""Admission of runs: rates, slots, memory, a share of both for each key, and workers that are available in
-time.
+"""Admission of runs: checks before a run starts.
 
-A run that would wait too long for its workers is rejected here with 429, before any model is called. The
-queues themselves are in `serving/dispatch/limiter.py`.
+A run is admitted if its key and team have not reached their rate limits, if there is a free slot and enough
+memory, and if its workers are expected to be available in time. When slots or memory are short, each key gets
+only a share of them. A rejected request gets the status 429 before any model is called.
+
+The queues of the workers are in `serving/dispatch/limiter.py`.
 """
 
 from collections import Counter
@@ -25,18 +27,20 @@ from serving.shares import KEPT, Room, share
 from serving.store.store import Records
 
 MOST_READERS = 16
-"""Highest number of readers of one run at one router."""
+"""Maximum number of requests that read the same run at one router."""
 PART = 4
-"""Readers per router: one `PART`-th of the number of runs."""
+"""The maximum number of readers of a router is `limits.max_running` divided by this."""
 
 
 class RunSlots:
-    """Limits the runs of one router to `limits.max_running`. A run keeps its slot until it is stored.
+    """Limit of the number of runs of one router (`limits.max_running`).
+
+    A run occupies a slot until it is stored.
 
     Args:
-        pool: returns the current pool.
-        n_unwritten: returns the number of ended runs that are not stored yet. They count towards no key's
-            share.
+        pool: function that returns the current pool.
+        n_unwritten: function that returns the number of ended runs that are not stored yet. They are not
+            counted towards the share of any key.
     """
 
     def __init__(self, pool: Callable[[], Pool], n_unwritten: Callable[[], int]) -> None:
@@ -46,12 +50,13 @@ class RunSlots:
 
     @property
     def n_taken(self) -> int:
-        """Slots in use."""
+        """Number of slots in use."""
         return self._n_held + self._n_unwritten()
 
     def check(self) -> None:
-        """Check that there is a free slot for any caller. Clients without a key see this error, so it
-        contains no numbers.
+        """Check that any slot is free.
+
+        Clients that have not sent a key can see the error, so it contains no numbers.
 
         Raises:
             Overloaded: all slots are in use.
@@ -61,10 +66,11 @@ class RunSlots:
             raise Overloaded(message, param="limits.max_running")
 
     def check_share(self, account: Account, priority: Priority) -> None:
-        """Check that there is a free slot for a run of `account`.
+        """Check that a slot is free for a run of `account`.
 
         Raises:
-            Overloaded: all slots are in use, or those for batch work are, or the key has used its share.
+            Overloaded: all slots are in use, or the key has used its share, or the run has the priority
+                `batch` and the free slots are reserved for other runs.
         """
         self.check()
         pool, n_taken = self._pool(), self.n_taken
@@ -85,7 +91,7 @@ class RunSlots:
 
     @contextmanager
     def occupy(self, account: Account) -> Generator[None]:
-        """Hold a slot until the end of the block, even if none is free."""
+        """Occupy a slot until the end of the block, even if none is free."""
         self._n_held += 1
         self._of_keys[account.key_id] += 1
         try:
@@ -98,12 +104,16 @@ class RunSlots:
 
 
 class RunAdmission:
-    """Admits runs and their readers at one router. Every rejection is an `Overloaded` or a `RateLimited`.
+    """Admission of runs and of their readers at one router.
+
+    A rejection is an `Overloaded` or a `RateLimited`.
+
+    A reader is a request that follows the run of an earlier request.
 
     Args:
-        pool: returns the current pool.
-        records: of runs. Runs that are not stored yet keep their slots and bytes.
-        rates: of teams and keys. They count requests before a run is known: see `RateCounter.reserve`.
+        pool: function that returns the current pool.
+        records: store of the runs. Ended runs that are not stored yet keep their slots and their memory.
+        rates: counter for the rate limits of teams and keys.
     """
 
     def __init__(self, pool: Callable[[], Pool], records: Records, rates: RateCounter) -> None:
@@ -117,16 +127,22 @@ class RunAdmission:
         )
 
     async def reserve_rate(self, caller: Caller, tokens: int) -> RateReservation:
-        """Count a request in the rates of its caller. `tokens` is an estimate. Settle the reservation if no
-        run takes it over.
+        """Count a request in the rate limits of its caller.
+
+        If no run takes over the reservation, the caller of this method must settle it.
+
+        Args:
+            caller: caller of the request.
+            tokens: estimated number of tokens of the request.
         """
         return await self.rates.reserve(caller.account, caller.policies, tokens)
 
     def admit(self, spec: RunSpec, account: Account) -> ExitStack:
-        """Admit a new run. Close the result at its end.
+        """Admit a new run. Return its slot and memory, which must be closed at the end of the run.
 
         Raises:
-            Overloaded: there is no slot or no memory, or its workers will not be available in time.
+            Overloaded: there is no free slot or not enough memory, or the run's workers will not be available
+                in time.
         """
         task, n_bytes = spec.task, bytes_of_task(spec.task) // (spec.n_beside + 1)
         self.slots.check_share(account, task.priority)
@@ -141,11 +157,12 @@ class RunAdmission:
         return leases
 
     def admit_again(self, record: Record, results: Given) -> ExitStack:
-        """Admit a run that waited for tools. It was admitted before, so its key's share of slots is not
-        checked again.
+        """Admit a run that has waited for tool results. Return its slot and memory, as `admit` does.
+
+        The share of its key is not checked again, because the run was admitted before.
 
         Raises:
-            Overloaded: there is no slot or no memory.
+            Overloaded: there is no free slot or not enough memory.
         """
         n_bytes = bytes_of_record(record) + bytes_of_given(results)
         self.slots.check_share(NOBODY, record.task.priority)
@@ -153,7 +170,10 @@ class RunAdmission:
         return self._occupy(record.account, n_bytes)
 
     def admit_orphan(self, record: Record) -> ExitStack:
-        """Count a run that another router had admitted, even if there is no room."""
+        """Admit a run that another router had admitted, even if there is no free slot or memory.
+
+        Return its slot and memory, as `admit` does.
+        """
         return self._occupy(record.account, bytes_of_record(record))
 
     def _occupy(self, account: Account, n_bytes: int) -> ExitStack:
@@ -167,8 +187,8 @@ class RunAdmission:
         """Count another reader of a run until the end of the block.
 
         Args:
-            account: of the reader.
-            n_readers: number of readers that the run has here already.
+            account: account of the reader.
+            n_readers: number of readers that the run already has at this router.
 
         Raises:
             Overloaded: the run or the router has too many readers.
@@ -180,18 +200,20 @@ class RunAdmission:
 
 
 def room_for_batch(pool: Pool) -> int:
-    """Return the number of runs up to which a batch run may start. The remaining slots are for interactive requests."""
+    """Return the number of slots that batch runs may use. The remaining slots are for interactive requests."""
     settings = pool.settings
     return max(1, int(settings.limits.max_running * settings.batches.room))
 
 
 @contextmanager
 def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[None]:
-    """Check that the run's workers can be expected to have slots in time. The workers that it calls first
-    count it as queued until its call arrives, or until the end of the block.
+    """Check that the run's workers are expected to have free slots in time.
+
+    The workers that the run calls first count it as queued until its call arrives, or until the end of the
+    block.
 
     Raises:
-        Overloaded: they cannot. The error says when to retry.
+        Overloaded: the workers are not expected to have free slots in time. The error says when to retry.
     """
     waits = _Waits(pool, spec.task, account)
     worst_s = waits.worst_s(spec.team)
@@ -205,24 +227,24 @@ def _expect_workers(pool: Pool, spec: RunSpec, account: Account) -> Generator[No
 
 
 class _Waits:
-    """Expected waits of a run for the slots of its workers."""
+    """Expected times that a run waits for slots of its workers."""
 
     def __init__(self, pool: Pool, task: Task, account: Account) -> None:
         self._pool, self._task, self._payer = pool, task, account.key_id
         self._patience_s = inf if task.deadline_s is None else task.deadline_s
 
     def first(self, team: Team) -> set[str]:
-        """Return the workers that the run calls first, as far as this is known."""
+        """Return the names of the workers that the run calls first, as far as they are known."""
         if self._task.plan is not None:
             return {step.worker for step in self._task.plan.steps if not step.access}
         planner = team.planner(self._task)
         return {planner.member.name} if planner else set()
 
     def worst_s(self, team: Team) -> float:
-        """Return the longest excessive wait, or 0 if there is none.
+        """Return the expected wait in seconds if it is too long, or 0 if it is acceptable.
 
-        A given plan needs all of its workers. Otherwise the run needs the conductor and any one of its
-        workers.
+        A run with a plan from its request needs all workers of the plan. Any other run needs the conductor
+        and at least one worker.
         """
         task = self._task
         if task.plan is not None:
@@ -236,7 +258,11 @@ class _Waits:
         return max(first_s, min((self._too_long_s(name) for name in candidates), default=0.0))
 
     def _too_long_s(self, name: str) -> float:
-        """Return the wait for a worker or for the soonest of its fallbacks, or 0 if it is acceptable."""
+        """Return the wait for a worker if it is too long, or 0 if the worker or a fallback is available in
+        time.
+
+        If all of them take too long, return the shortest wait.
+        """
         if name not in self._pool.limiters:
             return 0.0
         line = self._pool.line(name)

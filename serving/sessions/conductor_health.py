@@ -1,5 +1,7 @@
-"""Health of the conductor: whether it writes plans, counted from the records of this router's runs. An API
-conductor gives no other sign of health.
+"""Health of the conductor: whether it writes plans.
+
+It is derived from the records of this router's runs. For a conductor behind an API, there is no other sign of
+health.
 """
 
 import logging
@@ -13,26 +15,26 @@ from conductor.run.record import Record
 logger = logging.getLogger("podium")
 
 FAILURES_UNTIL_DEGRADED = 10
-"""Number of consecutive runs without a plan that counts as degraded."""
+"""Number of consecutive runs without a plan after which the conductor counts as degraded."""
 WRITTEN = ("conductor", "repair", "revision")
-"""Sources of plans that a conductor wrote."""
+"""Values of `PlanRecord.source` for plans that the conductor wrote."""
 
 
 @dataclass(slots=True)
 class ConductorHealth:
-    """Consecutive runs for which the conductor wrote no plan."""
+    """Counter of consecutive runs for which the conductor wrote no plan."""
 
     failures: int = 0
     reason: str = ""
-    """Why the newest of them has no plan, for callers."""
+    """Why the newest of these runs has no plan. Clients can see this text."""
 
     @property
     def is_degraded(self) -> bool:
-        """Whether `/readyz` and the log report the failures."""
+        """True if there are so many failures that `/readyz` and the log report them."""
         return self.failures >= FAILURES_UNTIL_DEGRADED
 
     def count(self, record: Record) -> None:
-        """Count a run that has ended, if it shows whether the conductor works."""
+        """Count an ended run. Ignore it if it does not show whether the conductor works."""
         match verdict(record):
             case "planned":
                 if self.is_degraded:
@@ -52,10 +54,10 @@ class ConductorHealth:
 
 
 def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
-    """Return what a run shows about the conductor.
+    """Return what a run shows about the conductor: it has written a plan, it has failed, or neither.
 
-    A disconnected client, a budget, and a prompt that is too long or filtered do not count as failures. A
-    deadline counts only if the conductor sent nothing before it.
+    The conductor has not failed if the client disconnected, if a budget was exceeded, or if the prompt was
+    too long or was filtered. A deadline counts as a failure only if the conductor sent nothing before it.
     """
     plans = [plan for plan in record.plans if plan.source in WRITTEN]
     if any(
@@ -66,8 +68,9 @@ def verdict(record: Record) -> Literal["planned", "failed", "says nothing"]:
 
 
 def _plan_to_blame(record: Record) -> PlanRecord | None:
-    """Return the newest plan whose failure is the conductor's, or None if there is none or the run ended before the
-    conductor could retry.
+    """Return the newest plan for whose failure the conductor is responsible, or None if there is none.
+
+    Also return None if the run ended before the conductor could retry.
     """
     plans = [plan for plan in record.plans if plan.source in WRITTEN]
     is_late = record.failure is not None and record.failure.is_a(DeadlineExceeded)
@@ -79,7 +82,7 @@ def _plan_to_blame(record: Record) -> PlanRecord | None:
 
 
 def _is_silent(plan: PlanRecord) -> bool:
-    """Return whether the conductor was called and stopped before its first token, without an error."""
+    """Return whether the call of the conductor ended before its first token, without an error."""
     return plan.result is None and plan.rejection is None and plan.failure is None
 
 

@@ -1,9 +1,15 @@
-"""Detection of repeated requests: by `Idempotency-Key`, as the retry of a failed or interrupted answer, as an
-equal request with a cached answer, or by tool results that their run has received already.
+"""Detection of repeated requests.
+
+A request repeats an earlier one in these cases:
+
+* It has the same `Idempotency-Key`.
+* It is equal to a request whose answer failed or was interrupted, so it is a retry.
+* It is equal to a request whose answer is cached.
+* It contains tool results that their run has already received.
 
 SDKs resend a failed request up to 30 times. A retry joins the run of the first request, so that nothing is
-paid twice. The store holds the claims, so that every replica finds them. For an answer it holds only the id
-of the run, so the answer is deleted with its record.
+paid twice. The claims are in the store, so that every replica finds them. For a cached answer, the store has
+only the id of the run. The answer is therefore deleted together with the record of the run.
 """
 
 import hashlib
@@ -36,10 +42,10 @@ HEADER = "Idempotency-Key"
 
 
 class Outcome(Enum):
-    """Relation of a request to earlier ones."""
+    """Relation of a request to earlier requests."""
 
     NEW = auto()
-    """A new request with a run of its own."""
+    """The request is new and starts a run."""
     CLAIMED = auto()
     """An earlier request with the same `Idempotency-Key` has a run."""
     RETRIED = auto()
@@ -47,20 +53,21 @@ class Outcome(Enum):
     CACHED = auto()
     """An equal request of the same team has a cached answer."""
     AWAITED = auto()
-    """It has tool results that a run waits for."""
+    """The request has tool results for which a run waits."""
     REPEATED = auto()
-    """It has tool results that its run has received already."""
+    """The request has tool results that the run has already received."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """The result of a lookup.
+    """Result of the lookup of earlier requests.
 
     Args:
-        outcome: relation to earlier requests.
-        claim: of the earlier request; of this one if it is new and has an `Idempotency-Key`.
-        record: that has the cached answer.
-        segment: segment of the run that the repeated tool results ended.
+        outcome: relation of the request to earlier requests.
+        claim: claim of the earlier request, or None. For a new request with an `Idempotency-Key`, it is the
+            claim of the request itself.
+        record: record of the run with the cached answer, or None.
+        segment: index of the part of the run that ended with the wait for the repeated tool results.
     """
 
     outcome: Outcome
@@ -77,9 +84,9 @@ class IdempotencyKey:
     """Idempotency key of a request.
 
     Args:
-        account: key id of the client. Equal names of other keys are unrelated.
-        name: as the client sent it, or its digest if it contains a secret or personal data.
-        body_hash: of the request.
+        account: id of the client's API key. The idempotency keys of different API keys are independent.
+        name: idempotency key as the client sent it, or its digest if it contains a secret or personal data.
+        body_hash: hash of the request.
     """
 
     account: str
@@ -88,11 +95,11 @@ class IdempotencyKey:
 
 
 class RequestDeduplicator:
-    """Looks up earlier requests, and stores what later lookups need.
+    """Finds the runs and answers of earlier requests, and stores what later lookups need.
 
     Args:
-        store: of the records.
-        settings: returns the current settings.
+        store: run store of this replica.
+        settings: function that returns the current settings.
     """
 
     def __init__(self, store: RecordStore, settings: Callable[[], Settings]) -> None:
@@ -102,14 +109,15 @@ class RequestDeduplicator:
     async def find(
         self, task: Task, account: Account, *, may_join: bool = False, may_be_cached: bool = False
     ) -> Match:
-        """Look up a request without an idempotency key. From then on, the run of a retried request is
-        watched.
+        """Look up earlier requests that are equal to a request without an idempotency key.
+
+        If the request is a retry, its run is watched from now on, so that the answer can be followed.
 
         Args:
-            task: that is requested.
-            account: of the client.
-            may_join: whether the request may join the run of an earlier one.
-            may_be_cached: whether the request may get the answer of an earlier one.
+            task: task of the request.
+            account: account of the client.
+            may_join: whether the request may join the run of an earlier request.
+            may_be_cached: whether the request may get the cached answer of an earlier request.
         """
         claim = await self._find_retried(task, account) if may_join else None
         if claim is not None:
@@ -118,7 +126,7 @@ class RequestDeduplicator:
         return Match(Outcome.CACHED, record=record) if record else NEW
 
     async def claim(self, key: IdempotencyKey, run_id: str) -> Match:
-        """Look up a request with an idempotency key, and claim the key for a run if it is new.
+        """Look up the earlier request with an idempotency key. If there is none, claim the key for a run.
 
         Raises:
             NotTheSame: the key was used for a different request.
@@ -135,26 +143,30 @@ class RequestDeduplicator:
         return Match(Outcome.NEW if claim.run_id == run_id else Outcome.CLAIMED, claim)
 
     def may_join(self, record: Record) -> bool:
-        """Return whether a retry may join the run: joining is enabled, the run may be stored, and a model was
-        called.
+        """Return whether a retry may join a run.
+
+        It may if the settings enable it, the run may be stored, and the run has called a model.
         """
         return bool(self.joins_s) and record.task.permit.stores and has_called(record)
 
     @property
     def joins_s(self) -> float:
-        """Seconds during which a retry joins the first run."""
+        """Seconds for which a retry joins the run of the first request."""
         return self._settings().store.asked_again_s
 
     async def expect_retry(self, record: Record) -> bool:
-        """Let a retry join this failed or abandoned run for a while. Return False if that is not possible."""
+        """Let a retry join a run whose answer failed or was interrupted, for `joins_s` seconds.
+
+        Return False if no retry may join the run.
+        """
         return self.may_join(record) and await self._keep_retry(record, now_us() + int(self.joins_s * 1e6))
 
     async def forget_retry(self, record: Record) -> None:
-        """Undo `expect_retry` once the client has the answer. An equal request is then a new one."""
+        """Undo `expect_retry`, because the client has the answer. An equal request then gets a new run."""
         await self._keep_retry(record, 0)
 
     def answer_of(self, record: Record) -> CachedAnswer | None:
-        """Return what to store for equal requests, or None if the answer may not be reused."""
+        """Return the cache entry for the answer of a run, or None if the answer may not be reused."""
         key = self._cache_key(record.task, record.account)
         if key is None or not _is_reusable(record) or record.cached_from:
             return None
@@ -166,7 +178,7 @@ class RequestDeduplicator:
         return CachedAnswer(*key, record.id, now_us() + int(keep_s * 1e6))
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
-        """Store an answer for equal requests."""
+        """Store a cache entry for an answer. If this fails, log it."""
         try:
             await self._store.keep_answer(answer)
         except (PodiumError, StoreError) as exc:
@@ -217,7 +229,7 @@ class RequestDeduplicator:
         return True
 
     def _cache_key(self, task: Task, account: Account) -> tuple[str, str] | None:
-        """Return the owner of a cached answer and the hash of its request, or None if the request is not cached."""
+        """Return the owner and the hash of a request for the answer cache, or None if it may not be cached."""
         settings = self._settings()
         cache = settings.cache
         if cache.keep_s is None or task.plan_only or not task.permit.stores:
@@ -230,7 +242,7 @@ class RequestDeduplicator:
         return _cache_owner(account), request_hash(words, self._hash_of(settings))
 
     def _hash_of(self, settings: Settings) -> str:
-        """Return a hash of `settings`, because other settings may lead to other answers."""
+        """Return a hash of the settings. Answers are cached per settings, because other settings change them."""
         hashed_settings, digest = self._fingerprint
         if hashed_settings is not settings:
             digest = hashlib.sha256(settings.model_dump_json().encode()).hexdigest()
@@ -239,12 +251,13 @@ class RequestDeduplicator:
 
 
 def match_results(record: Record, numbers: Collection[int]) -> Match:
-    """Look up tool results in the record of their run. Return `NEW` if the record has neither asked for nor
-    received them.
+    """Find out whether a run waits for tool results or has already received them.
+
+    Return `NEW` if neither is the case.
 
     Args:
-        record: of the run.
-        numbers: of the calls that the results belong to.
+        record: record of the run.
+        numbers: numbers of the tool calls to which the results belong.
     """
     if any(call.number in numbers for call in record.pending):
         return Match(Outcome.AWAITED)
@@ -256,14 +269,14 @@ def match_results(record: Record, numbers: Collection[int]) -> Match:
 
 
 def request_hash(task: Task, settings: str = "") -> str:
-    """Return a hash that equal requests share.
+    """Return a hash of a request. Equal requests have the same hash.
 
-    Streaming and marks for a provider's prompt cache are ignored. Request fields that the answer repeats,
-    such as the client and its conversation, are included.
+    The field `stream`, and marks for a provider's prompt cache, do not matter. Fields of the
+    request that the answer repeats (`Task.echo`) matter.
 
     Args:
-        task: that is requested.
-        settings: hash of the settings; "" to ignore them.
+        task: task of the request.
+        settings: hash of the settings, or "" to ignore the settings.
     """
     tools = replace(task.tools, tools=tuple(replace(tool, cache="") for tool in task.tools.tools))
     options = replace(task.sampling.options, prompt_cache=None)
@@ -282,15 +295,19 @@ def request_hash(task: Task, settings: str = "") -> str:
 
 
 def has_called(record: Record) -> bool:
-    """Return whether a model was called for the run, so that a second run would cost again. The usage may be
-    unknown.
+    """Return whether the run has called a model, so that another run would cost money again.
+
+    This includes calls of unknown cost.
     """
     is_paid = bool(record.usage.total_tokens or record.cost_usd)
     return is_paid or any(True for _ in record.unmetered_calls)
 
 
 def to_cached_record(earlier: Record, task: Task, id: str, account: Account) -> Record:
-    """Return the record of a run that reuses an earlier answer. No model is called, and it costs nothing."""
+    """Create the record of a run that reuses the answer of an earlier run.
+
+    It calls no model and costs nothing.
+    """
     return Record(
         id=id,
         task=task,
@@ -304,18 +321,21 @@ def to_cached_record(earlier: Record, task: Task, id: str, account: Account) -> 
 
 
 def _retry_key(task: Task, account: Account) -> tuple[str, str]:
-    """Return the owner of a retried request, distinct from owners of cached answers, and the request's hash."""
+    """Return the owner and the hash under which a failed or interrupted request is stored for its retry.
+
+    The prefix keeps these entries apart from those of cached answers.
+    """
     return f"again:{account.key_id}", request_hash(task)
 
 
 def _cache_owner(account: Account) -> str:
-    """Return the owner of cached answers: a team, or a key without a team; "" if there are no keys."""
+    """Return the owner of cached answers: the team, or the key if it has no team, or "" if there are no keys."""
     if account.team_id:
         return f"team:{account.team_id}"
     return f"key:{account.key_id}" if account.key_id else ""
 
 
 def _is_reusable(record: Record) -> bool:
-    """Return whether the answer is complete and does not come from a fallback."""
+    """Return whether the answer of a run is complete and does not come from a fallback."""
     is_whole = record.status == "finished" and record.finish is FinishReason.STOP and bool(record.answer)
     return is_whole and record.fallback is None

@@ -1,6 +1,4 @@
-"""Execution of runs inside their spans. Runs that have ended or wait for tools are stored and reported, with a
-log line and span attributes.
-"""
+"""Execution of runs: each run gets a trace span, and its outcome is stored, logged and counted."""
 
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -34,10 +32,10 @@ logger = logging.getLogger("podium")
 
 
 def faults(records: RunRecords) -> list[str]:
-    """Return all failures of a run for operators, including those that a retry or another worker recovered
-    from.
+    """Return a line for each failure in a run, for operators.
 
-    Each appears once, the first cause first. The text is omitted if no text of the run may be stored.
+    Failures after which a retry or another worker succeeded are included. Each failure appears once, and the
+    first cause comes first. The lines contain no error messages if the texts of the run may not be stored.
     """
     has_words = records.has_content
     lines: list[str] = []
@@ -61,7 +59,13 @@ def faults(records: RunRecords) -> list[str]:
 
 
 def describe(span: spans.Span, record: Record, *, content: bool) -> None:
-    """Set the outcome of a run in its span. `content`: whether the settings allow texts in spans."""
+    """Set the attributes of a run's span to the outcome of the run.
+
+    Args:
+        span: span of the run.
+        record: record of the run.
+        content: whether the settings allow texts in spans.
+    """
     if not span.is_recording():
         return
     span.set_attributes({spans.ROUNDS: record.rounds, spans.STATUS: record.status})
@@ -75,11 +79,12 @@ def describe(span: spans.Span, record: Record, *, content: bool) -> None:
 
 
 def log(records: RunRecords) -> None:
-    """Log one line for a run with numbers and names, but no prompt and no answer. The line of a failed run is
-    a warning.
+    """Log one line for a run, with numbers and names but without prompts and answers.
+
+    The line of a failed or lost run is a warning.
 
     Args:
-        records: the storable part, because an error may quote a prompt.
+        records: records in the form in which they are stored, because an error message may quote a prompt.
     """
     record = records.record
     used, cost_usd, began_s = record.usage, record.cost_usd, record.answer_began_s
@@ -116,23 +121,23 @@ def log(records: RunRecords) -> None:
 
 DAY_S = 86_400.0
 Opener = Callable[[Ledger | None, str | None, Journal], AbstractAsyncContextManager[Run]]
-"""Opens a run, given its ledger, its trace id and its journal."""
+"""Function that opens a run. Its arguments are the ledger, the trace id and the journal of the run."""
 PolicyFinder = Callable[[Account], Awaitable[Policies]]
-"""Returns the current policies of an account."""
+"""Function that returns the current policies of an account."""
 
 
 class RunExecutor:
-    """Executes the runs of one replica.
+    """Executor of the runs of one replica.
 
     Args:
-        registry: has a session for each run.
-        store: of the records.
-        pools: that serve requests.
-        admission: settles the rates of a run.
-        ledgers: of teams and keys; None if runs are not billed.
-        policies: returns an account's policies; None if there are none.
-        meter: of metrics.
-        end_turn: called when a run has ended or is about to wait.
+        registry: registry with a session for each run.
+        store: run store of this replica.
+        pools: pools of workers that serve requests.
+        admission: admission, which has the counter of the rate limits.
+        ledgers: ledgers of teams and keys, or None if runs are not billed.
+        policies: function that returns an account's policies, or None if the server has no keys.
+        meter: receiver of the metrics, or None.
+        end_turn: function that is called when a run has ended or is about to wait for tool results.
     """
 
     def __init__(
@@ -159,14 +164,14 @@ class RunExecutor:
         open_it: Opener,
         results: Given | None = None,
     ) -> AsyncGenerator[Session]:
-        """Execute a run inside its span, and store its record at the end.
+        """Execute a run until the end of the block, inside its span, and store its record.
 
         Args:
-            spec: of the run.
-            account: that pays.
-            leases: its slot and its memory; closed once the run is stored.
-            open_it: opens the run.
-            results: tool results with which a suspended run continues.
+            spec: specification of the run.
+            account: account that pays.
+            leases: slot and memory of the run. They are closed after the run is stored.
+            open_it: function that opens the run.
+            results: tool results with which a suspended run continues, or None.
         """
         id, task = spec.id, spec.task
         texts = (task, results) if task.permit.stores else ()
@@ -194,7 +199,10 @@ class RunExecutor:
                         await self._end(execution)
 
     async def suspend(self, records: RunRecords) -> None:
-        """Store a run that is about to wait for tools. Implements `conductor.run.lifecycle.WriteDown`."""
+        """Store a run that is about to wait for tool results.
+
+        It implements `conductor.run.lifecycle.WriteDown`.
+        """
         try:
             policies = await self.find_policies(records.record.account)
         except PodiumError:  # its key is no longer valid: no request will resume the run
@@ -207,12 +215,18 @@ class RunExecutor:
         return await self._policies(account) if self._policies and account.key_id else UNLIMITED
 
     def report(self, records: RunRecords, stored_records: RunRecords, pool: Pool) -> None:
-        """Log and count a run that has ended. Only `stored_records`, the part that may be stored, is logged."""
+        """Log a run that has ended, and count it in the metrics.
+
+        Args:
+            records: records of the run.
+            stored_records: records in the form in which they are stored. Only these are logged.
+            pool: pool that the run has used.
+        """
         log(stored_records)
         report(self._meter, of_run(records, pool.providers))
 
     async def _end(self, execution: Execution) -> None:
-        """Settle and store a run that has ended. It keeps its slot and its memory until it is stored."""
+        """Settle the rates of a run that has ended, and store it. Free its slot and its memory afterwards."""
         records = execution.run.records
         try:
             await self._admission.rates.settle(execution.rate, records)
@@ -229,6 +243,9 @@ class RunExecutor:
 
 
 def _wait_s(settings: StoreSettings, policies: Policies) -> float:
-    """Return how long a run may wait for tools. Its texts are stored meanwhile, but no longer than other texts."""
+    """Return the maximum seconds that a run may wait for tool results.
+
+    Its texts are stored while it waits, so this is at most the retention of texts.
+    """
     days = [each for each in (settings.content_days, policies.both.content_days) if each is not None]
     return min([settings.tools_wait_s, *(each * DAY_S for each in days)])

@@ -1,5 +1,10 @@
-"""Reads a run from the store as a `Run`, with its events and its answer from the beginning. The run may have
-ended, or may be active on any replica.
+"""Following of a run through the store: its stored events become a `Run` for another client.
+
+The run may have ended, or may be active on any replica. The client gets the events and the answer from the
+beginning. A client that follows a run is called a reader.
+
+A run that calls the client's tools consists of segments. Each segment ends when the run waits for tool
+results, or when the run ends.
 """
 
 import asyncio
@@ -32,22 +37,26 @@ from serving.store.store import RecordStore
 
 POLL_S = 0.1
 LOOKS = 10
-"""Number of polls for the events of a run that has ended."""
+"""Maximum number of polls for the events of a run that has ended."""
 AWAY_S = 1.0
-"""Seconds between polls while the store is unreachable."""
+"""Seconds between two polls while the store is unreachable."""
 ASK_S = 2.0
-"""Seconds between checks that the replica that claimed the run is alive."""
+"""Seconds between two checks that the replica that claimed the run is alive."""
 BEGINS_S = 60.0
-"""Longest wait in seconds for a live replica to start a run."""
+"""Maximum seconds that a reader waits until a live replica starts the run."""
 
 
 @asynccontextmanager
 async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
-    """Open the run that an earlier request has claimed, for one more reader.
+    """Open the run of an earlier request for one more reader.
+
+    Args:
+        store: run store of this replica.
+        claim: claim of the earlier request.
 
     Raises:
-        Interrupted: the run was lost, or has never started.
-        BadTask: its texts are no longer stored.
+        Interrupted: the run was lost, or was never started.
+        BadTask: the texts of the run are no longer stored.
     """
     id = claim.run_id
     if not await wait_until_begun(store, claim):
@@ -62,18 +71,18 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     if not records.has_content:
         message = "The answer to this Idempotency-Key is no longer stored. Use another key."
         raise BadTask(message, param="Idempotency-Key")
-    async with follow_segment(store, records, -1) as run:  # tool results belong to later requests
+    async with follow_segment(store, records, -1) as run:  # later segments belong to later requests
         yield run
 
 
 async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
-    """Wait for the first event of a run that an earlier request has claimed.
+    """Wait until the run of an earlier request has started.
 
-    Return False if nothing was run and the claim is released, because that request was rejected or its server
-    has stopped.
+    Return False if the run will not start, because the request was rejected or its server has stopped. The
+    claim is then released.
 
     Raises:
-        Interrupted: the run has not started for `BEGINS_S` seconds. The client may retry.
+        Interrupted: the run has not started within `BEGINS_S` seconds. The client may retry.
     """
     loop = asyncio.get_running_loop()
     began_s = asked_s = loop.time()
@@ -90,13 +99,14 @@ async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
 
 @asynccontextmanager
 async def follow_segment(store: RecordStore, records: RunRecords, segment: int) -> AsyncGenerator[Run]:
-    """Open one segment of a run for another reader: from the client's tool results until the run waits again
-    or ends.
+    """Open one segment of a run for another reader.
+
+    The segment starts with the client's tool results. It ends when the run waits again or ends.
 
     Args:
-        store: that has the run.
-        records: of the run.
-        segment: index of the segment that the tool results ended; -1 for the beginning of the run.
+        store: run store of this replica.
+        records: records of the run.
+        segment: index of the previous segment, or -1 for the first segment of the run.
 
     Raises:
         Interrupted: the run was lost.
@@ -119,11 +129,18 @@ async def follow_segment(store: RecordStore, records: RunRecords, segment: int) 
 
 @asynccontextmanager
 async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Run]:
-    """Open a segment of a kept run with the stored pieces, also after the run has ended, so that every reader
-    gets the same events.
+    """Open a segment of a run from its stored events, even if the run has ended.
+
+    Every reader then gets the same events, with the same parts of the answer. The run must be one that
+    outlives its client, because only the events of such a run include its answer.
+
+    Args:
+        store: run store of this replica.
+        id: id of the run.
+        segment: index of the segment.
 
     Raises:
-        BadTask: its events are no longer stored.
+        BadTask: the events of the run are no longer stored.
     """
     records = await store.get(id)
     if records is not None and records.record.status not in ("running", "detached", "waiting"):
@@ -133,11 +150,12 @@ async def retell(store: RecordStore, id: str, segment: int) -> AsyncGenerator[Ru
 
 
 async def _check_kept(store: RecordStore, id: str) -> None:
-    """Check that all events of an ended run are stored. Wait briefly, because a run that has just ended may
-    not be flushed yet.
+    """Check that the events of an ended run are stored.
+
+    Wait briefly for them, because the events of a run that has just ended may not be written yet.
 
     Raises:
-        BadTask: its events are not stored.
+        BadTask: the events are not stored.
     """
     for _ in range(LOOKS):
         items = (await store.events(id, 0)).items
@@ -161,15 +179,15 @@ async def _open_pump(store: RecordStore, id: str, n_given: int = 0) -> AsyncGene
 
 
 def run_lost_error() -> Interrupted:
-    """Return the error for readers of a run that no replica continues."""
+    """Return the error for readers of a lost run: its replica has ended, and no other replica continues it."""
     return Interrupted("The run was lost because its server stopped. Retry with another Idempotency-Key.")
 
 
 class AnswerDiffers(Exception):
-    """A repeated answer starts differently than the first one.
+    """An answer that is written again differs from the answer that readers have received.
 
     Args:
-        answer: repeated answer so far.
+        answer: the new answer so far.
     """
 
     def __init__(self, answer: AnswerDelta) -> None:
@@ -178,39 +196,44 @@ class AnswerDiffers(Exception):
 
 
 class RetoldAnswer:
-    """An answer that another process or a restarted step writes again from the beginning. Readers receive
-    each part only once.
+    """Filter for an answer that may be written again from the beginning, so that readers receive each part
+    once.
+
+    This happens if a step is restarted, or if another replica continues the run.
     """
 
     def __init__(self) -> None:
         self._old = self._new = AnswerDelta(0.0, "")
-        """The answer that readers have received, and the one that the current process has written."""
+        """Answer that readers have received, and answer that was written since the last restart."""
 
     @property
     def n_chars(self) -> int:
-        """Characters in memory."""
+        """Number of characters that this object keeps in memory."""
         old, new = self._old, self._new
         texts = {id(each): len(each) for each in (old.text, old.reasoning, new.text, new.reasoning)}
         return sum(texts.values())
 
     def begin_again(self) -> None:
-        """Reset for an answer that is written again."""
+        """Prepare for the same answer, which is written again from the beginning."""
         self._new = AnswerDelta(0.0, "")
 
     def correct(self, end: RunFinished) -> AnswerDelta | None:
-        """Return the whole answer if readers have received more than that, else None."""
+        """Return the final answer if readers have received text beyond its end. Otherwise return None."""
         is_more = len(self._old.text) > len(end.answer) and self._old.text.startswith(end.answer)
         return AnswerDelta(end.at_s, end.answer, self._new.reasoning) if is_more else None
 
     def begin_next(self) -> None:
-        """Reset for another answer."""
+        """Prepare for the answer of the next segment."""
         self._old = self._new = AnswerDelta(0.0, "")
 
     def add(self, piece: AnswerDelta) -> AnswerDelta | None:
-        """Return the new part of a piece, or None if there is none.
+        """Add a part of the answer.
+
+        Return what readers have not received yet, or None if they have all of it.
 
         Raises:
-            AnswerDiffers: readers have received a different answer. From now on, this one counts as theirs.
+            AnswerDiffers: readers have received a different answer. From now on, the new answer is compared
+                instead.
         """
         new = AnswerDelta(piece.at_s, self._new.text + piece.text, self._new.reasoning + piece.reasoning)
         text, reasoning = _rest(self._old.text, new.text), _rest(self._old.reasoning, new.reasoning)
@@ -224,17 +247,17 @@ class RetoldAnswer:
             0.0,
             new.text if text else self._old.text,
             new.reasoning if reasoning else self._old.reasoning,
-        )  # the same texts, not copies
+        )  # references to the same texts instead of copies
         return AnswerDelta(piece.at_s, text, reasoning, piece.logprobs if text == piece.text else ())
 
 
 class Pump:
-    """Reads a run from the store into an event log.
+    """Copies the events of a run from the store to the event log of a reader.
 
     Args:
-        store: that has the run.
-        id: of the run.
-        n_given: number of times that the client has sent tool results before the events to pass on.
+        store: run store of this replica.
+        id: id of the run.
+        n_given: number of segments to skip. Each ended with the client's tool results.
     """
 
     def __init__(self, store: RecordStore, id: str, n_given: int = 0) -> None:
@@ -245,7 +268,7 @@ class Pump:
         self._answer = RetoldAnswer()
 
     async def first(self) -> Run:
-        """Wait for the first event to pass on, and return the run."""
+        """Wait for the first event after the skipped segments, and return the run."""
         while not self._items:
             self._items = self._without_restarted((await self._store.events(self._id, 0)).items)
             if not self._items:
@@ -268,7 +291,7 @@ class Pump:
             await asyncio.sleep(0 if self._items else POLL_S)
 
     async def run_on(self, run: Run) -> None:
-        """Pass on events until the run ends."""
+        """Copy events until the run ends or waits for tool results."""
         assert self._log is not None, "first() was called"
         while True:
             for item in self._items:
@@ -293,7 +316,7 @@ class Pump:
                 await asyncio.sleep(POLL_S)
 
     def _without_restarted(self, items: Sequence[Item]) -> list[Item]:
-        """Return `items` without pieces of an answer that a later item restarts."""
+        """Return the items without the parts of an answer that a restarted step writes again."""
         remaining, begin = list[Item](), 0
         for item in items:
             if isinstance(item.event, ResultsGiven):
@@ -316,9 +339,9 @@ class Pump:
             case AnswerDelta():
                 await self._publish_piece(log, item.event)
             case WorkDelta():
-                pass  # only for observers
+                pass  # the text of a step is only for observers, not for readers
             case RunDetached():
-                pass  # another process continues the run, and the readers stay
+                pass  # another replica continues the run, and the readers stay
             case StepRestarted():
                 self._answer.begin_again()
                 log.append(item.event)
@@ -330,7 +353,7 @@ class Pump:
             case _ if item.record is None:
                 log.append(item.event)
             case _:
-                pass  # the first event is part of its record
+                pass  # the record of the first item already includes its event
 
     async def _publish_piece(self, log: EventLog, piece: AnswerDelta) -> None:
         try:

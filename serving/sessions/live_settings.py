@@ -1,7 +1,7 @@
-"""Settings that change at run time: from Serve's `user_config`, an edited settings file, or rotated key
-files.
+"""Changes of the settings at run time: by Serve's `user_config`, by an edited settings file, or by rotated
+key files.
 
-New settings create a new pool. Active runs finish on the old one. Invalid settings change nothing.
+New settings create a new pool of workers. Active runs finish on the old pool. Invalid settings are rejected.
 """
 
 import asyncio
@@ -25,23 +25,24 @@ from serving.settings.source import SettingsSource, key_stamps
 logger = logging.getLogger("podium")
 
 POLL_S = 1.0
-"""Seconds between checks of the files."""
+"""Seconds between two checks of the files."""
 FAULTS = (SettingsError, AdapterError, WorkerUnavailable)
 AT_START = ("http", "store")
-"""Sections that are read when the server starts."""
+"""Sections of the settings that are read only when the server starts."""
 
 
 class LiveSettings:
-    """Current settings of one router, and their updates; see `start` and `aclose`.
+    """Current settings of one router, and their changes. Call `start` and `aclose`.
 
     Args:
-        service: that serves them.
-        settings: at the start.
-        build: returns a pool for settings.
-        source: of the settings; None if they are from no file.
-        poll_s: see `POLL_S`.
-        complete: adds missing values, such as known prices; runs in a thread.
-        find_policy_faults: returns names in policies of teams and keys that the settings do not define.
+        service: service that gets a new pool when the settings change.
+        settings: settings at the start.
+        build: function that creates a pool from settings.
+        source: source of the settings, or None if they do not come from a file.
+        poll_s: seconds between two checks of the files.
+        complete: function that adds missing values, such as known prices. It is called in a thread.
+        find_policy_faults: function that returns a message for each name in a policy that the settings do not
+            define.
     """
 
     def __init__(
@@ -60,31 +61,34 @@ class LiveSettings:
         self._find_policy_faults = find_policy_faults
         self._user_config: Mapping[str, Any] = {}
         self._wanted = settings
-        """The settings with `user_config` applied, including workers whose keys are missing."""
+        """Settings with `user_config` applied, including workers whose keys are missing."""
         self._changing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.is_up = False
-        """Whether the server has started. Before that, engines may still be starting, and they load their
-        adapters before `/readyz` succeeds.
+        """Whether the server has started.
+
+        Before that, engines may still be starting. They load their adapters before `/readyz` succeeds.
         """
 
     def start(self) -> None:
-        """Follow the settings files."""
+        """Start to check the settings file and the key files for changes."""
         self.is_up = True
         if self._task is None and self._source is not None:
             self._task = asyncio.create_task(self._follow(self._source), name="settings file")
 
     async def aclose(self) -> None:
-        """Stop following the files."""
+        """Stop checking the files."""
         task, self._task = self._task, None
         await end_task(task)
 
     async def patch(self, user_config: Mapping[str, Any]) -> None:
-        """Apply `user_config` to the settings, in place of an earlier one. Once the server is up, report an
-        invalid one in the log and on `/readyz`.
+        """Apply `user_config` to the settings. It replaces the previous `user_config`.
+
+        If it is invalid and the server has started, it is rejected. The log and `/readyz` report this.
 
         Raises:
-            SettingsError, AdapterError, WorkerUnavailable: it is invalid, and the server is not up yet.
+            SettingsError, AdapterError, WorkerUnavailable: `user_config` is invalid, and the server has not
+                started yet.
         """
         try:
             await self._apply(self._settings, user_config)
@@ -94,10 +98,11 @@ class LiveSettings:
             self._reject("user_config", exc)
 
     async def reload(self) -> None:
-        """Apply the current settings file and key files.
+        """Read the settings file and the key files again, and apply them.
 
         Raises:
-            SettingsError, AdapterError, WorkerUnavailable: they are invalid. The earlier settings stay in use.
+            SettingsError, AdapterError, WorkerUnavailable: the files are invalid. The previous settings stay
+                in use.
         """
         try:
             if self._source is None:
@@ -132,8 +137,9 @@ class LiveSettings:
             await self.check_policies()
 
     async def check_policies(self) -> None:
-        """Log names in policies of teams and keys that the settings do not define. Skip the check if the
-        store is unreachable.
+        """Log the names in policies of teams and keys that the settings do not define.
+
+        Skip the check if the store is unreachable.
         """
         if self._find_policy_faults is None:
             return
@@ -149,7 +155,10 @@ class LiveSettings:
         logger.error("Rejected the new %s; the previous settings stay in use: %s", what, why)
 
     async def _follow(self, source: SettingsSource) -> None:
-        """Reload once a file has changed and then stayed the same for one poll, because it may be half written."""
+        """Reload the settings when a file has changed.
+
+        Wait until the file has stayed the same for one poll, because it may be only partly written before.
+        """
         applied_stamp = last_stamp = (source.digest, key_stamps(self._wanted))
         while True:
             await asyncio.sleep(self._poll_s)

@@ -1,7 +1,8 @@
-"""Memory budget for the conversations that this router holds: texts, images and files.
+"""Memory budget for the conversations that this router has in memory: texts, images and files.
 
-A slot counts a run of any size, and one request may hold up to `limits.max_body_bytes`. So the bytes are
-counted as well: of runs, of readers that follow a run, of request bodies, and of files while they are read.
+The number of runs does not limit the memory, because one request may have up to `limits.max_body_bytes`. So
+the bytes are counted as well. This includes the bytes of runs, of clients that follow a run, of request
+bodies, and of files while they are read.
 """
 
 from collections import Counter
@@ -20,16 +21,18 @@ from serving.settings.settings import Settings
 from serving.shares import KEPT, share
 
 SMALL_BYTES = 65_536
-"""A request of at most this size always fits. `limits.max_running` bounds their sum."""
+"""Size in bytes up to which a request always fits. `limits.max_running` bounds the sum of such requests."""
 RETRY_AFTER_S = 5.0
 
 
 class MemoryBudget:
-    """Limits the bytes held in memory to `limits.max_running_bytes`, with a share for each key.
+    """Limit of the bytes in memory (`limits.max_running_bytes`).
+
+    When memory is short, each key gets only a share.
 
     Args:
-        settings: returns the current settings.
-        unwritten: returns the bytes of ended runs that are not stored yet, by key id.
+        settings: function that returns the current settings.
+        unwritten: function that returns the bytes of ended runs that are not stored yet, by key id.
     """
 
     def __init__(
@@ -39,10 +42,11 @@ class MemoryBudget:
         self._of_keys = Counter[str]()
 
     def check(self, account: Account, n_bytes: int, priority: Priority) -> None:
-        """Check that there is room for `n_bytes` more. While the budget is unused, any size fits.
+        """Check that `n_bytes` more fit into the budget. If nothing is in memory, any size fits.
 
         Raises:
-            Overloaded: there is no room, or none for batch work, or the key has used its share.
+            Overloaded: the bytes do not fit, or the key has used its share, or the run has the priority
+                `batch` and the rest of the budget is reserved for other runs.
         """
         if n_bytes <= SMALL_BYTES:
             return
@@ -59,7 +63,7 @@ class MemoryBudget:
 
     @contextmanager
     def hold(self, account: Account, n_bytes: int, priority: Priority) -> Generator[None]:
-        """Hold `n_bytes` until the end of the block.
+        """Check that `n_bytes` more fit, and occupy them until the end of the block.
 
         Raises:
             Overloaded: see `check`.
@@ -70,7 +74,7 @@ class MemoryBudget:
 
     @contextmanager
     def occupy(self, account: Account, n_bytes: int) -> Generator[None]:
-        """Hold `n_bytes` until the end of the block, even if there is no room."""
+        """Occupy `n_bytes` until the end of the block, even if they do not fit into the budget."""
         self._of_keys[account.key_id] += n_bytes
         try:
             yield
@@ -81,7 +85,7 @@ class MemoryBudget:
 
 
 def bytes_of_task(task: Task) -> int:
-    """Return the size of the conversation, the tools and the answer format."""
+    """Return the size in bytes of a task's conversation, tools and answer format."""
     tools = sum(
         getsizeof(tool.description) + _bytes_of_json(tool.parameters) + _bytes_of_json(tool.format)
         for tool in task.tools.tools
@@ -91,18 +95,18 @@ def bytes_of_task(task: Task) -> int:
 
 
 def bytes_of_record(record: Record) -> int:
-    """Return the size of the task and of the tool results in the record."""
+    """Return the size in bytes of a record's task and tool results."""
     resume_inputs = [segment.given for segment in record.segments if segment.given is not None]
     return bytes_of_task(record.task) + sum(map(bytes_of_given, resume_inputs))
 
 
 def bytes_of_given(resume_input: Given) -> int:
-    """Return the size of tool results and of the messages beside them."""
+    """Return the size in bytes of tool results, and of the messages that the client sent with them."""
     return sum(_bytes_of_part(each.result) for each in resume_input.results) + bytes_of(resume_input.said)
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Return the size of the messages in memory."""
+    """Return the size in bytes of messages in memory."""
     return sum(
         sum(map(_bytes_of_part, message.parts))
         + (_bytes_of_json(message.native.payload) if message.native is not None else 0)

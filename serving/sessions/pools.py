@@ -1,4 +1,7 @@
-"""The current pool, and earlier pools that still have runs. The clients of a pool are closed after its last run."""
+"""The current pool of workers, and earlier pools that active runs still use.
+
+The connections of a pool are closed after its last run.
+"""
 
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator
@@ -13,10 +16,10 @@ from serving.telemetry.measurement import Measurement, of_health
 
 
 class Pools:
-    """Pools of one router. `current` serves new requests.
+    """Pools of one router. The pool `current` serves new requests.
 
     Args:
-        pool: first pool.
+        pool: the first pool.
     """
 
     def __init__(self, pool: Pool) -> None:
@@ -24,17 +27,17 @@ class Pools:
         self.conductor_health = ConductorHealth()
         """Health of the current pool's conductor.
 
-        Unlike the health of workers, it covers the conductor's prompts, key and team. Operators correct these
-        with new settings, so it restarts with each pool.
+        It depends on the conductor's prompts, key and team, unlike the health of workers. Operators can fix
+        these with new settings, so the count restarts with each pool.
         """
         self._n_using = Counter[Pool]()
         self._retired: list[Pool] = []
         self._levelled: set[str] = set()
-        """Workers that were ever reported. The gauges of a removed worker must fall to 0."""
+        """Names of all workers that were ever reported. The gauges of a removed worker must fall to 0."""
 
     @asynccontextmanager
     async def using(self) -> AsyncGenerator[Pool]:
-        """Use the current pool. Its clients stay open until the end of the block."""
+        """Use the current pool. Its connections stay open until the end of the block."""
         pool = self.current
         self._n_using[pool] += 1
         try:
@@ -44,7 +47,7 @@ class Pools:
             await self._close_unused()
 
     async def swap(self, pool: Pool) -> None:
-        """Serve from `pool`, and close the current pool after its last run."""
+        """Use `pool` for new requests, and close the previous pool after its last run."""
         self._retired.append(self.current)
         self.current, self.conductor_health = pool, ConductorHealth()
         await self._close_unused()
@@ -55,7 +58,7 @@ class Pools:
         return sum(slots.queued + slots.open_calls for pool in self._all for slots in pool.limiters.values())
 
     def levels(self) -> Iterator[Measurement]:
-        """Yield the load and the health of each worker."""
+        """Yield the gauges of the load and the health of each worker."""
         self._levelled.update(self.current.limiters)
         for name in sorted(self._levelled):
             slots = [pool.limiters[name] for pool in self._all if name in pool.limiters]

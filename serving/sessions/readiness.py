@@ -1,14 +1,13 @@
 """Readiness of this router: the answer to `GET /readyz`.
 
-* `starting` (503): an engine is not up yet, and this router has not seen all of them up. The first requests
-  wait for the conductor, for up to 15 minutes, although another worker could answer without a plan.
+* `starting` (503): the engines have not all been up yet. This lasts for up to 15 minutes even if a worker
+  could already answer without a plan, so that the first requests get plans of the conductor.
 * `ready` (200): every engine is up or scaled to zero, the conductor writes plans, and no worker fails.
-* `degraded` (200): a part is down that was up or should be, but a worker can answer. `waiting_for` lists the
-  engines that are down. `failing` lists the workers whose newest calls failed, with the first cause.
-  `conductor` is present if the conductor fails: its engine is down, its calls fail, or runs get no plan from
-  it.
-* `unavailable` (503): all engines were up, and now no worker can answer: its engine is down, or its newest
-  call failed less than `OUT_S` (`serving/health.py`) ago.
+* `degraded` (200): something is down or fails, but a worker can answer. `waiting_for` lists the engines that
+  are down. `failing` lists the workers whose newest calls failed, with the first cause. `conductor` is
+  present if the conductor fails: its engine is down, its calls fail, or runs get no plan from it.
+* `unavailable` (503): all engines have been up, but now no worker can answer. Either the worker's engine is
+  down, or its newest call failed less than `OUT_S` seconds (`serving/health.py`) ago.
 """
 
 import time
@@ -27,18 +26,19 @@ REFUSED = (
     "New settings were rejected; the previous ones stay in use. Use a key with the scope `admin` to see why."
 )
 STARTING_FOR_S = 900.0
-"""Seconds that a new router waits for all engines before it serves without some of them."""
+"""Seconds for which a new router waits for all engines. After that, it serves requests without those that are
+down."""
 
 
 class Readiness:
-    """Readiness of one router."""
+    """Readiness of one router. It remembers whether all engines have been up."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._was_up = False
         self._clock, self._began_s = clock, clock()
 
     async def state(self, pool: Pool, health: ConductorHealth) -> tuple[int, Json]:
-        """Return the HTTP status and the body."""
+        """Return the HTTP status and the body of the answer to `GET /readyz`."""
         down = await pool.engines_not_ready()
         conductor = _conductor(pool, down, health)
         failing = failing_workers(pool)
@@ -58,7 +58,7 @@ class Readiness:
 
 
 def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | None:
-    """Return why one worker answers without a plan, or None if the conductor works or there is none."""
+    """Return why runs get no plan from the conductor, or None if the conductor works or there is none."""
     chosen = pool.settings.conductor
     if chosen is None:
         return None
@@ -73,13 +73,14 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
 
 
 def failing_workers(pool: Pool) -> list[Json]:
-    """Return the workers whose newest calls failed; see `worker_failing`."""
+    """Return the failures of all workers whose newest calls failed. See `worker_failing`."""
     return [failure for name, health in pool.health.items() if (failure := worker_failing(name, health))]
 
 
 def worker_failing(name: str, health: WorkerHealth) -> Json | None:
-    """Return the first and the newest failure of a worker and since when it fails, or None if it does not
-    fail. `detail` is for operators.
+    """Return the first and the newest failure of a worker, or None if its newest call succeeded.
+
+    The result also contains the time of the first failure. The `detail` of a failure is only for operators.
     """
     if not health.is_failing:
         return None
@@ -94,10 +95,14 @@ def worker_failing(name: str, health: WorkerHealth) -> Json | None:
 
 
 def for_others(body: Json, permit: Permit) -> Json:
-    """Return the body for a caller that is not an operator.
+    """Return the part of the body that a caller may see who is not an operator.
 
-    It has only workers that the caller may call, and no error texts, because these quote settings, files and
-    other requests.
+    It names only workers that the caller may call. It contains no error messages, because these may quote
+    settings, files and other requests.
+
+    Args:
+        body: complete body.
+        permit: permit of the caller.
     """
     public_body = dict(body)
     if "refused_user_config" in public_body:

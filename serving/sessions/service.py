@@ -1,4 +1,4 @@
-"""State that the routes share: the current pool, the sessions of runs, and the records of earlier runs."""
+"""State of one router that its HTTP routes share: the pools of workers, the active runs and the run store."""
 
 import logging
 from collections.abc import Awaitable, Callable, Iterator
@@ -26,11 +26,15 @@ from serving.telemetry.measurement import Measurement, MeasurementSink
 logger = logging.getLogger("podium")
 
 BUDGET_LEFT, BUDGET_WINDOW = "x-podium-budget-left-usd", "x-podium-budget-window"
-"""Response headers: the remaining amount of the caller's tightest budget, and which budget that is."""
+"""Response headers: what is left of the caller's tightest budget, and which budget this is."""
 ReplicaCount = Callable[[], Awaitable[dict[str, dict[str, int]]]]
-"""Returns the replicas of each deployment by their state, on a cluster."""
+"""Function that returns the number of replicas of each Serve deployment, by their state."""
 TurnKeeper = Callable[["Service", RunRecords], Awaitable[None]]
-"""Adds the result of a run that has ended or waits to its conversation. Called repeatedly, it adds the result once."""
+"""Function that adds the result of a run to its conversation, when the run has ended or waits for tool
+results.
+
+If it is called repeatedly, it adds the result only once.
+"""
 
 
 async def _no_replicas() -> dict[str, dict[str, int]]:
@@ -42,18 +46,18 @@ async def _no_turns(_: "Service", __: RunRecords) -> None:
 
 
 class Service:
-    """State of one router. A new pool serves new requests; active runs keep the pool that they began with.
+    """State of one router. A run uses the pool with which it started, even after the settings change.
 
     Args:
-        pool: first pool.
-        open_store: opens the store of records; None for an in-memory store.
-        meter: of metrics.
-        replicas: see `ReplicaCount`.
-        ledgers: of teams and keys.
-        policies: of teams and keys.
-        rates: of teams and keys.
-        conversations: of the Responses API; None for an in-memory store.
-        keep_turn: see `TurnKeeper`.
+        pool: the first pool.
+        open_store: function that opens the run store, or None for a store in memory.
+        meter: receiver of the metrics, or None.
+        replicas: function that counts the replicas of each Serve deployment, or None without a cluster.
+        ledgers: ledgers of teams and keys, or None if runs are not billed.
+        policies: function that returns an account's policies, or None if the server has no keys.
+        rates: counter for the rate limits of teams and keys, or None for one in memory.
+        conversations: store for conversations of the Responses API, or None for a store in memory.
+        keep_turn: function that adds the result of a run to its conversation.
     """
 
     def __init__(
@@ -77,9 +81,9 @@ class Service:
         self.store = self.sessions.store
         self.readiness = Readiness()
         self.refused: str | None = None
-        """Why the latest settings were rejected; None if they are in use."""
+        """Why the latest settings were rejected, or None if they are in use."""
         self.policy_faults: list[str] = []
-        """Names in policies of teams and keys that the settings do not define."""
+        """Messages for names in policies of teams and keys that the settings do not define."""
 
     @property
     def pool(self) -> Pool:
@@ -92,7 +96,7 @@ class Service:
         return self._pools.conductor_health
 
     async def swap(self, pool: Pool) -> None:
-        """Serve from `pool` from now on. Close the clients of the old pool after its last run."""
+        """Use `pool` for new requests, and close the previous pool after its last run."""
         self.refused = None
         await self._pools.swap(pool)
 
@@ -103,11 +107,11 @@ class Service:
 
     @property
     def is_store_away(self) -> bool:
-        """Whether the store of the ledgers is unreachable."""
+        """True if the store of the ledgers is unreachable."""
         return self._ledgers is not None and self._ledgers.is_away
 
     async def budget_headers(self, account: Account) -> dict[str, str]:
-        """Return the budget headers of an account, or none if it has no budget."""
+        """Return the response headers on an account's budget. There are none if it has no budget."""
         balance = await self._ledgers.left(account) if self._ledgers else None
         if balance is None:
             return {}
@@ -119,15 +123,16 @@ class Service:
         return self._pools.calls
 
     def levels(self) -> Iterator[Measurement]:
-        """Return the current gauges."""
+        """Yield the gauges of this router: its runs, its capacity, and the load and health of its workers."""
         yield Measurement(metrics.RUNNING, self.running)
         yield Measurement(metrics.ROOM, self.pool.settings.limits.max_running)
         yield Measurement(metrics.CONDUCTOR_FAILURES, self.conductor_health.failures)
         yield from self._pools.levels()
 
     async def end_turn(self, records: RunRecords) -> None:
-        """Add the result of a run to its conversation. If the store is unreachable, log it: the client still
-        gets its answer.
+        """Add the result of a run to its conversation.
+
+        If this fails, log it. The client still gets its answer.
         """
         try:
             await self._keep_turn(self, records)
@@ -135,7 +140,9 @@ class Service:
             logger.warning("failed to add run %s to its conversation: %s", records.record.id, exc)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """Return a run with its texts if it waits for tools or is executed here. Otherwise return None.
+        """Return a run that waits for tool results or is active on this replica, without redaction.
+
+        Return None if there is no such run.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -144,25 +151,28 @@ class Service:
         return run.records if run else await self.store.find_waiting(id)
 
     async def aclose(self) -> None:
-        """Leave the kept runs to another replica, and flush the store."""
+        """Stop all runs and write the unwritten data.
+
+        Another replica continues the runs that outlive their clients.
+        """
         await self.sessions.aclose()
 
     async def records(self, id: str, caller: Caller) -> RunRecords | None:
-        """Return an active or ended run, or None if it is not stored or `caller` may not see it."""
+        """Return an active or stored run, or None if there is no such run or `caller` may not see it."""
         records = self.sessions.find_kept(id) or await self.store.get(id)
         return records if records is not None and caller.sees(records.record.account) else None
 
     async def newest(
         self, limit: int, caller: Caller, after: str | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return the newest runs that `run_filter` selects and `caller` may see, active ones included,
-        without their texts.
+        """Return a page of the newest runs, without their texts. Active runs are included.
 
         Args:
-            limit: highest number of runs.
-            caller: of the request.
-            after: id of a run; return only runs that began before it.
-            run_filter: selects runs.
+            limit: maximum number of runs.
+            caller: caller of the request, who must be allowed to see the runs.
+            after: id of the run after which the page starts. Only older runs are returned. None for the first
+                page.
+            run_filter: filter that the runs must match.
 
         Raises:
             UnknownName: the run `after` does not exist.
@@ -172,7 +182,9 @@ class Service:
         if after is not None:
             records = await self.records(after, caller)
             if records is None:
-                raise UnknownName(f"No run {quote(after)} is stored.", param="after")
+                raise UnknownName(
+                    f"after: run {quote(after)} not found. GET /v1/workflows lists your runs.", param="after"
+                )
             before = place(records.record)
         page = await self.store.newest(limit, caller, before, run_filter)
         runs = {run.record.id: run for run in page.runs}

@@ -1,5 +1,6 @@
-"""Sessions: the runs of one replica, each with its resources, its readers and its lifetime, and tasks that
-outlive their clients.
+"""Sessions: a session has the state of one run on this replica.
+
+This includes the resources of the run, the clients that follow it, and the tasks that outlive the client.
 """
 
 import asyncio
@@ -23,18 +24,18 @@ from serving.store.store import StoreListener
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSpec:
-    """A requested run.
+    """Specification of a run to start.
 
     Args:
-        id: of the run.
-        task: to run.
-        team: that runs it.
-        headers: of the request, for its trace.
-        rate: reservation in the caller's rates; the run settles it.
-        cached: earlier run whose answer is returned; None to call models.
-        is_cached: whether the answer may be returned to equal requests.
-        n_beside: number of other runs that share the conversation in memory.
-        before_calls: awaited once the run is admitted.
+        id: id of the run.
+        task: task of the run.
+        team: team of workers for the task.
+        headers: headers of the request, for its trace.
+        rate: reservation in the caller's rate limits. The run settles it.
+        cached: record of an earlier run whose answer is returned. None to call models.
+        is_cached: whether the answer may be cached for equal requests.
+        n_beside: number of other runs of the same request. They share the conversation in memory.
+        before_calls: function that is awaited after the run is admitted, before it calls models. Or None.
     """
 
     id: str
@@ -49,7 +50,7 @@ class RunSpec:
 
 
 class Watcher(Protocol):
-    """Receives the events of a run that this replica executes."""
+    """Receiver of the events of a run that this replica executes."""
 
     def hear(self, items: Sequence[Item]) -> None:
         """Handle new events of the run. An empty sequence means that the run is over."""
@@ -61,11 +62,11 @@ class Execution:
     """Resources of a run while this replica executes it.
 
     Args:
-        run: that is executed.
-        pool: whose clients it uses.
-        journal: redacts its events on their way to the store.
-        rate: settled at its end.
-        leases: its slot and its memory; closed once the run is stored.
+        run: the run.
+        pool: pool of workers that the run uses.
+        journal: journal that redacts the run's events for the store.
+        rate: reservation in the caller's rate limits. It is settled at the end of the run.
+        leases: slot and memory of the run. They are closed after the run is stored.
     """
 
     run: Run
@@ -76,15 +77,18 @@ class Execution:
 
 
 class Session:
-    """One run on this replica. A session exists while the run is executed, read or watched here, or has
-    tasks.
+    """State of one run on this replica.
 
-    A run ends with the block that started it. A run that `is_kept` outlives its client and continues on
-    another replica if this process ends. A run that waits for tools ends its execution. The results start
-    another one, here or elsewhere. A run that another replica takes over is detached.
+    The session exists as long as the run is executed, read or watched here, or has tasks. By default, a run
+    ends with the block that started it. There are three exceptions:
+
+    * A run with `is_kept` outlives its client. If this process ends, another replica continues it.
+    * When a run waits for tool results, its execution ends. The tool results start another execution, on any
+      replica.
+    * When another replica takes over the run, its execution here stops.
 
     Args:
-        id: of the run.
+        id: id of the run.
     """
 
     def __init__(self, id: str) -> None:
@@ -93,12 +97,15 @@ class Session:
         self.is_kept = False
         """Whether the run outlives its client."""
         self.tasks = set[asyncio.Task[object]]()
-        """Work that outlives the client: the driver of the run, a response without a client, a resumption."""
+        """Tasks that outlive the client.
+
+        They drive the run, finish a response without a client, or resume the run.
+        """
         self.n_readers = 0
         """Number of requests that follow the run through the store."""
         self.watchers: list[Watcher] = []
         self.n_users = 0
-        """Number of blocks that use this session. It is dropped with the last one."""
+        """Number of blocks that use this session. The session is dropped at the end of the last block."""
 
     @property
     def run(self) -> Run:
@@ -108,16 +115,16 @@ class Session:
 
     @property
     def is_owner(self) -> bool:
-        """Whether this replica executes the run or is about to."""
+        """True if this replica executes the run or is about to start it."""
         return self.execution is not None or bool(self.tasks)
 
     def cancel(self) -> None:
-        """Cancel the run, if it is executed here."""
+        """Cancel the run if it is executed here."""
         if self.execution is not None:
             self.execution.run.cancel()
 
     def leave(self) -> None:
-        """Stop the run, if it is executed here. Another replica continues it."""
+        """Stop the execution of the run on this replica, if there is one. Another replica continues the run."""
         if self.execution is not None:
             self.execution.run.detach()
             self.execution.run.cancel()
@@ -129,28 +136,30 @@ T = TypeVar("T")
 
 
 class SessionRegistry(StoreListener):
-    """Sessions of one replica, by the id of their run."""
+    """Registry of the sessions of one replica, by the ids of their runs."""
 
     def __init__(self) -> None:
         self._sessions = dict[str, Session]()
 
     @property
     def running(self) -> dict[str, Run]:
-        """Active runs on this replica, by id."""
+        """Runs that this replica executes, by id."""
         return {session.id: session.execution.run for session in self._sessions.values() if session.execution}
 
     @property
     def is_idle(self) -> bool:
-        """Whether no session is left."""
+        """True if there is no session."""
         return not self._sessions
 
     def find(self, id: str) -> Run | None:
-        """Return the run with this id if it is active here."""
+        """Return the run with this id if this replica executes it. Otherwise return None."""
         session = self._sessions.get(id)
         return session.execution.run if session and session.execution else None
 
     def find_kept(self, id: str) -> RunRecords | None:
-        """Return the storable part of the run with this id if it is active here."""
+        """Return the records of a run that this replica executes, in the form in which they are stored, or
+        None.
+        """
         session = self._sessions.get(id)
         execution = session.execution if session else None
         return execution.journal.kept(execution.run.records) if execution else None
@@ -161,7 +170,7 @@ class SessionRegistry(StoreListener):
 
     @contextmanager
     def open(self, id: str) -> Generator[Session]:
-        """Use the session of a run until the end of the block."""
+        """Use the session of a run until the end of the block. Create it if it does not exist."""
         session = self._sessions.setdefault(id, Session(id))
         session.n_users += 1
         try:
@@ -187,7 +196,7 @@ class SessionRegistry(StoreListener):
         return session.watchers if session else ()
 
     def spawn(self, id: str, work: Coroutine[None, None, T], name: str) -> asyncio.Task[T]:
-        """Start a task for a run that outlives its client. `aclose` cancels it."""
+        """Start a task of a run that outlives the client. It is cancelled when the replica stops."""
         stack, task = ExitStack(), asyncio.create_task(work, name=name)
         session = stack.enter_context(self.open(id))
         session.tasks.add(task)
@@ -200,8 +209,14 @@ class SessionRegistry(StoreListener):
         return task
 
     async def drive(self, id: str, opened: AbstractAsyncContextManager[Session], keep_s: float) -> Run:
-        """Open a run and drive it to its end in a task, for at most `keep_s` seconds. The caller must close
-        the run's `answer`.
+        """Execute a run in a task that outlives the client, and return the run after it has started.
+
+        The caller must close the run's `answer`.
+
+        Args:
+            id: id of the run.
+            opened: context that executes the run.
+            keep_s: seconds after which the run is cancelled.
         """
         ready: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         task = self.spawn(id, self._drive_on(opened, ready, keep_s), "run kept")
@@ -253,7 +268,7 @@ class SessionRegistry(StoreListener):
 
 
 def close_answer(opening: "asyncio.Future[Run | None] | asyncio.Future[Run]") -> None:
-    """Close the answer of a run whose client left while the run was being opened."""
+    """Close the answer of a run whose client disconnected while the run was being opened."""
     if not opening.cancelled() and opening.exception() is None and (run := opening.result()) is not None:
         run.answer.close()
 

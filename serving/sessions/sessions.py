@@ -1,4 +1,7 @@
-"""The runs of one replica: starts, continues, cancels and leaves them."""
+"""Runs of one replica: start, resume, cancel, take over and hand over runs.
+
+A kept run is a run that outlives its client. Another replica continues it if this one ends.
+"""
 
 import asyncio
 import logging
@@ -42,16 +45,16 @@ logger = logging.getLogger("podium")
 
 
 class Sessions(SessionRegistry):
-    """The runs of one replica; see `aclose`.
+    """Runs of one replica. Close it with `aclose`.
 
     Args:
-        pools: that serve requests.
-        open_store: opens the store of records; None for an in-memory store.
-        rates: of teams and keys.
-        ledgers: of teams and keys; None if runs are not billed.
-        policies: returns an account's policies; None if there are none.
-        meter: of metrics.
-        end_turn: called when a run has ended or is about to wait.
+        pools: pools of workers that serve requests.
+        open_store: function that opens the run store, or None for a store in memory.
+        rates: counter for the rate limits of teams and keys.
+        ledgers: ledgers of teams and keys, or None if runs are not billed.
+        policies: function that returns an account's policies, or None if the server has no keys.
+        meter: receiver of the metrics, or None.
+        end_turn: function that is called when a run has ended or is about to wait for tool results.
     """
 
     def __init__(
@@ -81,10 +84,10 @@ class Sessions(SessionRegistry):
 
     @asynccontextmanager
     async def start(self, spec: RunSpec, caller: Caller) -> AsyncGenerator[Session]:
-        """Run a task inside its span until the end of the block, and store its record in any case.
+        """Start a run and execute it until the end of the block. Its record is stored, however it ends.
 
         Raises:
-            Overloaded: there is no room. The run was not started.
+            Overloaded: there is no free slot, memory or worker. The run was not started.
         """
         with self.admission.admit(spec, caller.account) as leases:
             if spec.before_calls is not None:
@@ -101,12 +104,13 @@ class Sessions(SessionRegistry):
                     self._keep_answer(run.record)
 
     async def start_kept(self, spec: RunSpec, caller: Caller) -> Run:
-        """Like `start`, but the run outlives its client, for a bounded time, and this replica. The caller
-        must close the run's `answer`.
+        """Start a kept run. It is cancelled if it takes longer than `store.keep_s`.
+
+        The caller must close the run's `answer`.
 
         Raises:
-            Overloaded: there is no room. The run was not started.
-            NotAllowed: its texts may not be stored.
+            Overloaded: there is no free slot, memory or worker. The run was not started.
+            NotAllowed: the texts of the run may not be stored.
         """
         if not spec.task.permit.stores:
             raise not_kept()
@@ -125,20 +129,20 @@ class Sessions(SessionRegistry):
         policies: Policies,
         rate: RateReservation = NO_RATES,
     ) -> Run | None:
-        """Continue a run that waits for tools, within the policies of its caller.
+        """Resume a run that waits for tool results, within the policies of the caller.
 
-        Return None if it no longer waits or another request has resumed it. The caller must close the run's
-        `answer`.
+        Return None if the run no longer waits, for example because another request has resumed it. The caller
+        must close the run's `answer`.
 
         Args:
-            record: of the waiting run.
-            results: that it waits for.
-            headers: of the request, for its trace.
-            policies: of the caller.
-            rate: reservation in the caller's rates for this request.
+            record: record of the run.
+            results: tool results for which the run waits.
+            headers: headers of the request, for its trace.
+            policies: policies of the caller.
+            rate: reservation in the caller's rate limits for this request.
 
         Raises:
-            Overloaded: there is no room. The run keeps waiting.
+            Overloaded: there is no free slot or memory. The run keeps waiting.
             PodiumError: the run cannot continue, for example because a worker was removed. The run keeps
                 waiting.
             StoreUnavailable: the store is unreachable.
@@ -152,13 +156,23 @@ class Sessions(SessionRegistry):
             raise
 
     def take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
-        """Continue a run of a replica that has stopped. `paid_usd` is what the ledger has booked for its calls."""
+        """Continue a run of a replica that has ended.
+
+        Args:
+            records: records of the run.
+            paid_usd: cost of the run's calls in the ledger.
+        """
         id = records.record.id
         self.spawn(id, self._take_over(records, paid_usd), f"run {id} continued")
 
     def linger(self, run: Run, answering: asyncio.Task[None]) -> bool:
-        """Keep the response of a disconnected client running for a bounded time, so that a retry can join its
-        run. Return False if no retry may join it.
+        """Continue the response for a disconnected client for a while, so that a retry can join the run.
+
+        Return False if no retry may join the run. The response does not continue then.
+
+        Args:
+            run: run of the response.
+            answering: task that produces the response.
         """
         if run.record.status != "running" or not self.requests.may_join(run.record):
             return False
@@ -167,7 +181,7 @@ class Sessions(SessionRegistry):
 
     @contextmanager
     def read(self, id: str, account: Account) -> Generator[None]:
-        """Count a reader of a run, here or elsewhere, until the end of the block.
+        """Count a reader of a run until the end of the block. The run may be active on any replica.
 
         Raises:
             Overloaded: see `RunAdmission.read`.
@@ -183,7 +197,12 @@ class Sessions(SessionRegistry):
     async def follow(
         self, id: str, account: Account, opened: AbstractAsyncContextManager[Run]
     ) -> AsyncGenerator[Run]:
-        """Open a run as one more reader of it.
+        """Count a reader of a run and its memory, and open the run, until the end of the block.
+
+        Args:
+            id: id of the run.
+            account: account of the reader.
+            opened: context that opens the run for the reader. See `following.py`.
 
         Raises:
             Overloaded: see `read` and `MemoryBudget.check`.
@@ -194,7 +213,7 @@ class Sessions(SessionRegistry):
                     yield run
 
     async def cancel(self, id: str) -> None:
-        """Cancel a run, here or on another replica.
+        """Cancel a run of this or another replica.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -205,17 +224,17 @@ class Sessions(SessionRegistry):
             await self.store.cancel(id)
 
     def leave_all(self) -> None:
-        """Stop all runs because this process is about to end.
+        """Stop all runs, because this process is about to end.
 
-        Kept runs continue elsewhere. Clients are notified that their runs ended here. This replica takes over
-        no runs from now on.
+        Other replicas continue the kept runs. Clients are notified that their runs have ended here. From now
+        on, this replica takes over no runs.
         """
         self._is_leaving = True
         for session in list(self._sessions.values()):
             session.leave()
 
     async def aclose(self) -> None:
-        """Leave the kept runs to another replica, and flush the store."""
+        """Stop all runs and write the unwritten data. Other replicas continue the kept runs."""
         tasks = list[asyncio.Task[object]]()
         for session in self._sessions.values():
             if session.is_kept and session.execution is not None:
@@ -234,7 +253,7 @@ class Sessions(SessionRegistry):
             self.take_over(records, paid_usd)
 
     def on_wait_end(self, records: RunRecords) -> None:
-        """See `StoreListener`. Log and count the run."""
+        """Log and count a run whose wait for tool results has ended. See `StoreListener`."""
         self._executor.report(records, kept_part(records), self._pools.current)
 
     def _opener(self, spec: RunSpec, caller: Caller) -> Opener:
@@ -259,7 +278,9 @@ class Sessions(SessionRegistry):
         return open_it
 
     def _keep_answer(self, record: Record) -> None:
-        """Store the answer for equal requests, in a task: the client may leave with the last byte."""
+        """Cache the answer for equal requests, in a task, because the client may disconnect after the last
+        byte.
+        """
         if (answer := self.requests.answer_of(record)) is not None:
             self.spawn(record.id, self._write_answer(answer), "answer kept for equal requests")
 
@@ -298,7 +319,7 @@ class Sessions(SessionRegistry):
                 try:
                     await self._wait_on(records)
                 except StoreUnavailable:
-                    self.store.forget(record.id)  # the next sweep finds it as an orphan
+                    self.store.forget(record.id)  # the next sweep takes the run over
                 raise
         except BaseException:
             leases.close()
@@ -306,10 +327,10 @@ class Sessions(SessionRegistry):
 
     async def _take_over(self, records: RunRecords, paid_usd: Decimal) -> None:
         record = records.record
-        if record.status == "waiting":  # taken for a resumption whose results were not recorded
+        if record.status == "waiting":  # its replica ended before it stored the tool results
             return await self._wait_on(records)
         leases = self.admission.admit_orphan(record)
-        try:  # narrow first: the current policies also apply to the record of a failure
+        try:  # narrow first, because the current policies also apply to the record of a failure
             policies = await self._executor.find_policies(record.account)
             records = self._narrow(records, policies)
             run = await self._continue(records, {}, None, policies, leases, NO_RATES, paid_usd)
@@ -320,11 +341,14 @@ class Sessions(SessionRegistry):
             await self._fail(records, error, records.lost_usd(paid_usd))
 
     async def _wait_on(self, records: RunRecords) -> None:
-        """Suspend a run again that was taken but could not continue. This replica owns it now."""
+        """Suspend a run again that this replica has taken over but cannot continue.
+
+        This replica then owns it.
+        """
         await self._executor.suspend(replace(records, record=replace(records.record, owner=self.store.owner)))
 
     def _narrow(self, records: RunRecords, policies: Policies) -> RunRecords:
-        """Limit a run to the current policies of its account."""
+        """Restrict a run to the current policies of its account."""
         return narrow_records(records, policies, self._pools.current.settings)
 
     async def _continue(
@@ -370,7 +394,7 @@ class Sessions(SessionRegistry):
 
 @asynccontextmanager
 async def _replay(record: Record) -> AsyncGenerator[Run]:
-    """Replay a run that has ended to its reader."""
+    """Open a run that has already ended, from its record."""
     event_log = EventLog(record)
     event_log.replay()
     yield Run(event_log)

@@ -1,7 +1,8 @@
-"""Requests that an earlier run answers.
+"""Requests that the run of an earlier request answers.
 
-The first request with a name claims the name for its run, and repeats join that run. The answer cache maps equal
-requests to the run that answered them; `answer_cache.py` decides what is cached.
+The first request with an idempotency key claims the key for its run. Repeated requests with the same key join
+that run. The answer cache maps equal requests to the run that answered them.
+`serving/sessions/deduplication.py` decides which answers are cached.
 """
 
 from collections.abc import Sequence
@@ -16,19 +17,19 @@ from serving.database.schema import cached_answer, idempotency, replica, run
 from serving.database.writer import Operation
 
 KEPT_US = 86_400_000_000
-"""Lifetime of a claim: one day."""
+"""Lifetime of a claim in microseconds: one day."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Claim of a request's name.
+    """Claim of an idempotency key for a run.
 
     Args:
-        account: account of the client. Each account has its own names.
-        name: name that the client sent, or a digest of it.
+        account: account of the client. The keys of different accounts are independent.
+        name: idempotency key that the client sent, or a digest of it.
         body_hash: hash of the request.
         run_id: id of the run that answers the request.
-        owner: replica that starts the run.
+        owner: id of the replica that starts the run.
     """
 
     account: str
@@ -40,7 +41,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """Cached answer of a request.
+    """Cache entry for the answer to a request.
 
     Args:
         owner: id of the team, or of the key if it has no team.
@@ -69,7 +70,7 @@ NEVER_BEGUN = (
     ~select(run.c.id).where(run.c.id == CLAIMED.run_id).exists()
     & ~select(replica.c.id).where(replica.c.id == CLAIMED.owner, replica.c.lease_until_us >= NOW_US).exists()
 )
-"""Condition: the run is not stored, and the lease of its replica has expired."""
+"""SQL condition: the claim's run is not stored, and the lease of its replica has expired."""
 
 
 def _claim(connection: Connection, claims: Sequence[Claim]) -> list[Claim]:
@@ -115,12 +116,14 @@ def _keep(connection: Connection, answers: Sequence[CachedAnswer]) -> list[None]
 
 
 CLAIM: Operation[Claim, Claim] = Operation("claim of a request", _claim)
-"""Claim a name. Returns the claim in force, which may be an earlier one."""
+"""Claim an idempotency key. Returns the valid claim, which may belong to an earlier request."""
 RELEASE_CLAIM: Operation[Claim, None] = Operation("release of a request", _release, is_kept=True)
-"""Release a name, because no run was started."""
+"""Release a claim whose run was not started."""
 FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free)
-"""Release the name of a run whose replica ended before it started the run. Returns False if the run has
-started or may still start. Returns True also if another replica has released the name.
+"""Release a claim whose replica ended before it started the run.
+
+Returns True if the claim is released, by this or another replica. Returns False if the run has started or may
+still start.
 """
 KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache of answers", _keep)
-"""Store which run answers a request. Replaces an earlier entry."""
+"""Store which run answered a request. An earlier entry is replaced."""

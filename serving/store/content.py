@@ -1,7 +1,8 @@
 """Redaction of a run's texts before they are stored or shown.
 
-The run's permit decides: store no texts, or redact secrets and, optionally, personal data. This layer is
-between the runs and every store, and between a running run and its watchers.
+The run's permit decides whether texts are stored. If they are, secrets are always redacted, and personal data
+if the permit requires it. All data passes through this module on its way from a run to a store or to the
+clients that watch the run.
 """
 
 from typing import TypeVar
@@ -30,7 +31,7 @@ T = TypeVar("T")
 
 
 def kept_part(records: RunRecords) -> RunRecords:
-    """Return the records with the texts that may be stored."""
+    """Return the records in the form in which they may be stored: redacted, or without texts."""
     permit = records.record.task.permit
     if not permit.stores:
         return without_content(records)
@@ -40,27 +41,28 @@ def kept_part(records: RunRecords) -> RunRecords:
 
 
 class ContentJournal:
-    """Journal that passes the redacted events of one run, and of the runs nested in it, to another journal.
+    """Journal that redacts the events of one run, and of the runs nested in it, for another journal.
 
     Args:
         permit: permit of the run.
-        journal: journal of the store.
-        known: cache of the run's redacted texts, which learns each new value.
+        journal: journal of the store, which receives the redacted events.
+        known: cache of the run's redacted texts. New texts are added to it.
     """
 
     def __init__(self, permit: Permit, journal: Journal, known: KnownTexts | None = None) -> None:
         self._permit, self._journal, self._known = permit, journal, known
         self._redact = redactor_of(permit)
         self._records = dict[str, tuple[Record, Record]]()
-        """By run id: the newest record, and its redacted form (the same object if nothing was redacted)."""
+        """Newest record and its redacted form, by run id. Both are the same object if nothing was redacted.
+        """
         self._work = dict[tuple[int, int | None], tuple[StreamRedactor, StreamRedactor]]()
         self._texts = dict[str, tuple[StreamRedactor, StreamRedactor]]()
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """Redact an event and pass it on. Has the signature of `conductor.run.event_log.Journal`.
+        """Redact an event and pass it on. The signature is that of `conductor.run.event_log.Journal`.
 
-        A store writes the texts of a record with its first event. With later events it writes only the
-        numbers.
+        A store writes the complete record with the first event of a run. With later events, it writes only
+        the record's numbers.
         """
         stores = self._permit.stores
         if isinstance(event, AnswerDelta):
@@ -88,9 +90,9 @@ class ContentJournal:
         self._journal(record, seq, event_numbers(event))
 
     def kept(self, records: RunRecords) -> RunRecords:
-        """Return the records of the noted run with the texts that may be stored.
+        """Return the run's records in the form in which they may be stored.
 
-        A record that is folded from redacted events is not redacted again.
+        A record that was already redacted event by event is not redacted again.
         """
         if not self._permit.stores:
             return without_content(records)
@@ -107,7 +109,7 @@ class ContentJournal:
     def _fold(self, record: Record, event: Event, redacted: Event) -> Record:
         """Return the redacted form of `record`, whose newest event is `event`.
 
-        Until an event is changed by redaction, this is the record itself.
+        This is the record itself as long as redaction has changed none of its events.
         """
         before, kept_before = self._records.get(record.id, (None, None))
         if kept_before is None:
@@ -122,13 +124,13 @@ class ContentJournal:
     def _take_out(self, value: T) -> T:
         if self._known is not None:
             self._known.learn(value)
-        # A new redactor each time, because the result for a text must not depend on earlier texts.
+        # Use a new redactor each time, because the result for a text must not depend on earlier texts.
         return map_texts(value, redactor_of(self._permit))
 
     def _note_piece(self, record: Record, seq: int, piece: AnswerDelta) -> None:
         whole, kept = self._records.get(record.id, (None, record))
         if whole is not record:
-            kept = self._fold(record, piece, piece)  # the record does not contain the text of a piece
+            kept = self._fold(record, piece, piece)  # the record does not contain the streamed text
         if record.parent is not None:
             return
         if record.id not in self._texts:
@@ -139,8 +141,9 @@ class ContentJournal:
         self._pass_on(kept, seq, piece.at_s, new_text, new_reasoning)
 
     def _note_work(self, record: Record, seq: int, piece: WorkDelta) -> None:
-        """Pass on the redacted part of a step's text. The rest stays pending: the event of the step's end has
-        all of it.
+        """Pass on the part of a step's text that can already be redacted.
+
+        The rest is not passed on later, because the event at the end of the step contains the whole text.
         """
         text, reasoning = self._work.setdefault((piece.plan, piece.step), self._redactors())
         redacted = replace(piece, text=text.feed(piece.text), reasoning=reasoning.feed(piece.reasoning))
@@ -152,7 +155,7 @@ class ContentJournal:
         return StreamRedactor(self._redact, boundary), StreamRedactor(self._redact, boundary)
 
     def _flush(self, record: Record, seq: int, at_s: float) -> None:
-        """Pass on the pending end of the answer before the run ends."""
+        """Pass on the end of the answer that is not redacted yet, before the run ends."""
         if record.id in self._texts:
             text, reasoning = self._texts.pop(record.id)
             self._pass_on(record, seq, at_s, text.flush(), reasoning.flush())

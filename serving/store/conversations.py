@@ -14,12 +14,13 @@ Json = dict[str, Any]
 MOST_ITEMS = 10_000
 """Maximum number of items in a conversation."""
 MOST_BYTES = 16 * 2**20
-"""Size of a conversation in bytes from which it is full."""
+"""Size in bytes at which a conversation accepts no more items."""
 MOST_OF_TEAM, MOST_BYTES_OF_TEAM = 10_000, 2**30
 """Maximum number of conversations of a team, and their maximum total size in bytes."""
 MOST_BYTES_IN_MEMORY = 64 * 2**20
-"""Maximum total size in bytes on a replica without a store. The least recently changed conversations are
-dropped.
+"""Maximum total size in bytes on a replica without a store.
+
+Above it, the least recently changed conversations are dropped.
 """
 
 
@@ -33,8 +34,8 @@ class Conversation:
         made_us: creation time in microseconds since 1970.
         metadata: metadata of the client.
         n_bytes: total size of the items in bytes.
-        n_items: number of items that were ever added. Ids of removed items are kept, so that no turn is added
-            twice.
+        n_items: number of items that were ever added, including removed ones. The ids of removed items are
+            kept, so that no turn is added twice.
     """
 
     id: str
@@ -65,7 +66,10 @@ class ConversationStore(Protocol):
         ...
 
     async def usage(self, account: Account) -> tuple[int, int]:
-        """Return the number and total bytes of the team's conversations, or of the key's if it has no team."""
+        """Return the number and the total bytes of the conversations of an account.
+
+        The conversations of its team count, or those of its key if it has no team.
+        """
         ...
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
@@ -79,8 +83,8 @@ class ConversationStore(Protocol):
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
         """Append items to a conversation atomically.
 
-        Do nothing if the conversation does not exist, or if items of `turn` were appended before, even if
-        they have been removed since.
+        Do nothing if the conversation does not exist, or if items with the same `turn` were appended before.
+        This also applies if those items have been removed since.
         """
         ...
 
@@ -186,7 +190,7 @@ class MemoryConversations:
 
 
 def new_conversation(id: str, account: Account, metadata: Mapping[str, str]) -> Conversation:
-    """Return a new conversation that starts now."""
+    """Return a new conversation that is created now."""
     return Conversation(id, account, now_us(), metadata)
 
 

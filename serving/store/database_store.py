@@ -1,8 +1,9 @@
-"""Run store in the database that all replicas share. Records can be read on every replica, and outlive the
-replica.
+"""Run store in the database that all replicas share.
 
-Combines the unwritten runs of this replica (`journal.py`) with the stored ones (`stored_runs.py`), and sweeps
-for the runs of replicas that have ended.
+Every replica can read a record, even after the replica that wrote it has ended.
+
+The store combines the unwritten runs of this replica (`journal.py`) with the stored ones (`stored_runs.py`).
+It also periodically takes over or ends the runs of replicas that have ended.
 """
 
 import asyncio
@@ -47,9 +48,12 @@ from serving.store.tool_ids import CallIds
 logger = logging.getLogger("podium")
 
 WATCH_S = 0.5
-"""Interval at which a replica polls for cancel and watch requests, while it has running runs."""
+"""Seconds between two polls for requests to cancel or watch a run.
+
+A replica polls only while runs are active.
+"""
 REMOVE_S = 300.0
-"""Average interval of the removal of old data."""
+"""Average seconds between two removals of old data."""
 MOST_AT_ONCE = 50
 """Maximum number of runs that one sweep takes over."""
 
@@ -58,12 +62,12 @@ class DatabaseStore:
     """`RecordStore` in a database. Close it with `aclose`.
 
     Args:
-        store: store of this replica.
-        limits: returns the maximum number and bytes of records that may wait in memory while the store is
-            unreachable.
-        settings: retention settings.
-        sweep_s: interval of the sweep for runs of replicas that have ended.
-        listener: the replica.
+        store: database connections of this replica.
+        limits: callable that returns the current limits. They bound the number and bytes of records that wait
+            in memory while the database is unreachable.
+        settings: settings of the store, such as the retention.
+        sweep_s: seconds between two searches for runs of replicas that have ended.
+        listener: receiver of the store's callbacks.
     """
 
     def __init__(
@@ -84,7 +88,8 @@ class DatabaseStore:
         self._secrets_until_s = 0.0
         self._taking_over = asyncio.Lock()
         self._begun = set[str]()
-        """Runs that started here during a `take_over`. They are not orphans, even if they have already ended.
+        """Ids of runs that started here during a `take_over`. It must not take them over, even if they have
+        already ended.
         """
 
     def note(self, record: Record, seq: int, event: Event) -> None:
@@ -93,7 +98,7 @@ class DatabaseStore:
         self._begin()
 
     def start(self) -> None:
-        """See `RecordStore.start`. If the store cannot contain runs yet, the first run starts the sweep."""
+        """See `RecordStore.start`. If the database does not exist yet, the first run starts the sweep."""
         if self._store.address.may_hold_something:
             self._begin()
 
@@ -176,7 +181,7 @@ class DatabaseStore:
         return await self._stored.get(id)
 
     async def _get_readable(self, id: str) -> RunRecords | None:
-        """Return a run, or None if it is missing or unreadable, so that one bad record does not stop a sweep."""
+        """Return a run, or None if it is not stored or unreadable. One bad record must not stop a sweep."""
         try:
             return await self.get(id)
         except UnreadableRecord as exc:
@@ -274,8 +279,9 @@ class DatabaseStore:
         await self._journal.aclose()
 
     async def sweep(self) -> int:
-        """Expire runs that waited too long, and mark runs of ended replicas as lost. Return the number of
-        lost runs.
+        """Expire suspended runs that waited too long, and mark runs of ended replicas as lost.
+
+        Runs that can be continued are not marked. See `take_over`. Return the number of lost runs.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -289,7 +295,9 @@ class DatabaseStore:
         return lost
 
     async def take_over(self) -> int:
-        """Take over kept runs of ended replicas and continue them here. Return their number.
+        """Take over runs of ended replicas and continue them here. Return their number.
+
+        Only runs that outlive their clients are taken over.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -306,7 +314,7 @@ class DatabaseStore:
             records = await self._get_readable(id)
             if (
                 records is None
-            ):  # another replica may be able to read it; after a few attempts it is marked as lost
+            ):  # another replica may be able to read it. After a few attempts, the run is marked as lost.
                 await writer.do(LEAVE_RUN, id)
                 continue
             newest, paid_usd = await self._stored.newest_seq(id), await self._stored.paid_usd(id)
@@ -319,13 +327,17 @@ class DatabaseStore:
         return taken
 
     def _is_here(self, id: str) -> bool:
-        """Return whether a run of this replica is not an orphan: it is starting, running, partly unwritten or
-        just ended.
+        """Return whether this replica handles the run, so that it must not be taken over.
+
+        The run may be starting, running, not completely written, or just ended.
         """
         return id in self._begun or self._journal.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
-        """Remove the data whose retention is over at `at_us`, by default now. Return the number of rows.
+        """Remove the data whose retention has expired. Return the number of removed rows.
+
+        Args:
+            at_us: time at which to apply the retention, in microseconds since 1970. By default, now.
 
         Raises:
             StoreUnavailable: the store is unreachable.

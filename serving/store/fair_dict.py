@@ -9,10 +9,11 @@ V = TypeVar("V")
 
 
 class FairDict(MutableMapping[K, V], Generic[K, V]):
-    """Mapping in insertion order, with an owner for each entry.
+    """Mapping in insertion order, in which each entry has an owner. Eviction is fair between the owners.
 
     Args:
-        owner_of: returns the owner of an entry. It must not change while the entry is in the mapping.
+        owner_of: callable that returns the owner of a key and its value. The owner must not change while the
+            entry is in the mapping.
     """
 
     def __init__(self, owner_of: Callable[[K, V], str]) -> None:
@@ -22,8 +23,10 @@ class FairDict(MutableMapping[K, V], Generic[K, V]):
         """Keys by owner, in insertion order. Owners without entries are removed."""
 
     def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
-        """Return the key to evict next: the oldest entry of the owner with the most entries, or the largest
-        `size`.
+        """Return the key to evict next: the oldest entry of the owner that uses the most.
+
+        Args:
+            size: callable that measures the keys of an owner. By default, it counts them.
         """
         return next(iter(max(self._keys.values(), key=size)))
 

@@ -1,7 +1,7 @@
 """Feedback on runs: whether the answer was good, and what the right answer would have been.
 
-There is one entry per run and key, and a later one replaces it. Its texts are removed with the texts of the
-run, the rest with the run.
+Each key can give feedback once per run. Later feedback replaces it. The texts of the feedback are removed
+together with the texts of the run. The rest is removed together with the run.
 """
 
 import json
@@ -22,11 +22,11 @@ class Feedback:
 
     Args:
         run_id: id of the run.
-        key_id: id of the key that sent it, or "" if keys are off.
-        made_us: time in microseconds since 1970.
-        score: from 0 (bad) to 1 (good), or None.
-        labels: labels that the team defines.
-        comment: comment, or "".
+        key_id: id of the key that sent the feedback, or "" if the server has no keys.
+        made_us: time of the feedback in microseconds since 1970.
+        score: score from 0 (bad) to 1 (good), or None.
+        labels: labels that the team has chosen.
+        comment: comment on the answer, or "".
         expected: the right answer, or "".
     """
 
@@ -45,7 +45,7 @@ OF_RUN = select(run_feedback).order_by(run_feedback.c.made_us)
 
 
 def load_feedback(row: Row[Any]) -> Feedback:
-    """Return the feedback of a row."""
+    """Convert a row of the table `run_feedback`."""
     labels = tuple(json.loads(row.labels))
     return Feedback(row.run_id, row.key_id, row.made_us, row.score, labels, row.comment, row.expected)
 
@@ -70,4 +70,4 @@ def _give(connection: Connection, items: Sequence[Feedback]) -> list[None]:
 
 
 GIVE_FEEDBACK: Operation[Feedback, None] = Operation("feedback", _give)
-"""Store feedback. Replaces earlier feedback of the same key on the run."""
+"""Store feedback. Earlier feedback of the same key on the same run is replaced."""

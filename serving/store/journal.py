@@ -1,8 +1,11 @@
-"""Write-behind journal: writes the events of this replica's runs to the store, outside the path of requests.
+"""Write-behind journal: writes the events of this replica's runs to the store in the background.
 
-Events of a run within `BATCH_S` form one row, and all runs of the replica share a transaction. While the
-store is unreachable, ended runs wait in memory, up to `limits.records` and `limits.records_bytes`. A run
-keeps its slot and its share of the memory budget until it is written (`serving/sessions/admission.py`).
+The events of a run are collected for `BATCH_S` seconds and written as one row. All runs of the replica share
+a transaction. While the store is unreachable, ended runs wait in memory, up to `limits.records` and
+`limits.records_bytes`. A run keeps its slot and its share of the memory budget until it is written
+(`serving/sessions/admission.py`).
+
+A kept run is a run that outlives its client. Another replica continues it if this one ends.
 """
 
 import asyncio
@@ -33,26 +36,31 @@ from serving.store.unflushed_run import Packed, UnflushedRun, current_records, p
 logger = logging.getLogger("podium")
 
 BATCH_S = 0.06
-"""Delay between an event and its write."""
+"""Seconds between an event and its write."""
 SLICE_S, LONGEST_SLICE_S = 0.001, 0.01
-"""Time for packing runs before the event loop gets a pause: on an idle loop, and at most."""
+"""Seconds for which runs are packed before other tasks of the event loop may run: on an idle loop, and at
+most.
+"""
 AT_ONCE = 256
-"""Maximum number of runs per batch. On a busy loop, packing thousands takes seconds, and new runs go first.
+"""Maximum number of runs per batch.
+
+On a busy event loop, packing thousands of runs takes seconds. Smaller batches let new runs be written first.
 """
 AGAIN_S = 0.5
-"""Delay between attempts to write to an unreachable store."""
+"""Seconds between two attempts to write to an unreachable store."""
 WRITTEN_WITHIN_S = 10.0
-"""Maximum wait of a response for the start of its run to be written."""
+"""Maximum seconds that a response waits until the start of its run is written."""
 LATE_FOR_S, LOOK_S = 5.0, 0.01
-"""Maximum wait of a client for an overdue run, and the polling interval. A replica that is behind catches up
-sooner, and a store that hangs must not block answers.
+"""Maximum seconds that a client waits for an overdue write, and seconds between two checks.
+
+A replica that is only behind catches up sooner. If the store hangs, answers must not be blocked.
 """
 LATE_S = 0.09
-"""Age at which a run without a write is overdue. A little below the default of `limits.first_byte_s`, after
-which the client learns of the run.
+"""Age in seconds at which the first write of a run is overdue. It is a little below the default of
+`limits.first_byte_s`, after which the client learns of the run.
 """
 FLUSH_S = 5.0
-"""Maximum time for the last writes when the journal is closed."""
+"""Maximum seconds for the last writes when the journal is closed."""
 NOT_WRITTEN = (
     "The store is unreachable, and a background request must be stored before it is accepted. Retry later."
 )
@@ -62,10 +70,11 @@ class RunJournal:
     """Journal of this replica's runs. Close it with `aclose`.
 
     Args:
-        store: store of this replica.
-        limits: returns the maximum number and bytes of ended runs that may wait for an unreachable store.
-        listener: the replica. It gets events before they are written. Events of a run that outlives its
-            replica it gets after they are written.
+        store: database connections of this replica.
+        limits: callable that returns the current limits. They bound the number and bytes of ended runs that
+            wait for an unreachable store.
+        listener: receiver of new events. It receives the events of a kept run after they are written, and
+            those of all other runs before.
     """
 
     def __init__(
@@ -77,16 +86,16 @@ class RunJournal:
         self._store, self._limits, self._listener = store, limits, listener or StoreListener()
         self._runs = dict[str, UnflushedRun]()
         self._ended = FairDict[str, UnflushedRun](lambda _, run: run.key_id)
-        """Runs that have ended and are not written yet. A subset of `_runs`."""
+        """Runs that have ended and are not written yet. They are also in `_runs`."""
         self._wake, self._idle = asyncio.Event(), asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._is_away, self._is_behind, self._n_dropped = False, False, 0
         self._hangs = False
-        """True if a wait for an overdue run timed out and nothing was written since."""
+        """True if a client waited in vain for an overdue write, and nothing was written since."""
 
     @property
     def under_way(self) -> bool:
-        """True if a run of this replica has not ended."""
+        """True if this replica has a run that has not ended."""
         return any(run.final is None for run in self._runs.values())
 
     @property
@@ -124,8 +133,8 @@ class RunJournal:
 
         Args:
             id: id of the run.
-            seq: number of the newest item that another replica wrote, or 0.
-            is_kept: see `UnflushedRun.is_kept`.
+            seq: number of the newest event that another replica wrote for the run, or 0.
+            is_kept: whether the run outlives its client. See `UnflushedRun.is_kept`.
         """
         self._remove(id)
         self._runs[id] = UnflushedRun(seq, is_kept=is_kept)
@@ -185,7 +194,7 @@ class RunJournal:
         self._begin_writing()
 
     def watch(self, id: str) -> None:
-        """See `RecordStore.watch`, for a run of this replica."""
+        """See `RecordStore.watch`. The run must be one of this replica."""
         run = self._runs.get(id)
         if run is None or run.final is not None:
             return
@@ -207,12 +216,12 @@ class RunJournal:
             self._drop_oldest()
 
     async def suspend(self, records: RunRecords, drop_us: int, body: bytes) -> None:
-        """Write a suspended run with its pending events.
+        """Write a run that waits for tool results, with its unwritten events.
 
         Args:
-            records: records of the run, redacted for storage.
+            records: redacted records of the run.
             drop_us: end of the wait, in microseconds since 1970.
-            body: packed records, unredacted.
+            body: packed records of the run, without redaction.
 
         Raises:
             StoreUnavailable: the store is unreachable. The journal keeps the run.
@@ -230,7 +239,7 @@ class RunJournal:
             self._take_result(id, written)
 
     async def aclose(self) -> None:
-        """Write pending runs for at most `FLUSH_S` seconds, and stop."""
+        """Write the waiting runs, for at most `FLUSH_S` seconds, and stop."""
         task, self._task = self._task, None
         if task is None:
             return
@@ -262,10 +271,11 @@ class RunJournal:
                 self._idle.set()
 
     def _take(self, most: int) -> list[tuple[str, UnflushedRun]]:
-        """Return up to `most` runs with something to write.
+        """Return up to `most` runs that have something to write.
 
-        New runs go first: their client may know the id already, and after a crash only the store knows the
-        run. At least half of the batch is for older runs, those packed longest ago first.
+        Runs without any write come first. Their clients may already know the id, and after a crash only the
+        store could report the run. At least half of the batch is for older runs, in the order of their last
+        write.
         """
         waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
         waiting.sort(key=lambda each: each[1].packed_s)
@@ -285,10 +295,10 @@ class RunJournal:
         return len(packed)
 
     async def _pack_all(self, waiting: list[tuple[str, UnflushedRun]]) -> AsyncGenerator[Packed]:
-        """Pack runs in slices, and yield the event loop for the same time after each, because packing blocks
-        it.
+        """Pack runs, and let other tasks run from time to time, because packing blocks the event loop.
 
-        If a busy loop returns late, the next slice is a quarter of the delay.
+        After each slice of packing, other tasks get the same time. If they take longer, the loop is busy. The
+        next slice then takes a quarter of the delay, so that packing still makes progress.
         """
         loop = asyncio.get_running_loop()
         began_s, slice_s = loop.time(), SLICE_S
@@ -361,8 +371,9 @@ class RunJournal:
             self._listener.on_taken_over(id)
 
     def _drop_oldest(self) -> None:
-        """Drop runs above the memory limits while the store is unreachable: the oldest of the key with the
-        most.
+        """Drop ended runs above the memory limits while the store is unreachable.
+
+        The oldest run of the key that uses the most is dropped first.
         """
         limits = self._limits()
         n_bytes = self.unwritten_bytes().total()

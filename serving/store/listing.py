@@ -1,7 +1,8 @@
-"""Paged list of stored runs, with bounded time per request.
+"""Paged list of stored runs, with a bounded time per request.
 
-Runs are searched from the newest back, in windows, until the page is full or the time is over. A filter that
-matches only one old run of a million then takes several short requests and no long one.
+The search starts with the newest runs. It goes back in windows of many runs, until the page is full or the
+time is up. If a filter matches only one old run among a million, the client therefore sends several short
+requests instead of one long one.
 """
 
 import time
@@ -17,11 +18,11 @@ from serving.store.run_filter import RunFilter
 from serving.store.store import Place
 
 FIRST_RUNS = 1_000
-"""Size of the first window. Most searches are for recent runs."""
+"""Number of runs in the first window. It is small, because most searches are for recent runs."""
 MOST_RUNS = 50_000
-"""Maximum size of a window. Each is four times as large as the one before."""
+"""Maximum number of runs in a window. Each window is four times as large as the one before."""
 ENOUGH_S = 0.3
-"""Time after which no further window is searched."""
+"""Seconds after which no further window is searched."""
 
 Ask = Callable[[Select[*tuple[Any, ...]]], Awaitable[Sequence[Row[Any]]]]
 """Function that executes a query."""
@@ -35,10 +36,18 @@ async def list_rows(
     run_filter: RunFilter,
     enough_s: float = ENOUGH_S,
 ) -> tuple[list[Row[Any]], Place | None]:
-    """Return up to `limit` runs before a place, newest first, and the place at which the next page starts.
+    """Return a page of runs, newest first, and the position at which the next page starts.
 
-    The columns are `status`, `numbers`, `made_us`, `id` and `billed`. The place is None at the end of the
-    list.
+    The rows have the columns `status`, `numbers`, `made_us`, `id` and `billed`. The position is None at the
+    end of the list.
+
+    Args:
+        ask: function that executes a query.
+        limit: maximum number of runs.
+        caller: caller, who must be allowed to see the runs.
+        before: position from the previous page. Only older runs are returned. None for the first page.
+        run_filter: filter that the runs must match.
+        enough_s: seconds after which no further window is searched.
     """
     base = (visible(caller), *among(run_filter))
     filters = conditions(run_filter)
@@ -58,7 +67,7 @@ async def list_rows(
 async def _end_of_window(
     ask: Ask, base: tuple[ColumnElement[bool], ...], before: Place | None, n_runs: int
 ) -> Place | None:
-    """Return the place of the last of `n_runs` runs, or None if there are fewer."""
+    """Return the position of the last run in a window of `n_runs` runs, or None if fewer runs are left."""
     query = select(run.c.made_us, run.c.id).where(*base, *_between(None, before))
     query = query.order_by(run.c.made_us.desc(), run.c.id.desc()).offset(n_runs - 1).limit(1)
     row = next(iter(await ask(query)), None)
@@ -73,7 +82,7 @@ def _newest_first(*where: ColumnElement[bool]) -> Select[*tuple[Any, ...]]:
 
 
 def _between(end: Place | None, before: Place | None) -> list[ColumnElement[bool]]:
-    """Return the conditions for runs from `end` (inclusive) up to `before` (exclusive)."""
+    """Return the SQL conditions for runs from the position `end` (inclusive) up to `before` (exclusive)."""
     position = tuple_(run.c.made_us, run.c.id)
     bounds: list[ColumnElement[bool]] = []
     if end is not None:

@@ -36,8 +36,8 @@ class MemoryStore:
     cannot evict the runs of a quiet one.
 
     Args:
-        limits: returns the limits of records and bytes. Called at every `put`, because settings change.
-        listener: the replica.
+        limits: callable that returns the current limits. They can change at run time.
+        listener: receiver of the store's callbacks.
     """
 
     owner = ""
@@ -69,7 +69,7 @@ class MemoryStore:
         return 0
 
     def unwritten_bytes(self) -> Counter[str]:
-        """Return no bytes: nothing is written, and `limits.records_bytes` bounds the memory."""
+        """Return no bytes, because this store writes nothing. `limits.records_bytes` bounds its memory."""
         return Counter()
 
     @property
@@ -99,7 +99,7 @@ class MemoryStore:
             del self._claims[claim.account, claim.name]
 
     async def free(self, claim: Claim) -> bool:
-        """Return False, because the claim's replica is this one."""
+        """Return False, because only this replica can have made the claim, and it has not ended."""
         return False
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
@@ -115,7 +115,10 @@ class MemoryStore:
         self._answers.pop_down_to(self._limits().records)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`. Events share their texts with the record, so their size is not counted."""
+        """See `RecordStore.note`.
+
+        Events share their texts with the record, so their size is not counted against the limits.
+        """
         if record.parent is not None:
             return
         if isinstance(event, AnswerDelta) and record.id not in self._kept:
@@ -188,7 +191,7 @@ class MemoryStore:
         return records
 
     def _drop_us(self, id: str) -> int:
-        """Return the time until which a run waits, in microseconds since 1970, or 0 if it does not wait."""
+        """Return the end of a run's wait in microseconds since 1970, or 0 if the run does not wait."""
         return self._suspended[id][0] if id in self._suspended else 0
 
     async def newest(
@@ -271,12 +274,13 @@ def place(record: Record) -> Place:
 
 
 def page_of(runs: Iterable[RunRecords], limit: int, end: Place | None = None) -> RunPage:
-    """Return a page of the `limit` newest runs.
+    """Return a page with the newest of the runs.
 
     Args:
         runs: runs in any order.
-        limit: maximum number of runs.
-        end: end of the page if there are no more than `limit` runs.
+        limit: maximum number of runs in the page.
+        end: position at which the next page starts if all `runs` fit into this one. None at the end of the
+            list.
     """
     newest = sorted(runs, key=lambda run: place(run.record), reverse=True)
     shown = newest[:limit]
@@ -284,13 +288,13 @@ def page_of(runs: Iterable[RunRecords], limit: int, end: Place | None = None) ->
 
 
 BYTES_BESIDE_TEXT = 4_000
-"""Estimated size of a record without its texts."""
+"""Estimated size of a record without its texts, in bytes."""
 BYTES_A_LOGPROB = 150
-"""Estimated size of a token with its probability."""
+"""Estimated size of a token with its probability, in bytes."""
 
 
 def weight(records: RunRecords) -> int:
-    """Estimate the memory of a run in bytes. A text that several steps share is one object and counts once."""
+    """Estimate the memory of a run in bytes. A text that several steps share counts once."""
     texts = {id(text): sys.getsizeof(text) for record in records for text in _texts(record)}
     n_likely = sum(
         1 + len(token.top) for record in records for call in record.calls for token in call.logprobs

@@ -1,4 +1,7 @@
-"""Removal of a run's texts. The numbers and names remain, for lists and after the retention of texts."""
+"""Removal of the texts from a run's records and events.
+
+The numbers and names remain. Lists show them, and they are stored longer than the texts.
+"""
 
 from msgspec.structs import replace
 
@@ -33,7 +36,10 @@ from serving.redaction.failures import facts_without_words
 
 
 def without_content(records: RunRecords) -> RunRecords:
-    """Replace each text of the request, of a model or of an error in the records by `… [N characters]`."""
+    """Remove the texts of requests, models and errors from the records of a run.
+
+    A text is replaced by `… [N characters]` or removed.
+    """
     if not records.has_content:
         return records
     inner = {id: record_numbers(record) for id, record in records.inner.items()}
@@ -41,7 +47,10 @@ def without_content(records: RunRecords) -> RunRecords:
 
 
 def event_numbers(event: Event) -> Event:
-    """Remove the texts of an event. Pieces of an answer become empty."""
+    """Return the event without its texts, such as prompts, answers and error messages.
+
+    Numbers and names remain. Events with a part of a streamed answer become empty.
+    """
     match event:
         case PlanStarted() | StepPlanned() | PlanEnded():
             return _plan_event(event)
@@ -107,7 +116,7 @@ def _plan_event(event: PlanStarted | StepPlanned | PlanEnded) -> Event:
 
 
 def record_numbers(record: Record) -> Record:
-    """Replace the texts of one record by `… [N characters]`."""
+    """Return the record without its texts. A text is replaced by `… [N characters]` or removed."""
     task = record.task
     return replace(
         record,

@@ -10,7 +10,7 @@ from serving.store.run_filter import RunFilter
 
 
 def visible(caller: Caller) -> ColumnElement[bool]:
-    """Return the SQL condition for `Caller.sees`."""
+    """Return the SQL condition for runs that the caller may see. It corresponds to `Caller.sees`."""
     account = caller.account
     if caller.sees_every_run:
         return true()
@@ -20,18 +20,21 @@ def visible(caller: Caller) -> ColumnElement[bool]:
 
 
 def owned_by(table: Table, account: Account) -> ColumnElement[bool]:
-    """Return the SQL condition for `same_owner`, for a table in which the `team_id` of no team is empty."""
+    """Return the SQL condition for rows that the account owns. It corresponds to `same_owner`.
+
+    If a row belongs to no team, its column `team_id` must be "".
+    """
     is_team = table.c.team_id == account.team_id
     return is_team if account.team_id else is_team & (table.c.key_id == account.key_id)
 
 
 def among(run_filter: RunFilter) -> list[ColumnElement[bool]]:
-    """Return the conditions of a filter that are the first columns of an index."""
+    """Return the SQL conditions of a filter that an index supports, on its first column."""
     return [] if run_filter.team_id is None else [run.c.team_id == run_filter.team_id]
 
 
 def conditions(run_filter: RunFilter) -> list[ColumnElement[bool]]:
-    """Return the other conditions of a filter."""
+    """Return all other SQL conditions of a filter. See `among`."""
     selected: list[ColumnElement[bool]] = []
     if run_filter.worker is not None:
         called = select(run_worker.c.run_id).where(

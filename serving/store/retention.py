@@ -1,4 +1,4 @@
-"""Retention: removes the texts of runs first and their numbers later. The ledger is never removed.
+"""Retention: remove the texts of runs first and their numbers later. The ledger is never removed.
 
 Each step removes a bounded number of rows, so that other writers do not wait long.
 """
@@ -43,7 +43,8 @@ from serving.settings.sections import StoreSettings
 
 DAY_US = 86_400_000_000
 EVENTS_US = 3_600_000_000
-"""Retention of the events of a run with a complete record: one hour, for clients that follow the run."""
+"""Retention of the events of an ended run, in microseconds: one hour, for clients that still follow the run.
+"""
 STEP = 500
 """Maximum number of runs or rows per step and statement."""
 FILES_STEP = 10
@@ -51,7 +52,8 @@ FILES_STEP = 10
 UNDER_WAY = ("validating", "in_progress", "finalizing", "cancelling")
 """States of batches that are not removed."""
 HAS_TEXTS = run.c.body_bytes > literal_column("0")
-"""Condition of the index `run_content`. Databases use it only if the condition contains no parameter."""
+"""SQL condition for runs with texts. Databases use the index `run_content` only if the condition contains no
+parameter."""
 OF_RUNS = (run_event, run_text, run_worker, run_feedback)
 """Tables whose rows belong to a run."""
 
@@ -62,11 +64,11 @@ def oldest(
     """Return the statement that deletes up to `step` of the oldest rows of a table.
 
     Args:
-        table: table.
-        time: column with the time of a row.
-        bound_us: only rows with an earlier time.
-        conditions: further conditions.
-        step: maximum number of rows.
+        table: table with the rows.
+        time: name of the column with the time of a row.
+        bound_us: time before which rows are deleted.
+        conditions: further conditions that the rows must meet.
+        step: maximum number of rows to delete.
     """
     key = list(table.primary_key)
     rows = select(*key).where(table.c[time] < bound_us, *conditions).order_by(table.c[time]).limit(step)
@@ -79,7 +81,10 @@ def _old_runs(bound_us: int, *conditions: ColumnElement[bool]) -> Select[Any]:
 
 
 def _crowded_runs(bytes_per_team: int) -> Select[Any]:
-    """Select the runs with the oldest texts of each team, or key without a team, that has too many bytes."""
+    """Select runs whose texts must be removed because their team, or key without a team, has too many bytes.
+
+    The runs with the oldest texts of each team are selected.
+    """
     room = func.sum(run.c.body_bytes).over(
         partition_by=(run.c.team_id, case((run.c.team_id.is_(None), run.c.key_id))),
         order_by=(run.c.made_us.desc(), run.c.id.desc()),
@@ -89,8 +94,14 @@ def _crowded_runs(bytes_per_team: int) -> Select[Any]:
 
 
 def _old_events(events_us: int, content_us: int) -> Delete:
-    """Delete old events. Runs with a body lose them after `EVENTS_US`. The events of runs without a body, such
-    as lost ones, are their only content and are deleted with the texts.
+    """Return the statement that deletes old events of runs.
+
+    If the record of a run is stored as well, its events are deleted after `EVENTS_US`. A lost run, for
+    example, has no such record. Its events are its only content, so they are deleted as late as texts.
+
+    Args:
+        events_us: time before which events of runs with a complete record are deleted.
+        content_us: time before which all other events are deleted.
     """
     event, key = run_event.c, (run_event.c.run_id, run_event.c.first_seq)
     is_spare = (event.at_us < events_us) & (HAS_TEXTS)
@@ -100,7 +111,7 @@ def _old_events(events_us: int, content_us: int) -> Delete:
 
 
 def _of_conversations(bound_us: int, *conditions: ColumnElement[bool]) -> list[Update | Delete]:
-    """Return the statements that remove old items of conversations, and conversations without items."""
+    """Return the statements that remove old items of conversations, and old conversations without items."""
     item = conversation_item.c
     of_it = item.conversation_id == conversation.c.id
     old = (
@@ -126,11 +137,11 @@ def _of_conversations(bound_us: int, *conditions: ColumnElement[bool]) -> list[U
 
 @dataclass(frozen=True, slots=True)
 class ContentDays:
-    """Retention of the texts of a team or a key.
+    """Retention of texts in the policy of a team or a key.
 
     Args:
-        column: column of `run` with its id: `team_id` or `key_id`.
-        id: id of the team or key.
+        column: column of the table `run` with the id: `team_id` or `key_id`.
+        id: id of the team or the key.
         days: retention in days.
     """
 
@@ -141,14 +152,15 @@ class ContentDays:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Bounds of one removal. Rows with a time (microseconds since 1970) before a bound are removed.
+    """Times before which data is removed, in microseconds since 1970.
 
     Args:
-        content_us: bound of texts.
-        numbers_us: bound of runs with all their data.
-        events_us: bound of events of runs with a complete record.
+        content_us: time before which texts are removed.
+        numbers_us: time before which runs are removed with all their data.
+        events_us: time before which events are removed if the run has a complete record.
         bytes_per_team: maximum total bytes of texts per team, or None for no limit.
-        of_accounts: bounds of texts of teams and keys: column, id, and bound.
+        of_accounts: times before which the texts of certain teams and keys are removed. Each entry consists
+            of the column (`team_id` or `key_id`), the id, and the time.
     """
 
     content_us: int
@@ -159,7 +171,13 @@ class Retention:
 
     @classmethod
     def of(cls, settings: StoreSettings, at_us: int | None = None, policies: Iterable[ContentDays] = ()) -> Self:  # fmt: skip
-        """Return the bounds at `at_us`, by default now. Policies of teams and keys may shorten the settings."""
+        """Compute the times from the settings and from the policies of teams and keys.
+
+        Args:
+            settings: settings with the retention.
+            at_us: current time in microseconds since 1970. By default, now.
+            policies: retentions of teams and keys. They can only shorten the retention of the settings.
+        """
         at_us = now_us() if at_us is None else at_us
 
         def since(days: float | None) -> int:
@@ -176,7 +194,7 @@ class Retention:
 
     @property
     def of_rows(self) -> list[Update | Delete]:
-        """Statements that remove data other than runs."""
+        """Statements that remove expired data other than runs."""
         at_us, is_over = now_us(), batch.c.status.not_in(UNDER_WAY)
         statements: list[Update | Delete] = [
             oldest(idempotency, "drop_us", at_us),
@@ -194,7 +212,7 @@ class Retention:
 
     @property
     def of_content(self) -> list[Select[Any]]:
-        """Queries for runs whose texts are removed."""
+        """Queries for the ids of runs whose texts must be removed."""
         queries = [_old_runs(self.content_us, HAS_TEXTS)]
         if self.bytes_per_team is not None:
             queries.append(_crowded_runs(self.bytes_per_team))
@@ -234,7 +252,7 @@ def _remove_texts(connection: Connection, ids: Sequence[str]) -> list[None]:
 
 
 REMOVE: Operation[Retention, int] = Operation("removal of old runs", _remove)
-"""Remove one step of expired data. Returns the number of rows."""
+"""Remove a bounded number of expired rows. Returns their number."""
 
 
 REMOVE_TEXTS: Operation[str, None] = Operation("removal of texts", _remove_texts)

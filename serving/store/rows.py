@@ -1,7 +1,10 @@
-"""Conversion of runs and their events to rows of the store, and back. Independent of the database.
+"""Conversion of runs and their events to rows of the store, and back.
 
-A body is the compressed JSON of `conductor/run/codec.py`. The events of a run are a list of items. Items are
-numbered over the run and the runs nested in it.
+This module does not access the database.
+
+The column `body` contains compressed JSON, written by `conductor/run/codec.py`. A run's events are stored as
+items. An item is an event with a number. The numbers count the events of the run and of the runs nested in it
+together.
 """
 
 import zlib
@@ -23,17 +26,18 @@ from serving.store.numbers import without_content
 
 T = TypeVar("T")
 LEVEL = 1
-"""Level of zlib. It removes about 80 % of a record in a third of a millisecond."""
+"""Compression level of zlib. It reduces a record by about 80 % in a third of a millisecond."""
 SMALL_BYTES, SMALL_WINDOW, SMALL_MEMORY = 8192, 13, 6
-"""Texts up to this size are compressed with a small zlib window and little memory. Allocating the default
-window takes three times as long as packing a short run.
+"""Texts of up to `SMALL_BYTES` bytes are compressed with a small zlib window and little memory.
+
+Allocating the default window would take three times as long as packing a short run.
 """
 ENDED = ("finished", "failed", "cancelled")
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """Row of the table `run`. Fields are columns."""
+    """Row of the table `run`. Its fields are the columns."""
 
     id: str
     key_id: str | None
@@ -55,7 +59,10 @@ class RunRow:
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """Row of the table `run_event`: the events of a run between two writes. Fields are columns."""
+    """Row of the table `run_event`.
+
+    It contains the events of a run between two writes. Its fields are the columns.
+    """
 
     run_id: str
     first_seq: int
@@ -65,13 +72,14 @@ class EventRow:
 
 
 class Item(msgspec.Struct, frozen=True):
-    """Numbered event.
+    """Numbered event of a run.
 
     Args:
-        seq: number of the item. Pieces of the answer are numbered, too.
+        seq: number of the item.
         run_id: id of the run, or of a run nested in it.
-        event: the event. Adjacent pieces of the answer are joined.
-        record: record at that time, if this is the first item of the run from this replica. Otherwise None.
+        event: the event. Successive parts of a streamed answer are joined into one event.
+        record: record after the event, if this is the first item of the run that this replica writes.
+            Otherwise None.
     """
 
     seq: int
@@ -81,7 +89,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 class _ItemShape(msgspec.Struct, omit_defaults=True):
-    """JSON of an item. `run` is empty for the run of the row itself."""
+    """JSON form of an item. `run` is empty if the event belongs to the run of the row, not to a nested run."""
 
     seq: int
     event: Event
@@ -90,7 +98,7 @@ class _ItemShape(msgspec.Struct, omit_defaults=True):
 
 
 def run_row(records: RunRecords, *, kept: bool) -> RunRow:
-    """Return the row of a run in its current state. It includes the body if the run has ended."""
+    """Return the row of a run in its current state. It has a body only if the run has ended."""
     record = records.record
     has_ended = record.status in ENDED
     body = _pack_records(records) if has_ended and records.has_content else None
@@ -125,7 +133,7 @@ def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
 
 
 def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
-    """Unpack the items of rows, in order."""
+    """Unpack the items of several rows, in order."""
     return [
         Item(shape.seq, shape.run or run_id, shape.event, shape.record)
         for body in bodies
@@ -139,7 +147,7 @@ def pack_records(records: RunRecords) -> bytes:
 
 
 def load_records(packed: bytes, *, has_content: bool) -> RunRecords:
-    """Unpack the records of a run that `pack_records` or `run_row` packed.
+    """Unpack the records of a run that were packed by `pack_records` or `run_row`.
 
     Raises:
         UnreadableRecord: the record is damaged or was written by a newer version.
@@ -161,11 +169,13 @@ def fold_items(run_id: str, items: Iterable[Item]) -> RunRecords | None:
 
 
 def mark_lost(records: RunRecords, billed_usd: Decimal | None = None) -> RunRecords:
-    """Return the records of a run whose replica ended and which is not continued. Its open calls are aborted.
+    """Return the records of a run with the status `lost`. Its open calls are aborted.
+
+    A run is lost if its replica ended and no other replica continues it.
 
     Args:
-        records: records as folded from the events.
-        billed_usd: sum of the ledger for the run, or None if the ledger has no entry.
+        records: records that were rebuilt from the events.
+        billed_usd: total cost of the run in the ledger, or None if the ledger has no entry for it.
     """
     inner = {id: _lose(record) for id, record in records.inner.items()}
     lost = replace(records, record=_lose(records.record), inner=inner)
@@ -181,18 +191,20 @@ def _lose(record: Record) -> Record:
 
 
 def top_run(run_id: str) -> str:
-    """Return the id of the top-level run. Ids of nested runs start with it, followed by a dot."""
+    """Return the id of the top-level run. The id of a nested run is this id, followed by a dot and a suffix."""
     return run_id.partition(".")[0]
 
 
 def join_pieces(one: AnswerDelta, other: AnswerDelta) -> AnswerDelta:
-    """Join two adjacent pieces of an answer."""
+    """Join two successive parts of a streamed answer."""
     return AnswerDelta(one.at_s, one.text + other.text, one.reasoning + other.reasoning)
 
 
 def join_work(items: list[Item], run_id: str, piece: WorkDelta) -> bool:
-    """Append a piece to the earlier piece of the same step at the end of `items`. Return False if there is
-    none.
+    """Join a part of a step's text with the previous part of the same step, which must be at the end of
+    `items`.
+
+    Only parts of other steps may follow the previous part. Return False if there is no such part.
     """
     for n in range(len(items) - 1, -1, -1):
         event = items[n].event

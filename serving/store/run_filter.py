@@ -1,6 +1,6 @@
 """Filters for runs: by status, requested model, called workers, cost and words.
 
-Workers and words are stored when a run ends.
+The store receives the workers and words of a run when the run ends.
 """
 
 from collections.abc import Iterator
@@ -11,21 +11,22 @@ from conductor.model.messages import Text
 from conductor.run.record import Record, RunRecords
 
 MOST_CHARS = 20_000
-"""Characters of the question, and of the answer, that words are searched in."""
+"""Number of characters of the question, and of the answer, in which the filter searches for words."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Selects runs that meet all conditions. None: no condition.
+    """Filter that selects the runs that meet all its conditions. None means no condition.
 
     Args:
-        worker: was called in the run.
-        min_cost_usd, max_cost_usd: bounds of its cost. A run of unknown cost meets neither.
-        words: are in its question or its answer, in this order; case does not matter.
-        model: was requested.
-        status: current status.
-        team_id: of its caller.
-        rated: the run has feedback.
+        worker: name of a worker that the run called.
+        min_cost_usd, max_cost_usd: bounds of the run's cost. If either is set, runs of unknown cost are not
+            selected.
+        words: text that the question or the answer contains. Case does not matter.
+        model: model that the client requested.
+        status: current status of the run.
+        rated: whether the run must have feedback. False for no condition.
+        team_id: id of the caller's team.
     """
 
     worker: str | None = None
@@ -38,7 +39,7 @@ class RunFilter:
     team_id: str | None = None
 
     def matches(self, records: RunRecords) -> bool:
-        """Return whether the filter selects a run without feedback."""
+        """Return whether the filter selects a run, assuming that the run has no feedback."""
         if self.rated:
             return False
         record, cost_usd = records.record, records.record.cost_usd
@@ -59,13 +60,14 @@ ANY_RUN = RunFilter()
 
 
 def workers_of(records: RunRecords) -> list[str]:
-    """Return the workers that were called in a run and in the runs inside it, sorted."""
+    """Return the sorted names of the workers that a run, and the runs nested in it, have called."""
     return sorted({call.worker for record in records for call in record.calls})
 
 
 def text_of(records: RunRecords) -> str:
-    """Return the text that words are searched in: question and answer in lower case, or "" if the texts are
-    not kept.
+    """Return the text in which a filter searches for words.
+
+    It consists of the question and the answer in lower case. It is "" if the texts of the run are not stored.
     """
     if not records.has_content:
         return ""

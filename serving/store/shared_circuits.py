@@ -1,8 +1,9 @@
 """Exchange of open circuits between replicas, through the shared store.
 
-Twice a second, each replica writes its open circuits and reads those of other replicas into the health of its
-workers, which decides on their effect. No call waits for this. While the store is unreachable, circuits of
-others are unknown.
+A replica opens the circuit of a failing worker and skips the worker for a while. Twice a second, each replica
+writes its open circuits, and reads those of other replicas into the health of its workers
+(`serving/health.py`). No call waits for this. While the store is unreachable, a replica uses only its own
+circuits.
 """
 
 import asyncio
@@ -29,17 +30,18 @@ from serving.health import MOST_ASKED_REST_S, Health, Identity, Opening
 logger = logging.getLogger("podium")
 
 LOOK_S = 0.5
-"""Interval of the exchange, so that other replicas know within a second."""
+"""Seconds between two exchanges. Other replicas therefore learn of an open circuit within a second."""
 AWAY_S = 5.0
-"""Interval while the store is unreachable."""
+"""Seconds between two attempts while the store is unreachable."""
 PATIENCE_S = 3.0
-"""Timeout after which the store counts as unreachable."""
+"""Seconds after which the store counts as unreachable."""
 STALE_S = 60.0
-"""Time after the end of its skip period for which a row is valid. The owner may be idle since then, or have
-ended.
+"""Seconds for which a row stays valid after the time until which the worker is skipped.
+
+Older rows are ignored, because their replica may have ended.
 """
 SLACK_S = 2.0
-"""Tolerance for times in rows, because the clock of a new primary may differ."""
+"""Tolerance for the times in rows, in seconds, because the clock of a new database primary may differ."""
 MOST_ROWS = 1000
 """Maximum number of rows to read, newest first."""
 OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
@@ -47,7 +49,7 @@ OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
 IS_SOUND = circuit.c.since_us.between(0, NOW_US + int(SLACK_S * 1e6)) & circuit.c.until_us.between(
     NOW_US - int(STALE_S * 1e6), NOW_US + int((MOST_ASKED_REST_S + SLACK_S) * 1e6)
 )
-"""Condition of a valid row. Stale rows, and rows with times that no replica writes, are ignored and deleted.
+"""SQL condition for valid rows. Stale rows, and rows with impossible times, are ignored and deleted.
 """
 
 
@@ -55,9 +57,9 @@ class SharedCircuits:
     """Exchange of circuits for one replica. Close it with `aclose`.
 
     Args:
-        store: store of this replica.
-        health: health of its workers.
-        patience_s: timeout of one exchange. See `PATIENCE_S`.
+        store: database connections of this replica.
+        health: health of this replica's workers.
+        patience_s: timeout of one exchange in seconds.
     """
 
     def __init__(self, store: ReplicaStore, health: Health, patience_s: float = PATIENCE_S) -> None:
@@ -68,8 +70,9 @@ class SharedCircuits:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the exchange, if the store is PostgreSQL. A SQLite file belongs to one machine, usually with
-        one replica.
+        """Start the exchange if the store is PostgreSQL.
+
+        A SQLite file is used by one machine, which usually has only one replica.
         """
         if self._task is None and self._store.address.kind == "postgresql":
             self._task = asyncio.create_task(self._look_on(), name="circuits of others")
@@ -99,7 +102,7 @@ class SharedCircuits:
             await asyncio.sleep((AWAY_S if is_away else LOOK_S) * random.uniform(0.8, 1.2))
 
     async def look(self) -> None:
-        """Write the changes of this replica, and read the open circuits of others.
+        """Exchange once: write the changed circuits of this replica, and read the open circuits of others.
 
         Raises:
             StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError: the store is unreachable or broken.
@@ -173,5 +176,5 @@ def _put(owner: str, worker: Identity, opening: Opening) -> Insert:
 
 
 def digest(worker: Identity) -> str:
-    """Return the key of a worker in the store. It depends on the worker's model and address."""
+    """Return the id of a worker in the store. It depends on the worker's name, model and address."""
     return sha256("\0".join(worker).encode()).hexdigest()[:32]

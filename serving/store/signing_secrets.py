@@ -1,4 +1,4 @@
-"""Secrets that sign tool call ids. All replicas share them, and they are replaced without a restart."""
+"""Secrets that sign tool call ids. All replicas share them. They can be rotated without a restart."""
 
 import secrets
 from collections.abc import Sequence
@@ -15,11 +15,11 @@ from serving.database.writer import Operation
 from serving.store.tool_ids import SECRET_BYTES
 
 MOST_SECRETS = 2
-"""Number of valid secrets: the one that signs and the previous one."""
+"""Number of valid secrets: the current one, which signs new ids, and the previous one."""
 SECRETS_S = 30.0
-"""Maximum age of a replica's cached secrets."""
+"""Seconds for which a replica caches the secrets."""
 ROTATE_S = 2 * SECRETS_S
-"""Delay before a new secret signs. By then, every replica accepts it."""
+"""Seconds before a new secret is used for signing. By then, every replica accepts it."""
 _newest = select(signing_secret).order_by(signing_secret.c.made_us.desc()).limit(MOST_SECRETS).subquery()
 SECRETS = select(_newest.c.secret).order_by(_newest.c.made_us > NOW_US, _newest.c.made_us.desc())
 FIRST_SECRET = RowInsert(signing_secret, ["name", "made_us", "secret"])
@@ -34,18 +34,20 @@ def _secrets(connection: Connection, items: Sequence[None]) -> list[list[bytes]]
 
 
 READ_SECRETS: Operation[None, list[bytes]] = Operation("secrets of tool call ids", _secrets)
-"""Read the signing secrets of tool call ids, the one that signs first. Creates the first secret if there is
-none.
+"""Read the signing secrets of tool call ids. The secret that signs new ids comes first.
+
+If there is no secret yet, one is created.
 """
 
 
 async def rotate_secret(address: Address) -> None:
-    """Create a new secret. It starts to sign after `ROTATE_S`, when every replica has read it.
+    """Create a new secret. It signs new ids after `ROTATE_S` seconds, when every replica has read it.
 
     Ids that the previous secret signed remain valid until the next rotation.
 
     Raises:
-        BadTask: the newest secret does not sign yet. A further one would push out the secret that signs now.
+        BadTask: the newest secret is not used for signing yet. Another new secret would invalidate the
+            current one.
         StoreError: the store cannot be used, or has the schema of another version.
         StoreUnavailable: the store is unreachable.
     """

@@ -1,6 +1,7 @@
 """Write operations on runs. All are idempotent.
 
-A run belongs to its owner. After another replica has taken it over, writes of the earlier owner are ignored.
+The owner of a run is the replica that executes it. After another replica has taken over a run, writes of the
+earlier owner are ignored. A kept run outlives its client, and another replica continues it if its owner ends.
 """
 
 from collections.abc import Sequence
@@ -26,7 +27,10 @@ FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
 
 
 def _may_write(new: Any) -> ColumnElement[bool]:
-    """Return the condition for a newer state of a run: of its owner, and the run has not ended before."""
+    """Return the SQL condition under which `new` may replace the stored state of a run.
+
+    It must come from the owner of the run, and the run must not have ended.
+    """
     is_over = run.c.ended_us.is_not(None) & (run.c.status != "lost")
     is_late = (run.c.status == "waiting") & (new.status == "running")
     return (run.c.owner == new.owner) & ~is_over & ~is_late
@@ -47,10 +51,11 @@ IS_ORPHAN = (
     & (run.c.status != "waiting")
     & ~select(replica.c.id).where(replica.c.id == run.c.owner, replica.c.lease_until_us >= NOW_US).exists()
 )
-"""Condition: the run is running, and the lease of its replica has expired."""
+"""SQL condition for active runs whose owner's lease has expired."""
 MOST_TAKES = 3
-"""Maximum number of takeovers of a run. It may be the run that crashes its replicas, so it is then marked as
-lost.
+"""Maximum number of times that a run is taken over.
+
+After that it is marked as lost, because it may be the run that crashes its replicas.
 """
 SPENT = select(func.sum(ledger.c.amount)).where(ledger.c.run_id == run.c.id).scalar_subquery()
 LOSE = (
@@ -78,13 +83,13 @@ MINE = select(run.c.id).where(
 
 @dataclass(frozen=True, slots=True)
 class RunWrite:
-    """Current state of a run, and its events since the last write.
+    """Write of a run: its current state, and its events since the last write.
 
     Args:
         row: row of the run.
-        events: rows of events since the last write.
-        workers: called workers of an ended run, for filters.
-        text: searchable text of an ended run, for filters, or "".
+        events: rows with the events since the last write.
+        workers: names of the workers that an ended run has called, for filters.
+        text: text of an ended run in which filters search for words, or "".
     """
 
     row: RunRow
@@ -99,7 +104,7 @@ class RunWrite:
 
 
 def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) -> RunWrite:
-    """Return the write of a run in its current state."""
+    """Return the write that stores a run in its current state."""
     row = run_row(records, kept=kept)
     if row.ended_us is None:
         return RunWrite(row, events)
@@ -110,7 +115,7 @@ def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) 
 
 @dataclass(frozen=True, slots=True)
 class TakeOver:
-    """Takeover of at most `limit` runs by the replica `owner`."""
+    """Request of the replica `owner` to take over at most `limit` runs."""
 
     owner: str
     limit: int
@@ -121,8 +126,8 @@ class Written:
     """Result of a `RunWrite`.
 
     Args:
-        is_owner: whether the write was applied: the run still belongs to this replica and had not ended
-            before.
+        is_owner: whether the write was applied. It is applied if this replica still owns the run and the run
+            had not ended before.
         is_cancelled: whether a client has cancelled the run.
         is_watched: whether a client watches the run.
     """
@@ -133,7 +138,7 @@ class Written:
 
 
 def write_runs(connection: Connection, items: Sequence[RunWrite]) -> list[Written]:
-    """Write runs and their events."""
+    """Write runs and their events. Ignore the writes of replicas that do not own their run any more."""
     rows = PUT_RUNS.execute(connection, [RUN_VALUES(item.row) for item in items])
     results = {row.id: Written(True, row.cancel_us is not None, row.watch_us is not None) for row in rows}
     mine = [item for item in items if item.row.id in results]
@@ -163,7 +168,7 @@ WRITE: Operation[RunWrite, Written] = Operation("run", write_runs)
 
 
 def _mark(name: str, column: str) -> Operation[str, bool]:
-    """Return the operation that sets a time in a column of a run, which its owner polls."""
+    """Return the operation that sets a column of a run to the current time. The owner of the run polls it."""
     marks = update(run).values({column: func.coalesce(run.c[column], NOW_US)}).returning(run.c.id)
 
     def mark(connection: Connection, ids: Sequence[str]) -> list[bool]:
@@ -175,18 +180,21 @@ def _mark(name: str, column: str) -> Operation[str, bool]:
 
 
 CANCEL_RUN = _mark("end of a run", "cancel_us")
-"""Ask the owner of a run to cancel it. Returns False if the run has ended or is not stored."""
+"""Request the owner of a run to cancel it. Returns False if the run has ended or is not stored."""
 WATCH_RUN = _mark("watcher of a run", "watch_us")
-"""Ask the owner of a run to write pieces of its answer. Returns False if the run has ended or is not stored.
+"""Request the owner of a run to write its answer while it is streamed.
+
+Returns False if the run has ended or is not stored.
 """
 LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose)
 """Mark runs of dead replicas as lost. Returns their number.
 
-A kept run is marked only if it started before the given time or has reached `MOST_TAKES`.
+A kept run is marked only if it started before the given time, or was taken over `MOST_TAKES` times.
 """
 TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _take)
-"""Take ownership of kept runs of dead replicas. Returns the ids of all kept runs that this replica owns and
-that run.
+"""Take ownership of kept runs of dead replicas.
+
+Returns the ids of all active kept runs that this replica owns, including those that it owned before.
 """
 LEAVE_RUN: Operation[str, None] = Operation("leaving of a run", _leave)
-"""Give up ownership of a run that this replica cannot continue, so that another replica can try."""
+"""Give up the ownership of a run that this replica cannot continue. Another replica can then take it over."""

@@ -16,7 +16,7 @@ from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.tool_ids import CallIds
 
 Place = tuple[int, str]
-"""Position of a run in lists: its start in microseconds since 1970, and its id."""
+"""Position of a run in a list: its start in microseconds since 1970, and its id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,16 +25,21 @@ class RunPage:
 
     Args:
         runs: runs, newest first.
-        end: place at which the next page starts (it lists the runs before that place), or None at the end of
-            the list. A page that is not full may have an `end`, because one request searches only a bounded
-            part of the runs.
+        end: position at which this page ends and the next page starts, or None at the end of the list. Even a
+            page that is not full may have an `end`, because one request searches only a bounded part of the
+            runs.
     """
 
     runs: list[RunRecords]
     end: Place | None = None
 
     def covers(self, place: Place, before: Place | None) -> bool:
-        """Return whether `place` belongs to this page of the runs before `before`."""
+        """Return whether a run at `place` belongs to this page.
+
+        Args:
+            place: position of the run.
+            before: position at which the page starts, or None for the first page.
+        """
         return (before is None or place < before) and (self.end is None or place >= self.end)
 
 
@@ -58,66 +63,63 @@ class StoreListener:
         """Called when another replica receives a cancel request for a run that runs here."""
 
     def on_taken_over(self, id: str) -> None:
-        """Called when another replica has taken over a run that runs here, because it considered this replica
-        dead.
-        """
+        """Called when another replica has taken over a run that runs here, because this replica seemed dead."""
 
     def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
         """Called when this replica has to continue a run of a replica that ended.
 
         Args:
             records: records of the run.
-            paid_usd: sum of the ledger for the run's calls with an exact cost.
+            paid_usd: total cost of the run's calls in the ledger. Only calls with an exact cost count.
         """
 
     def on_wait_end(self, records: RunRecords) -> None:
         """Called when a run that waited for tool results expired or was cancelled."""
 
     def on_watch(self, id: str) -> None:
-        """Called when a client of any replica watches a run that runs here. May be called repeatedly for a
-        run.
+        """Called when a client of any replica starts to watch a run that runs here.
+
+        It may be called several times for a run.
         """
 
     def owns(self, id: str) -> bool:
-        """Return whether this replica runs the run or is about to start it."""
+        """Return whether this replica executes the run or is about to start it."""
         return False
 
     def on_items(self, id: str, items: Sequence[Item]) -> None:
-        """Called with new events of a run of this replica, in order. An empty sequence means that the run is
-        over.
+        """Called with new events of a run of this replica, in order.
 
-        Events of a run that another replica may continue are passed after they are written, all others
-        before.
+        An empty sequence means that the run is over. If another replica may continue the run, its events are
+        passed after they are written. The events of all other runs are passed before.
         """
 
 
 class Records(Protocol):
-    """Records of runs. Records of this replica are written with a delay and read from memory until then."""
+    """Storage of the records of runs.
+
+    The records of this replica's runs are written with a delay. Until then they are read from memory.
+    """
 
     @property
     def n_unwritten(self) -> int:
-        """Number of ended runs of this replica that are not written yet. Each keeps its slot until it is
-        written.
-        """
+        """Number of ended runs of this replica that are not written yet. Each occupies a slot until then."""
         ...
 
     def unwritten_bytes(self) -> Counter[str]:
-        """Return the memory of the ended runs that are not written yet, in bytes, by the id of the calling
-        key.
-        """
+        """Return the bytes of memory that ended but unwritten runs occupy, by the id of the key that paid."""
         ...
 
     @property
     def is_away(self) -> bool:
-        """True if the store is unreachable for writes. It retries on its own."""
+        """True if records cannot be written because the store is unreachable. The store retries by itself."""
         ...
 
     async def put(self, records: RunRecords) -> None:
-        """Store a run that has ended. Replaces an earlier record of the same id."""
+        """Store a run that has ended. An earlier record of the run is replaced."""
         ...
 
     async def get(self, id: str) -> RunRecords | None:
-        """Return a run, or None if it is not stored any more. Includes running ones of other replicas.
+        """Return a run, or None if it is not stored. Active runs of other replicas are found, too.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -127,10 +129,13 @@ class Records(Protocol):
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """Return up to `limit` runs that `run_filter` selects and `caller` may see, newest first and without
-        texts.
+        """Return a page of the newest runs, without their texts.
 
-        If `before` is set, only runs before that place are listed.
+        Args:
+            limit: maximum number of runs.
+            caller: caller, who must be allowed to see the runs.
+            before: `end` of the previous page, or None for the first page.
+            run_filter: filter that the runs must match.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -146,7 +151,7 @@ class Records(Protocol):
         ...
 
     async def give_feedback(self, feedback: Feedback) -> None:
-        """Store feedback on a run. Replaces earlier feedback of the same key.
+        """Store feedback on a run. Earlier feedback of the same key is replaced.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -163,13 +168,15 @@ class Records(Protocol):
 
 
 class Events(Protocol):
-    """Events of runs. Each is noted by the replica of the run and can be read on every replica."""
+    """Storage of the events of runs.
+
+    The replica that executes a run writes them, and every replica reads them.
+    """
 
     def keep(self, id: str, seq: int = 0) -> None:
-        """Register a run that outlives its client and its replica, so that pieces of its answer are stored,
-        too.
+        """Register a run that outlives its client, and that another replica continues if this one ends.
 
-        Its items are numbered from `seq` + 1.
+        The answer of such a run is stored while it is streamed. The run's events are numbered from `seq` + 1.
         """
         ...
 
@@ -178,11 +185,14 @@ class Events(Protocol):
         ...
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """Note an event of a run or of a nested run. Has the signature of `conductor.run.event_log.Journal`."""
+        """Store an event of a run or of a nested run, in the background.
+
+        The signature is that of `conductor.run.event_log.Journal`.
+        """
         ...
 
     async def events(self, id: str, after: int) -> EventPage:
-        """Return the events of a run after item number `after`, as far as they are stored.
+        """Return the stored events of a run whose numbers are greater than `after`.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -190,9 +200,10 @@ class Events(Protocol):
         ...
 
     async def watch(self, id: str) -> None:
-        """Add pieces of the answer to the events of a run from now on, within a second on every replica.
+        """Store the answer of a run while it is streamed, from now on, so that other clients can follow it.
 
-        The first piece contains the whole answer so far.
+        If another replica executes the run, this takes effect within a second. The first event contains all
+        of the answer so far.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -200,8 +211,9 @@ class Events(Protocol):
         ...
 
     async def cancel(self, id: str) -> bool:
-        """Cancel a run of another replica, or a run that waits for tool results. Return False if there is
-        none.
+        """Cancel a run of another replica, or a run that waits for tool results.
+
+        Return False if there is no such run.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -209,7 +221,9 @@ class Events(Protocol):
         ...
 
     async def wait_until_written(self, id: str) -> None:
-        """Wait until the start of a kept run is written, so that another replica could continue it.
+        """Wait until the start of a run that outlives its client is written.
+
+        Another replica could then continue it.
 
         Raises:
             StoreUnavailable: the run cannot be written.
@@ -217,19 +231,19 @@ class Events(Protocol):
         ...
 
     async def wait_while_late(self, id: str) -> None:
-        """Wait while the first write of a run is overdue.
+        """Wait while the first write of a run is overdue, for a few seconds at most.
 
         Without that write, no record of the run would remain if the replica died. Return immediately if the
-        store is unreachable. The wait is bounded.
+        store is unreachable.
         """
         ...
 
 
 class RequestClaims(Protocol):
-    """Mapping of repeatable requests to the run that answers them."""
+    """Storage of claims and cached answers, by which repeated requests find the run that answers them."""
 
     async def claim(self, claim: Claim) -> Claim:
-        """Claim a name for a request. Return the claim in force, which may be an earlier one.
+        """Claim an idempotency key for a run. Return the valid claim, which may belong to an earlier request.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -237,7 +251,7 @@ class RequestClaims(Protocol):
         ...
 
     async def release(self, claim: Claim) -> None:
-        """Release a claim, because no run was started."""
+        """Release a claim whose run was not started."""
         ...
 
     async def free(self, claim: Claim) -> bool:
@@ -252,7 +266,11 @@ class RequestClaims(Protocol):
         ...
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
-        """Return the id of the run that answered a request, or None. See `serving/sessions/deduplication.py`.
+        """Return the id of the run that answered an equal request, or None if there is none.
+
+        Args:
+            owner: owner of the cached answer. See `CachedAnswer`.
+            asked: hash of the request.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -260,7 +278,7 @@ class RequestClaims(Protocol):
         ...
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
-        """Store which run answers a request. Replaces an earlier entry.
+        """Store which run answered a request. An earlier entry is replaced.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -269,7 +287,7 @@ class RequestClaims(Protocol):
 
 
 class SuspendedRuns(Protocol):
-    """Runs that wait for tool results, stored unchanged."""
+    """Storage of runs that wait for tool results. They are stored without redaction."""
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         """Suspend a run for at most `wait_s` seconds until it gets tool results.
@@ -282,7 +300,7 @@ class SuspendedRuns(Protocol):
         ...
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """Return a suspended run unchanged, or None if it does not wait.
+        """Return a suspended run, without redaction, or None if the run does not wait.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -290,9 +308,11 @@ class SuspendedRuns(Protocol):
         ...
 
     async def resume(self, id: str) -> RunRecords | None:
-        """Take ownership of a suspended run and return it unchanged, or None if it does not wait.
+        """Take ownership of a suspended run and return it, without redaction.
 
-        If several replicas try, one of them gets the run.
+        Return None if it does not wait.
+
+        If several replicas try to resume the same run, only one of them gets it.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -300,7 +320,7 @@ class SuspendedRuns(Protocol):
         ...
 
     async def call_ids(self) -> CallIds:
-        """Return the signer of tool call ids, which every replica shares.
+        """Return the signer of tool call ids. All replicas sign with the same secrets.
 
         Raises:
             StoreUnavailable: the store is unreachable.
@@ -312,10 +332,10 @@ class RecordStore(Records, Events, RequestClaims, SuspendedRuns, Protocol):
     """Run store of one replica: in memory, or in a database that all replicas share."""
 
     owner: str
-    """Id of the replica, for records."""
+    """Id of the replica, which its records contain."""
 
     def start(self) -> None:
-        """Start to sweep for runs of replicas that have ended, if the store may contain runs."""
+        """Start to search periodically for runs of replicas that have ended, if the store may contain runs."""
         ...
 
     async def aclose(self) -> None:
@@ -324,4 +344,4 @@ class RecordStore(Records, Events, RequestClaims, SuspendedRuns, Protocol):
 
 
 StoreFactory = Callable[[StoreListener], RecordStore]
-"""Factory of a replica's store, which reports to the listener."""
+"""Function that creates the store of a replica. The store calls the listener."""

@@ -1,7 +1,7 @@
 """Queries for stored runs.
 
-Read-only, and without the runs that a replica has not written yet. If the store cannot contain data yet,
-queries return nothing and open no database.
+This module only reads. It does not see runs that a replica has not written yet. If the store is a SQLite file
+that does not exist yet, queries return nothing and do not create it.
 """
 
 import asyncio
@@ -39,8 +39,9 @@ from serving.store.store import EventPage, Place, RunPage
 PAGE_ITEMS = 200
 """Maximum number of event rows in a page."""
 MOST_FOLLOWING = 2
-"""Maximum number of concurrent event queries, so that clients that follow runs leave connections for other
-work.
+"""Maximum number of concurrent event queries.
+
+Clients that follow runs must leave database connections for other work.
 """
 
 
@@ -48,7 +49,7 @@ class StoredRuns:
     """Reader of stored runs. Every method raises `StoreUnavailable` if the store is unreachable.
 
     Args:
-        store: store of this replica.
+        store: database connections of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:
@@ -57,7 +58,9 @@ class StoredRuns:
         self._looking_up = dict[tuple[str, int], asyncio.Task[EventPage]]()
 
     async def get(self, id: str) -> RunRecords | None:
-        """Return a run from its body, or from its events if it has no body. Return None if it is not stored.
+        """Return a run, or None if it is not stored.
+
+        The run is read from its complete record, if there is one, or else rebuilt from its events.
 
         Raises:
             UnreadableRecord: the record is damaged or was written by a newer version.
@@ -82,7 +85,7 @@ class StoredRuns:
     async def newest(
         self, limit: int, caller: Caller, before: Place | None, run_filter: RunFilter
     ) -> RunPage:
-        """See `RecordStore.newest`. Contains stored runs only."""
+        """See `RecordStore.newest`. The page contains only stored runs."""
         rows, end = await list_rows(self._store.read, limit, caller, before, run_filter)
         runs = [
             _with_status(row.status, load_records(row.numbers, has_content=False), _usd(row.billed))
@@ -115,14 +118,14 @@ class StoredRuns:
         return rows[0][0] or 0
 
     async def paid_usd(self, id: str) -> Decimal:
-        """Return the sum of the ledger for the run's calls with an exact cost."""
+        """Return the total cost of a run's calls in the ledger. Only calls with an exact cost count."""
         table = ledger.c
         is_known = (table.run_id == id) & (table.kind == "call") & (table.exact == 1)
         rows = await self._store.read(select(func.sum(table.amount)).where(is_known))
         return to_usd(int(rows[0][0] or 0) if rows else 0)
 
     async def _ledger_cost_usd(self, id: str) -> Decimal | None:
-        """Return the sum of the ledger for a run, or None if the ledger has no entry."""
+        """Return the total cost of a run in the ledger, or None if the ledger has no entry for it."""
         rows = await self._store.read(select(func.sum(ledger.c.amount)).where(ledger.c.run_id == id))
         return _usd(rows[0][0]) if rows else None
 
@@ -147,8 +150,9 @@ class StoredRuns:
         ]
 
     async def asked_of(self, owner: str) -> list[tuple[str, bool]]:
-        """Return the running runs of a replica that clients watch or have cancelled, each with whether it is
-        cancelled.
+        """Return the active runs of a replica that clients watch or have cancelled.
+
+        Each entry consists of the run's id and whether the run was cancelled.
         """
         is_marked = run.c.cancel_us.is_not(None) | run.c.watch_us.is_not(None)
         query = select(run.c.id, run.c.cancel_us).where(
@@ -169,17 +173,19 @@ class StoredRuns:
 
 
 def _usd(pico: Decimal | int | None) -> Decimal | None:
-    """Return the sum of a column in dollars. PostgreSQL returns sums as `Decimal`."""
+    """Convert the sum of a column to dollars. PostgreSQL returns sums as `Decimal`."""
     return None if pico is None else to_usd(int(pico))
 
 
 def _with_status(status: str, records: RunRecords, billed_usd: Decimal | None) -> RunRecords:
-    """Return the run with a status that no event reports: lost, or expired or cancelled during a wait.
+    """Return the records of a run with its final status, if no event reports this status.
+
+    A run can be lost, and it can expire or be cancelled while it waits for tool results.
 
     Args:
         status: status in the run's row.
-        records: records as folded from the events.
-        billed_usd: sum of the ledger for a lost run, or None if the ledger has no entry.
+        records: records that were rebuilt from the events.
+        billed_usd: total cost of a lost run in the ledger, or None if the ledger has no entry for it.
     """
     if status == "lost":
         return mark_lost(records, billed_usd)

@@ -1,8 +1,8 @@
 """Storage of runs that wait for tool results.
 
-A suspended run is stored completely and resumed once. It is the only data that is stored without redaction,
-because providers check their own turns byte by byte when they are sent back. The row is deleted when the run
-is resumed, cancelled or expires.
+A suspended run is stored completely and can be resumed once. It is the only data that is stored without
+redaction, because providers check byte by byte that their own messages come back unchanged. The row is
+deleted when the run is resumed, is cancelled or expires.
 """
 
 from collections.abc import Sequence
@@ -19,19 +19,22 @@ from serving.store.statements import RunWrite, Written, write_runs
 
 @dataclass(frozen=True, slots=True)
 class SuspendedRow:
-    """Row of the table `suspended_run`. Fields are columns."""
+    """Row of the table `suspended_run`. Its fields are the columns."""
 
     run_id: str
     drop_us: int
     seq: int
-    """Number of the newest item of the run."""
+    """Number of the run's newest event."""
     body: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class SuspendWrite:
-    """Write of a run that is suspended: its row and events as for every run, and its row with the complete
-    records.
+    """Write of a run that is suspended.
+
+    Args:
+        write: write of the run's state and events, as for every run.
+        row: row with the complete records of the run.
     """
 
     write: RunWrite
@@ -48,7 +51,12 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Resumed run: the number of its newest item, and its packed records."""
+    """Resumed run.
+
+    Args:
+        seq: number of the run's newest event.
+        body: packed records of the run.
+    """
 
     seq: int
     body: bytes
@@ -71,7 +79,7 @@ CROWDED = (
     .where(WAITING.run_id.in_(select(_by_team.c.run_id).where(_by_team.c.used > bindparam("most_bytes"))))
     .returning(WAITING.run_id)
 )
-"""Deletes the oldest suspended runs of each team (or key without a team) that exceeds its limit of bytes."""
+"""Delete the oldest suspended runs of each team, or key without a team, that exceeds its limit of bytes."""
 
 
 def _suspend(connection: Connection, items: Sequence[SuspendWrite]) -> list[Written]:
@@ -124,12 +132,15 @@ def _end(connection: Connection, ids: Sequence[str], status: str) -> None:
 SUSPEND: Operation[SuspendWrite, Written] = Operation("suspended run", _suspend)
 """Suspend a run until it gets tool results."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take)
-"""Resume a suspended run and become its owner. Returns None if it does not wait. One of several requests gets
-it.
+"""Resume a suspended run and become its owner. Returns None if the run does not wait.
+
+If several requests try to resume the same run, only one of them gets it.
 """
 EXPIRE: Operation[int | None, list[str]] = Operation("expiry of suspended runs", _expire)
-"""End expired runs, and the oldest runs of each team above the limit of bytes (None: no limit). Returns their
-ids, each to one caller.
+"""End the suspended runs that have expired, and the oldest ones of each team that exceeds the limit of bytes.
+
+The item is the limit, or None for no limit. Returns the ids of the ended runs. Each id is returned to only
+one caller.
 """
 DROP_SUSPENDED: Operation[str, bool] = Operation("cancellation of a suspended run", _drop)
-"""Cancel a suspended run. Returns False if no run of that id waits."""
+"""Cancel a suspended run. Returns False if there is no suspended run with this id."""

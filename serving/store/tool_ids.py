@@ -1,9 +1,11 @@
-"""Signed ids of tool calls, which name a run and a call in it and cannot be forged.
+"""Signed ids of tool calls. An id contains the run and the number of the call, and cannot be forged.
 
-Format: `call_` and 40 characters of base64url with the run (16 bytes), the number of the call (2 bytes) and a
-signature (12 bytes). The encoding has no spare bits, so no two texts are the same id. It meets the id rules
-of every provider (64 characters; letters, digits, `_`, `-`). Only ids are compared, because clients do not
-return conversations byte for byte.
+The format is `call_`, followed by 40 characters of base64url. They encode the run (16 bytes), the number of
+the call (2 bytes) and a signature (12 bytes). The encoding has no spare bits, so each id has only one
+spelling. It meets the rules of every provider: at most 64 letters, digits, `_` and `-`.
+
+Tool results are matched with their run only by these ids, because clients do not return conversations byte
+for byte.
 """
 
 import base64
@@ -22,7 +24,7 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class CallName:
-    """Run and number of a tool call."""
+    """Content of a tool call id: the id of the run, and the number of the call in the run."""
 
     run_id: str
     number: int
@@ -32,27 +34,29 @@ class CallIds:
     """Signer and reader of tool call ids.
 
     Args:
-        secrets: secrets that all replicas share. The first one signs. All are accepted.
+        secrets: secrets that all replicas share. The first one signs new ids. Ids signed with any of them are
+            valid.
     """
 
     def __init__(self, secrets: Sequence[bytes]) -> None:
         self._secrets = tuple(secrets)
 
     def sign(self, name: CallName) -> str:
-        """Return the id of a tool call."""
+        """Create the signed id of a tool call."""
         named = _pack(name)
         return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
 
     def read(self, id: str, param: str = "messages") -> CallName | None:
-        """Return the tool call of an id, or None if the id has another format, such as an id from another
-        provider.
+        """Check the signature of a tool call id and return its content.
+
+        Return None if the id has another format, for example because another provider created it.
 
         Args:
-            id: id to read.
-            param: request field of the id, for the error.
+            id: id of the tool call.
+            param: request field that contains the id, for the error.
 
         Raises:
-            BadTask: the id has this format, but its signature is invalid.
+            BadTask: the id has the right format, but its signature is invalid.
         """
         if not OURS.fullmatch(id):
             return None

@@ -11,21 +11,21 @@ from serving.store.statements import RunWrite, run_write
 
 
 class AnswerBuffer:
-    """Buffer that joins the pieces of an answer, for clients that start to watch a run in the middle."""
+    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
 
     def __init__(self) -> None:
         self._text, self._reasoning = io.StringIO(), io.StringIO()
         self._began_s: float | None = None
 
     def add(self, piece: AnswerDelta) -> None:
-        """Append a piece."""
+        """Append a part of the answer."""
         if self._began_s is None:
             self._began_s = piece.at_s
         self._text.write(piece.text)
         self._reasoning.write(piece.reasoning)
 
     def take(self) -> AnswerDelta | None:
-        """Return all pieces as one and clear the buffer. Return None if it is empty."""
+        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
         began_s, self._began_s = self._began_s, None
         piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
         self._text, self._reasoning = io.StringIO(), io.StringIO()
@@ -34,24 +34,27 @@ class AnswerBuffer:
 
 @dataclass(slots=True, eq=False)
 class UnflushedRun:
-    """Run of this replica that is running or not completely written.
+    """Run of this replica that is active or not completely written.
+
+    An item is a numbered event (`serving/store/rows.py`). A kept run outlives its client.
 
     Args:
         seq: number of the newest item.
         items: items that are not packed into rows yet.
-        rows: rows that are not confirmed as written. They are never repacked, because a failed write may have
-            succeeded.
-        undelivered: items of a kept run that the listener gets only after they are written. If another replica
-            takes over, it continues from the stored items and reuses the numbers of the others.
+        rows: rows whose write is not confirmed. They are never changed, because a write that seemed to fail
+            may have succeeded.
+        undelivered: items of a kept run that the listener receives only after they are written. If another
+            replica takes over the run, it continues from the stored items and reuses the numbers of the
+            unwritten ones.
         records: current records of the run and of the runs nested in it, by id.
-        final: records once the run has ended.
+        final: records of the run after its end, or None before.
         final_bytes: estimated memory of `final` in bytes.
-        is_kept: whether the run outlives its client, so that pieces of its answer are written, too.
-        is_watched: whether a client watches the run, so that pieces of its answer are written from now on.
-        answer: pieces of the answer that are written only if a client starts to watch.
-        first_item_s: time (`time.monotonic`) of the first item, or 0.
-        packed_s: time of the last packing, by the clock of the event loop, or 0.
-        tried: set after the first write, successful or not.
+        is_kept: whether the run outlives its client. Its answer is then written while it is streamed.
+        is_watched: whether a client watches the run. Its answer is then written while it is streamed.
+        answer: streamed answer, which is written only if a client starts to watch the run.
+        first_item_s: time of the first item (`time.monotonic`), or 0.
+        packed_s: time of the last packing by the clock of the event loop, or 0.
+        tried: event that is set after the first attempt to write the run.
         is_begun: whether a write of the run has succeeded.
     """
 
@@ -72,12 +75,12 @@ class UnflushedRun:
 
     @property
     def key_id(self) -> str:
-        """Id of the calling key once the run has ended, or ""."""
+        """Id of the key that pays for the run, or "" if the run has not ended."""
         return self.final.record.account.key_id if self.final else ""
 
     @property
     def n_bytes(self) -> int:
-        """Estimated memory of an ended run in bytes."""
+        """Estimated memory of the run in bytes, after its end."""
         return self.final_bytes + sum(len(row.body) for row in self.rows)
 
     @property
@@ -92,9 +95,9 @@ class Packed:
 
     Args:
         id: id of the run.
-        run: the run, whose `rows` begin with the rows of `write`.
-        undelivered: number of `run.undelivered` items that this write covers.
-        final: records of the run if it had ended, or None.
+        run: the run. Its `rows` begin with the rows of `write`.
+        undelivered: number of items of `run.undelivered` that this write contains.
+        final: records of the run if it has ended, or None.
         write: the write for the store.
     """
 
@@ -106,8 +109,9 @@ class Packed:
 
 
 def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
-    """Pack a run for a write. Return the write, or None if the run cannot be written yet, and the newly
-    packed items.
+    """Pack a run for a write. Return the packed run and the items that were packed now.
+
+    The packed run is None if the run cannot be written yet.
     """
     records = run.final or current_records(id, run)
     if records is None:
@@ -122,7 +126,7 @@ def pack(id: str, run: UnflushedRun) -> tuple[Packed | None, list[Item]]:
 
 
 def pack_items(id: str, run: UnflushedRun) -> list[Item]:
-    """Pack the pending items into a row, and return them."""
+    """Pack the items that are not in a row yet into a new row, and return them."""
     items, run.items = run.items, []
     if items:
         run.rows.append(event_row(id, items))
@@ -130,10 +134,12 @@ def pack_items(id: str, run: UnflushedRun) -> list[Item]:
 
 
 def current_records(id: str, run: UnflushedRun) -> RunRecords | None:
-    """Return the records of a running run, or None if another method writes the run.
+    """Return the current records of an active run.
 
-    An ended run is written by `put`, after `content.py` has removed what must not be stored. A run that waits
-    is written by `suspend`.
+    Return None if the run has ended or waits for tool results.
+
+    `RunJournal.put` writes an ended run, after `content.py` has removed what must not be stored.
+    `RunJournal.suspend` writes a run that waits.
     """
     inner = {each: record for each, record in run.records.items() if each != id}
     record = run.records.get(id)
