@@ -71,7 +71,7 @@ class QuestionOptions:
         """Build the body of the request. If no model was chosen, the server is asked for its models.
 
         Raises:
-            ClientError: the server does not list its models or cannot be reached.
+            ClientError: the server rejects the request for its models, or cannot be reached.
         """
         podium: Json = {}
         if self.max_cost is not None:
