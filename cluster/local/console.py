@@ -164,8 +164,9 @@ def copy_source() -> None:
 
 
 def npm_command() -> list[str] | None:
-    """Return the command for npm, from the Python package or else from the PATH, or None if there
-    is no npm.
+    """Return the command for npm: from the Python package, else from the PATH.
+
+    Return None if there is no npm.
     """
     folder = node_folder()
     if folder is not None:

@@ -20,9 +20,7 @@ GUARD = ROOT / "cluster" / "haproxy_guarded.sh"
 
 
 def serve_environment() -> dict[str, str]:
-    """Return the environment variables that a local server's processes get in addition to the
-    inherited ones.
-    """
+    """Return the environment variables that are added for the processes of a local server."""
     loopback = ",".join(
         filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1,localhost"])
     )

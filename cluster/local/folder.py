@@ -48,9 +48,7 @@ class ServerFolder:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that make Ray, HAProxy and all libraries of the server write to
-        this folder.
-        """
+        """Environment variables that make the processes of the server write to this folder."""
         haproxy = self.path / "h"
         return {
             "TMPDIR": str(self.path),
@@ -141,8 +139,9 @@ def folders() -> Iterator[Path]:
 
 
 def _lock(path: Path) -> IO[str] | None:
-    """Open and lock the file at `path`. Return None if another process has locked it or it no
-    longer exists.
+    """Open and lock the file at `path`.
+
+    Return None if another process has locked it or it no longer exists.
     """
     try:
         file = path.open("a")

@@ -101,9 +101,7 @@ def python_version() -> str:
 
 
 def say_which_python() -> None:
-    """Print a note if set-up runs in another version of Python than that in `.venv`, which stays
-    unchanged.
-    """
+    """Print a note if `.venv` keeps a version of Python other than the one that runs set-up."""
     this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
     if there not in ("", this):
         print(f"set-up: .venv keeps its Python {there}. For {this}, remove .venv and run this again.")
@@ -132,9 +130,7 @@ def make_venv() -> None:
 
 
 def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
-    """Return the unpacked size, in bytes, of the packages that `stage` adds to those of the stages
-    in `done`.
-    """
+    """Return the unpacked size in bytes of the packages that `stage` adds to the stages in `done`."""
     there = {extra for each in done for extra in each.extras}
     return sum(EXTRA_BYTES[extra] for extra in stage.extras if extra not in there) + (
         0 if done else BASE_BYTES
@@ -262,8 +258,9 @@ def making_models(names: Sequence[str]) -> Generator[None]:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Generator[None]:
-    """Context manager that locks set-up in this checkout. A second run prints that it waits for the first
-    one.
+    """Context manager that locks set-up in this checkout.
+
+    A second run prints that it waits for the first one.
     """
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "setup.lock").open("a+") as lock:
@@ -305,8 +302,9 @@ class SetupOptions:
 
 
 def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
-    """Install all needed stages, make the local models and build the console. `install` describes the
-    arguments.
+    """Install all needed stages, make the local models and build the console.
+
+    `install` describes the arguments.
     """
     say_which_python()
     add(BASE)

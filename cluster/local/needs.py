@@ -37,8 +37,9 @@ class Needs:
 
 
 def needs_of(settings: Settings) -> Needs:
-    """Return what the settings need. Scripted workers, and workers that share a `deployment`, need nothing
-    more.
+    """Return what the settings need.
+
+    Scripted workers, and workers that share a `deployment`, need nothing more.
     """
     engines = [
         worker

@@ -50,9 +50,7 @@ def processes_of(tag: str) -> list[psutil.Process]:
 
 
 def leads(process: psutil.Process) -> bool:
-    """Return whether this process runs `cluster.local.child`, which starts all other processes of a
-    server.
-    """
+    """Return whether this process is the one that starts all other processes of a server (`CHILD`)."""
     try:
         return CHILD in process.cmdline()
     except psutil.Error:

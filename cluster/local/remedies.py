@@ -68,9 +68,7 @@ REMEDIES = (
 
 
 def explain(output: str, phase: str, log: Path) -> str:
-    """Return an error message with the last lines of the output, the likely remedy and the path of
-    the log.
-    """
+    """Return an error message with the end of the output, the likely remedy and the path of the log."""
     tail = "\n".join(f"    {line[:200]}" for line in output.strip().splitlines()[-8:])
     remedy = next(
         (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."

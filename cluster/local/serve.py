@@ -65,8 +65,9 @@ def follow(server: Server) -> None:
 
 
 def ready_text(server: Server, log: Path) -> str:
-    """Return the text to print once the server is ready. Its examples include a key if the server requires
-    one.
+    """Return the text to print once the server is ready.
+
+    Its examples include a key if the server requires one.
     """
     models = server.read("/v1/models")
     is_open = models is not None
@@ -155,9 +156,7 @@ def stop_everything() -> int:
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, and ignore further signals, so that they cannot interrupt the ending of
-    processes.
-    """
+    """Raise KeyboardInterrupt. Ignore further signals, so that the processes of the server can be ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.stdout.isatty():

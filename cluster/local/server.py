@@ -229,8 +229,9 @@ class Server:
             line.finish("ready")
 
     def _write_prometheus_target(self) -> None:
-        """Write the file in which `cluster/prometheus.yaml` looks for targets. Ray writes it only with its
-        dashboard.
+        """Write the file in which `cluster/prometheus.yaml` looks for targets.
+
+        Ray writes it only with its dashboard.
         """
         self.targets.parent.mkdir(parents=True, exist_ok=True)
         target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}

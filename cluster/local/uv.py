@@ -131,8 +131,9 @@ def variables(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_seconds(text: str) -> str:
-    """Round seconds up, such as `2.5` to `3`, because uv accepts only whole seconds. Keep other text, which
-    uv rejects.
+    """Round seconds up, such as `2.5` to `3`, because uv accepts only whole seconds.
+
+    Keep other text, which uv rejects.
     """
     try:
         return str(math.ceil(float(text)))
@@ -174,8 +175,9 @@ def hash_options(extras: Sequence[str]) -> list[str]:
 
 
 def pip_command(verb: str, *arguments: str) -> list[str]:
-    """Return the command `uv pip VERB` for `.venv`. It uses an index only if pip's configuration
-    allows one.
+    """Return the command `uv pip VERB` for `.venv`.
+
+    It uses an index only if pip's configuration allows one.
     """
     options = ["--no-index"] if has_no_index(pip_config()) else []
     return [str(UV), "pip", verb, "--python", str(PYTHON), *options, *arguments]

@@ -85,8 +85,9 @@ def parse_address(text: str) -> str:
 
 @option
 def parse_url(text: str) -> str:
-    """Parse an HTTP URL and remove a trailing slash. A URL with credentials is rejected, because URLs are
-    printed.
+    """Parse an HTTP URL and remove a trailing slash.
+
+    A URL with credentials is rejected, because URLs are printed.
     """
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme; write http://{text}")

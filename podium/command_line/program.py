@@ -51,8 +51,9 @@ class UsageError(typer.TyperException):
 
 
 class OptionCommand(TyperCommand):
-    """Command whose options accept several values at once, and whose help shows `--team TEAM` for `--team
-    <str>`.
+    """Command whose options accept several values at once.
+
+    Its help shows `--team TEAM` instead of `--team <str>`.
     """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
@@ -224,9 +225,7 @@ def run(command: Any, name: str, arguments: Sequence[str]) -> int:
 
 
 def _with_fields(function: Callable[..., int | Coroutine[Any, Any, int]]) -> Callable[..., int]:
-    """Return `function` with each dataclass parameter replaced by one parameter per field of the
-    dataclass.
-    """
+    """Replace each dataclass parameter of `function` by one parameter per field."""
     hints = get_type_hints(function, include_extras=True)
     groups = {name: hints[name] for name in signature(function).parameters if is_dataclass(hints[name])}
     parameters = list[Parameter]()

@@ -27,8 +27,9 @@ def inert(text: str) -> str:
 
 
 def inert_json(value: object, *, indent: int | None = None) -> str:
-    """Return `value` as readable JSON with escaped control characters. Parsing the JSON gives the
-    same value.
+    """Return `value` as readable JSON with escaped control characters.
+
+    Parsing the JSON gives the same value.
     """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)

@@ -49,8 +49,9 @@ def _retry(error_class: type[PodiumError]) -> str:
 
 
 def _differences() -> Iterable[list[str]]:
-    """Yield the table rows of errors that an API reports differently. Errors with the same difference share a
-    row.
+    """Yield the table rows of errors that an API reports differently.
+
+    Errors with the same difference share a row.
     """
     groups: dict[tuple[str, ...], list[str]] = {}
     for error_class in _errors():

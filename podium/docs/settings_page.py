@@ -1,5 +1,6 @@
-"""Generate the tables of docs/settings.md from the settings classes. The docstring of a field is its
-description.
+"""Generate the tables of docs/settings.md from the settings classes.
+
+The docstring of a field is its description.
 """
 
 import ast

@@ -133,9 +133,7 @@ class DoctorOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Command-line options for checks of a cluster: its further files, and the requests whose cost is
-    estimated.
-    """
+    """Command-line options for checks of a cluster: its files, and the mix and rate of requests."""
 
     serve: Annotated[
         Path,
@@ -222,8 +220,9 @@ def show_cluster(
 
 
 def examine_cluster(files: ClusterFiles, skip: Sequence[str] = ()) -> list[tuple[str, Finding]]:
-    """Run all cluster checks except those in `skip`. Return the findings, those with the level
-    `wrong` first.
+    """Run all cluster checks except those in `skip`.
+
+    Return the findings, those with the level `wrong` first.
     """
     checks = {name: _load(target) for name, target in OF_A_CLUSTER.items() if name not in skip}
     findings = [(name, finding) for name, check in checks.items() for finding in check(files)]
@@ -271,8 +270,10 @@ def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict
 
 
 def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
-    """Load the settings. Return the input for further checks, or None if the settings are invalid, and a
-    finding.
+    """Load the settings.
+
+    Returns:
+        The input for further checks, or None if the settings are invalid, and the finding about the settings.
     """
     from serving import resolve_path
     from serving.settings.overrides import settings_to_serve

@@ -1,5 +1,6 @@
-"""Check running processes: a port in use, and processes that a crashed server left. The checks do not end
-them.
+"""Check running processes: a port in use, and processes that a crashed server left.
+
+The checks do not end them.
 """
 
 from __future__ import annotations

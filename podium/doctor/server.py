@@ -1,6 +1,4 @@
-"""Check a running server over HTTP: whether it is Podium, accepts the key and can answer, and what has
-failed.
-"""
+"""Check a running server over HTTP: whether it is Podium, accepts the key and can answer."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Sets of addresses that the server may connect to, depending on whether a request or the settings name
-them.
-"""
+"""Sets of addresses that the server may connect to, by the source that names an address."""
 
 import socket
 from collections.abc import Iterable

@@ -98,9 +98,7 @@ def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
 
 
 def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor] | None) -> list[str]:
-    """Return the faults of the adapter's tensors: not LoRA weights of this rank, or made for
-    another model.
-    """
+    """Return a fault for each tensor that is not a LoRA of this rank or was made for another model."""
     if not adapter:
         return ["it has no weights"]
     modules = {name.rpartition(".")[0] for name in base or ()}

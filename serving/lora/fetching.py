@@ -19,9 +19,7 @@ BLOCK_BYTES = 1 << 22
 
 
 def cache() -> Path:
-    """Return the folder for downloaded adapters: `podium/adapters` in `$XDG_CACHE_HOME` (default:
-    `~/.cache`).
-    """
+    """Return the folder for downloaded adapters: `podium/adapters` in `$XDG_CACHE_HOME` or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podium" / "adapters"
 
 

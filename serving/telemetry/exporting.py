@@ -84,8 +84,9 @@ class _Waiting(SpanExporter):
         self.n_bytes = self._n_spans = self._n_dropped = 0
 
     def add(self, n_bytes: int) -> bool:
-        """Count a span that is about to be queued. Return False, and count it as dropped, if the queue is
-        full.
+        """Count a span that is about to be queued.
+
+        Return False, and count it as dropped, if the queue is full.
         """
         with self._lock:
             if self._n_spans >= self._most or self.n_bytes + n_bytes > MOST_WAITING_BYTES:
@@ -194,9 +195,7 @@ def _bytes(text: str) -> int:
 
 
 def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
-    """Return `span`, with its longest texts shortened so that all texts together have at most
-    `most` bytes.
-    """
+    """Shorten the longest texts of `span` so that all texts together have at most `most` bytes."""
     fields = [span.attributes or {}, *(event.attributes or {} for event in span.events)]
     sizes = [_size_of_value(value) for attributes in fields for value in attributes.values()]
     sizes.append(_bytes(span.status.description or ""))
@@ -241,8 +240,9 @@ def _cut_attributes(attributes: Attributes, most: int) -> dict[str, Any]:
 
 
 def _cut(value: object, most: int) -> object:
-    """Cut the texts in `value` to at most `most` bytes. Each cut text ends with a note of its
-    original size.
+    """Cut the texts in `value` to at most `most` bytes.
+
+    Each cut text ends with a note of its original size.
     """
     if isinstance(value, str):
         if _bytes(value) <= most:

@@ -81,8 +81,9 @@ _is_exported = True
 
 @dataclass(slots=True)
 class Spans:
-    """Spans of the steps of a run and its inner runs. A step's span links to those of the steps that it
-    reads.
+    """Spans of the steps of a run and its inner runs.
+
+    A step's span links to those of the steps that it reads.
     """
 
     _steps: dict[tuple[str, int, int], SpanContext] = field(

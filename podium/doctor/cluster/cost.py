@@ -21,8 +21,9 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Node counts and price of one node type. If the price is None, it and all sums that include it are
-    unknown.
+    """Node counts and price of one node type.
+
+    If the price is None, it and all sums that include it are unknown.
     """
 
     node: NodeType
@@ -47,8 +48,9 @@ def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
 
 
 def sums(lines: list[NodeCost]) -> tuple[Decimal | None, Decimal | None]:
-    """Return the cluster's dollars per hour at its smallest and largest size. None means that a price is
-    unknown.
+    """Return the cluster's dollars per hour at its smallest and largest size.
+
+    None means that a price is unknown.
     """
     smallest = total([_times(line.usd_per_h, line.at_least) for line in lines])
     return smallest, total([_times(line.usd_per_h, line.at_most) for line in lines])
@@ -59,8 +61,9 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
 
 
 def unknown_prices(files: ClusterFiles) -> list[Finding]:
-    """Warn about nodes whose instance type has no known price. The operator's own machines have no instance
-    type.
+    """Warn about nodes whose instance type has no known price.
+
+    The operator's own machines have no instance type.
     """
     return [
         warning(

@@ -1,6 +1,4 @@
-"""Resources and replica counts of each deployment, from the settings and the Serve config that overrides
-them.
-"""
+"""Resources and replica counts of each deployment, from the settings and the Serve config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

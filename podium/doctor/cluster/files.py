@@ -30,8 +30,9 @@ class InstancePrice(FileModel):
 
 
 class CallTokens(FileModel):
-    """Typical token counts of one of a request's calls to a worker. Cached tokens are included in
-    the input.
+    """Typical token counts of one of a request's calls to a worker.
+
+    Cached tokens are included in the input.
     """
 
     worker: str

@@ -64,9 +64,7 @@ def fit(files: ClusterFiles, deployment: Deployment) -> Fit | None:
 
 
 def memory(files: ClusterFiles) -> list[Finding]:
-    """Check that the GPUs of each engine have memory for its weights and for one request of maximum
-    length.
-    """
+    """Check that the GPUs of each engine have room for its weights and one request of maximum length."""
     findings: list[Finding] = []
     for deployment in files.deployments:
         worker = deployment.worker

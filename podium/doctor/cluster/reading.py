@@ -1,6 +1,4 @@
-"""Helpers to read a user's YAML files: an error, a strict base model, and typed access to mappings and
-lists.
-"""
+"""Helpers to read YAML files of users: an error, a strict base model, typed access to mappings and lists."""
 
 from typing import Any, cast
 

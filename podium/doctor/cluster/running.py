@@ -48,9 +48,7 @@ def keys(files: ClusterFiles) -> list[Finding]:
 
 
 def store(files: ClusterFiles) -> list[Finding]:
-    """Check that the nodes get the address of the database, because several nodes cannot share a
-    SQLite file.
-    """
+    """Check that the nodes get the address of the database. Several nodes cannot share a SQLite file."""
     name = files.settings.store.url_env
     if name in files.machines.environment:
         return []
