@@ -94,9 +94,7 @@ STAGES = (BASE, CONSOLE, CPU, DEV, LEARNING, BROWSER, SITE)
 
 
 def python_version() -> str:
-    """Return the version of the Python in `.venv`, such as `3.11`, or "" if it is missing or does
-    not start.
-    """
+    """Return the version of the Python in `.venv`, such as `3.11`, or "" if it does not start."""
     return ".".join(ask(str(PYTHON), "--version").removeprefix("Python ").split(".")[:2])
 
 

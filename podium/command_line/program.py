@@ -132,8 +132,7 @@ class Program:
 
 
 class ProgramGroup(Program):
-    """Program whose subcommands are in separate modules, each of which is imported when its subcommand is
-    called.
+    """Program whose subcommands are in separate modules. Each module is imported when it is needed.
 
     Args:
         name: name of the program as users type it.

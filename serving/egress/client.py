@@ -31,8 +31,7 @@ Client = TypeVar("Client", bound=httpx2.AsyncClient)
 
 
 def guard(client: Client, reach: Reach) -> Client:
-    """Restrict `client` to the addresses in `reach`, and return it. Call this before the client's first
-    request.
+    """Restrict `client` to the addresses in `reach`, and return it. Call this before its first request.
 
     If a request goes through a proxy from the environment, the proxy resolves host names. Then only an IP
     address in the URL itself is checked.
@@ -127,9 +126,8 @@ def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) ->
     Args:
         reach: addresses that the client may connect to.
         timeout_s: timeout in seconds, applied separately to connecting, sending and waiting for data.
-        use_proxies: whether to use the proxies in the environment. Do not use them for an address that a
-            request
-            contains: the proxy resolves the host name, so its addresses cannot be checked.
+        use_proxies: whether to use the proxies in the environment. Do not use them for an address from a request,
+            because the proxy resolves the host name and its addresses cannot be checked.
     """
     http = httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies, verify=tls_context())
     return guard(http, reach)
