@@ -68,12 +68,13 @@ demo: setup ## start it, ask one question, show plan, answer, cost and trace, st
 stop: setup-base ## end what a crashed or forgotten `make serve` of this checkout left running
 	@$(BIN)/podium stop
 
-check: setup-learning ## format, lint, types, arrows between packages, plain English (a minute)
+check: setup-learning ## format, lint, types, arrows between packages, plain English, size (a minute)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/basedpyright --level error
 	@$(BIN)/lint-imports
 	@$(BIN)/python -m tests.plain_english
+	@$(BIN)/python -m tests.growth
 
 # pytest rewrites every assertion anew where no bytecode may be written: 12 s of CPU in each of its processes.
 test test-live test-slow: export PYTHONDONTWRITEBYTECODE =

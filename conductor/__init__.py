@@ -1,5 +1,5 @@
-"""The idea, in plain Python: a conductor model writes a plan, and the plan is run.
+"""The core of Podium: a model, the conductor, writes a plan, and other models, the workers, run its steps.
 
-Knows: plans, prompts, the port to a model, money, deadlines, events.
-Does not know: HTTP, Ray, OpenTelemetry, any provider, any file. Standard library only.
+This package contains plans, prompts, the interface to a model, budgets, deadlines and events. It does not use
+HTTP, Ray, OpenTelemetry, files or the API of any provider. Its only dependency is msgspec.
 """

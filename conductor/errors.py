@@ -303,14 +303,14 @@ def quote(value: object) -> str:
 
 
 def did_you_mean(name: object, names: Iterable[str]) -> str:
-    """Return " Did you mean 'coder'?" with the known name most like `name`, or "" if none is like it."""
+    """Return a hint such as " Did you mean 'coder'?" with the most similar of `names`, or "" if none is similar."""
     by_lower = {each.lower(): each for each in sorted(names)}
     nearest = get_close_matches(str(name)[:SHOWN_CHARS].lower(), by_lower, n=1)
     return f" Did you mean {by_lower[nearest[0]]!r}?" if nearest else ""
 
 
 def internal_error(exc: Exception) -> PodiumError:
-    """Return an unexpected exception as an error that a run can end with. Its cause is `exc`."""
+    """Wrap an unexpected exception in a `PodiumError`, so that a run can end with it."""
     error = PodiumError(f"Internal error: {type(exc).__name__}.", detail=str(exc))
     error.__cause__ = exc
     return error

@@ -6,8 +6,9 @@ ROOT = Path(__file__).parent.parent
 
 
 def resolve_path(path: Path) -> Path:
-    """Return `path` if it is absolute or exists in the working folder, and otherwise the path below the checkout's root.
+    """Resolve a relative path against the working folder or else the root of the checkout.
 
-    Ray Serve may run the process in any folder.
+    The root is used if `path` does not exist in the working folder, because Ray Serve may start the process
+    in any folder. An absolute path is returned unchanged.
     """
     return path if path.exists() or path.is_absolute() else ROOT / path

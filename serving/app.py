@@ -34,8 +34,9 @@ def build_app(args: dict[str, Any]) -> Application:
     """Return the Serve application of a settings file: the router, and a deployment for each vLLM engine.
 
     Args:
-        args: `settings`, the path of the file; optionally `model`, which replaces the model of every local
-            engine, and `conductor`, the worker that replaces the file's conductor.
+        args: arguments of `serve run`. `settings` is the path of the settings file. Optional: `model`, which
+            replaces the model of every local engine, and `conductor`, the name of the worker that plans
+            instead of the file's conductor.
 
     Raises:
         SettingsError: the arguments or the file are invalid.
@@ -44,12 +45,14 @@ def build_app(args: dict[str, Any]) -> Application:
 
 
 def application(args: dict[str, Any], engine: type | None = None) -> Application:
-    """Build the application with another engine class. Separate from `build_app`, because Serve requires
-    builders with one argument.
+    """Build the application, optionally with another engine class.
+
+    This is separate from `build_app`, because Serve requires a builder with a single argument.
 
     Args:
         args: see `build_app`.
-        engine: class with the arguments of `serving.deployments.engine.Engine`; None for that class.
+        engine: class that takes the same arguments as `serving.deployments.engine.Engine`, or None for that
+            class.
 
     Raises:
         SettingsError: the arguments or the file are invalid.
@@ -83,10 +86,10 @@ def application(args: dict[str, Any], engine: type | None = None) -> Application
 
 
 def _check_here(settings: Settings, conductor: str | None) -> None:
-    """Check that every key, secret, plugin and library of `settings` is available.
+    """Check that every key, secret, plugin and library that `settings` need is available on this machine.
 
     Raises:
-        SettingsError: one is missing.
+        SettingsError: one of them is missing.
     """
     if conductor:
         check_conductor_key(settings, os.environ)
@@ -138,8 +141,9 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
 
 
 def _check_local_adapters(settings: Settings) -> None:
-    """Check that local adapters exist, match their names, and fit their models. A replica would fail only at
-    its start.
+    """Check that local LoRA adapters exist, match their names, and fit their models.
+
+    Without this check, the error would appear only when a replica starts.
 
     Raises:
         SettingsError: an adapter is missing or invalid.

@@ -1,4 +1,7 @@
-"""Worker clients: one per deployment in the `workers` setting, before retries, limits and fallbacks are added."""
+"""Clients that send calls to workers, one for each deployment in the `workers` setting.
+
+Retries, limits and fallbacks are added elsewhere (`serving/dispatch/`).
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -44,9 +47,9 @@ Engines = Mapping[str, EngineClient]
 def build_client(
     worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines
 ) -> Worker:
-    """Return the client of a worker, without retries, limits or fallbacks.
+    """Build the client of a worker, without retries, limits or fallbacks.
 
-    A provider's SDK is imported only if one of its workers is configured.
+    The SDK of a provider is imported only if the settings have a worker of that provider.
 
     Raises:
         SettingsError: the key file cannot be used, a library or credentials are missing, or a plugin cannot be loaded.
@@ -92,10 +95,11 @@ def build_client(
 
 
 async def find_faults(settings: Settings, environment: Mapping[str, str]) -> list[SettingsError]:
-    """Return the errors that building the workers and webhooks raises, without calling a provider.
+    """Find the errors that building the workers and webhooks would raise, without calling a provider.
 
-    Checks plugins, libraries, credentials, webhook secrets and the names of vLLM's engine arguments. It does not
-    check for missing keys (`absent_workers` does) or whether an engine fits into the machine.
+    This checks plugins, libraries, credentials, webhook secrets and the names of vLLM's engine arguments. It
+    checks neither whether keys are missing (see `absent_workers`) nor whether an engine fits into the
+    machine.
     """
     faults: list[SettingsError] = []
     try:
@@ -174,12 +178,13 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
 
 
 def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> Identity:
-    """Return the key of the worker's health record. The record survives a change of settings if the key is unchanged.
+    """Return the key of the worker's health record. A change of settings keeps the record if the key stays
+    equal.
 
     Args:
-        worker: the worker with the address and model of `place`.
+        worker: settings of the worker, with the address and model of the deployment `place`.
         settings: all settings.
-        place: the name of one of several deployments, as in `places_of`, or "" for the whole worker.
+        place: name of one of several deployments, as in `places_of`, or "" for the worker as a whole.
     """
     match worker:
         case ScriptedSettings():
@@ -194,9 +199,9 @@ def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> 
 
 
 def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) -> str:
-    """Return where the worker's answers come from if not from a model, such as "scripted".
+    """Return where the worker's answers come from if it is not a model, such as "scripted".
 
-    Return "" for models and for plugins without a `provenance` attribute.
+    The result is "" for models and for plugins without a `provenance` attribute.
     """
     match worker:
         case ScriptedSettings():

@@ -1,4 +1,4 @@
-"""What this machine can compute and compile without a GPU. Imports torch but not vLLM."""
+"""Checks of what this machine can compute and compile without a GPU. Imports torch but not vLLM."""
 
 # The types of torch's own operators are partial.
 # pyright: reportPrivateUsage=false, reportUnknownMemberType=false, reportUnknownVariableType=false

@@ -1,7 +1,7 @@
-"""Garbage collector and allocator settings of a serving process.
+"""Settings of Python's garbage collector and of the memory allocator in a serving process.
 
-Reference counts free nearly everything; the collector only finds cycles. With Python's defaults it scans every loaded
-module again every few hundred requests.
+Reference counting frees nearly all objects. The collector is needed only for reference cycles. With Python's
+defaults, it would scan every loaded module again every few hundred requests.
 """
 
 import asyncio
@@ -13,30 +13,33 @@ from collections.abc import Callable
 from pathlib import Path
 
 YOUNG_OBJECTS = 50_000
-"""New containers between two collections of the youngest generation. Python's default of 700 is less than one request
-allocates."""
+"""Number of new container objects after which the youngest generation is collected. One request allocates
+more than Python's default of 700.
+"""
 CLOSED_S = 1.0
-"""Time after which the references to a closed object and its connections are gone."""
+"""Seconds after which a closed object and its connections are no longer referenced."""
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, LARGE_BYTES = -1, -3, 524_288
-"""Parameters of glibc's `mallopt`. Blocks larger than `LARGE_BYTES` get their own pages. asyncio allocates 256 KiB for
-each read of a socket, which must stay below: with its own pages a read takes 20 µs of CPU instead of 3 (500 bytes,
-2026-11-29)."""
+"""Parameters of glibc's `mallopt`. Blocks larger than `LARGE_BYTES` get their own pages.
+
+The limit must exceed 256 KiB, which asyncio allocates for each read of a socket. With pages of its own, a
+read of 500 bytes takes 20 µs of CPU instead of 3 (2026-11-29).
+"""
 
 
 LOOK_EVERY_S = 10.0
 IDLE = 0.1
-"""Share of one core below which a process is idle."""
+"""A process that uses less than this share of one core counts as idle."""
 GROWN = 1.05
-"""Growth of memory since the last trim that calls for another one."""
+"""Factor by which memory must have grown since the last trim before it is trimmed again."""
 
 
 def tune_garbage_collection() -> None:
     """Freeze existing objects, collect less often, and return large blocks to the system when they are freed.
 
-    Call it once at the end of start-up: objects that exist by then are never scanned again. Without `mallopt`, glibc
-    keeps freed blocks of up to 32 MB between others that are still in use.
+    Call this once at the end of the start-up. Objects that exist by then are never scanned again. Without
+    `mallopt`, glibc keeps freed blocks of up to 32 MB that lie between blocks still in use.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:  # only glibc has it
@@ -48,10 +51,11 @@ def tune_garbage_collection() -> None:
 
 
 def trim_when_idle() -> None:
-    """Start to collect garbage and return free pages to the system whenever the process is idle and has grown.
+    """Start a timer that returns free memory to the system whenever the process is idle and has grown.
 
-    Call it once, in the event loop. glibc returns pages only from the end of its heap, so a router would keep the memory
-    of a burst for good. Trimming takes some milliseconds in another thread.
+    Call this once, in the event loop. glibc on its own returns pages only from the end of its heap, so a
+    router would keep the memory of a burst of requests forever. Trimming takes some milliseconds in another
+    thread.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -91,10 +95,12 @@ _next: asyncio.TimerHandle | None = None
 
 
 def collect_soon() -> None:
-    """Schedule a garbage collection. Call it after closing large objects with reference cycles, such as SDK clients.
+    """Schedule a garbage collection. Call this after closing large objects with reference cycles, such as SDK
+    clients.
 
-    Otherwise the collector scans old objects only after minutes or hours: 50 reloads of 48 workers took 1.5 GB by then.
-    Further calls postpone the collection, so that a series of closings stops the event loop only once.
+    Otherwise the collector scans old objects only after minutes or hours. In that time, 50 reloads of 48
+    workers took 1.5 GB. A further call postpones the collection, so that closing many objects stops the event
+    loop only once.
     """
     global _next
     if _next is not None:

@@ -17,23 +17,32 @@ from serving.witnesses import Witnesses
 FAILURES_BEFORE_REST = 3
 FIRST_REST_S = 5.0
 MOST_REST_S = 8.0
-"""Longest time between two probes of an open circuit, so that a worker that recovers is used again within 10 s."""
+"""Maximum seconds between two probes of an open circuit, so that a worker that recovers is used again within
+10 s.
+"""
 MOST_ASKED_REST_S = 300.0
-"""Longest rest that a worker can ask for with `Retry-After`."""
+"""Maximum seconds for which a worker is skipped because of its `Retry-After`."""
 PROBE_S = 8.0
-"""Time until another call may probe if the first probe gets no answer: a probe that hangs must not keep a recovered
-worker out of use."""
+"""Seconds after which another call may probe the worker if the first probe gets no answer. Otherwise a probe
+that hangs would keep a recovered worker out of use.
+"""
 RECENT_S = 10.0
-"""Time for which a complete answer here outweighs an open circuit of another replica, unless a call has failed since."""
+"""Seconds after a complete answer on this replica during which open circuits of other replicas are ignored,
+unless a call has failed since.
+"""
 OUT_S = 30.0
-"""Time after its newest failure for which `/readyz` regards a failing worker as down."""
+"""Seconds after its newest failure during which `/readyz` reports a failing worker as down."""
 Circuit = Literal["closed", "half_open", "open"]
-"""State of a circuit. `open`: the newest calls failed, and the worker is skipped if another one can answer.
-`half_open`: the next call is a probe."""
+"""State of a worker's circuit breaker.
+
+- `closed`: the worker is called as usual.
+- `open`: its newest calls failed. It is skipped if another worker can answer.
+- `half_open`: the next call is a probe.
+"""
 FAILED = "failed"
 """Kind of event that `Witnesses` counts for a worker that is down or silent."""
 WINDOW = 200
-"""Number of newest calls in shares and quantiles."""
+"""Number of newest calls from which shares and quantiles are computed."""
 
 
 class Identity(NamedTuple):
@@ -49,13 +58,13 @@ class Identity(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Why a call to a worker failed.
+    """Failure of a call to a worker, and its reason.
 
     Args:
-        error: the name of the error's class, such as `WorkerRefused`.
-        message: for callers.
-        detail: for operators; empty if no text of the run may be stored.
-        at_s: seconds since 1970.
+        error: name of the error's class, such as `WorkerRefused`.
+        message: message for callers.
+        detail: detail for operators, or "" if no text of the run may be stored.
+        at_s: time of the failure, in seconds since 1970.
     """
 
     error: str
@@ -65,7 +74,7 @@ class Fault:
 
     @property
     def story(self) -> str:
-        """The error and its message, for callers."""
+        """Name and message of the error, as one text for callers."""
         return f"{self.error}: {self.message}"
 
 
@@ -94,8 +103,8 @@ class Opening:
 class WorkerHealth:
     """Outcomes of one worker's newest calls, and its circuit.
 
-    Calls that say nothing about the worker are not counted: the client disconnected, or the worker refused that one
-    prompt. One event loop writes it; any thread may read it.
+    Calls that say nothing about the worker are not counted, for example if the client disconnected or the
+    worker refused only that prompt. Only one event loop changes this object. Any thread may read it.
     """
 
     failures_in_a_row: int = 0
@@ -111,7 +120,7 @@ class WorkerHealth:
     elsewhere: Sequence[Opening] = ()
     """Circuits of this worker that other replicas have open."""
     witnesses: Witnesses = field(default_factory=Witnesses)
-    """The callers that met with failures, busy replies and refusals."""
+    """Record of the callers whose calls failed, were refused or were rejected as busy."""
     first_fault: Fault | None = None
     """The first failure since the newest complete answer. Later ones may be its consequences."""
     newest_fault: Fault | None = None
@@ -119,7 +128,9 @@ class WorkerHealth:
     refuses: bool = False
     """True if the worker refuses every call, for example because of its key, and has not answered since."""
     _rests: int = 0
-    """Number of consecutive rests after failures. It sets the length of the next one."""
+    """Number of consecutive rests (times for which the worker is skipped) after failures. It determines the
+    length of the next rest.
+    """
     _probes_until_s: float = 0.0
     """Deadline of the probe that is running (`time.monotonic`), or 0."""
     _outcomes: deque[bool] = field(default_factory=_newest_outcomes)
@@ -127,16 +138,19 @@ class WorkerHealth:
     _pause_s: deque[float] = field(default_factory=_newest_seconds)
 
     def speak(self, first_token_s: float) -> None:
-        """Record the time from sending a call to its first token."""
+        """Record the seconds from sending a call to its first token."""
         self._first_token_s.append(first_token_s)
         self.spoke_at_s = time.monotonic()
 
     def pause(self, longest_s: float) -> None:
-        """Record the longest pause between two tokens of a complete answer."""
+        """Record the longest pause between two tokens of a complete answer, in seconds."""
         self._pause_s.append(longest_s)
 
     def succeed(self) -> None:
-        """Count a complete answer and close the circuit. A rest that the worker asked for goes on."""
+        """Count a complete answer and close the circuit.
+
+        If the circuit was closed already, the worker is still skipped for as long as its `Retry-After` said.
+        """
         if self.circuit != "closed":
             self.rests_until_s = 0.0
         self.failures_in_a_row, self.opening = 0, None
@@ -151,13 +165,14 @@ class WorkerHealth:
     ) -> None:
         """Count a failed call, and open the circuit after `FAILURES_BEFORE_REST` consecutive failures.
 
-        A call that was already running when the circuit opened does not lengthen the rest. Otherwise many calls that
-        fail together would look like as many failed probes.
+        A call that was already running when the circuit opened does not extend the time for which the worker
+        is skipped. Otherwise many calls that fail together would count as many failed probes.
 
         Args:
             rest_s: seconds for which the worker asked not to be called.
-            for_all: whether calls of all keys fail (see `Witnesses`). If not, the circuit does not open.
-            fault: why the call failed.
+            for_all: whether calls of all keys probably fail (see `Witnesses`). If not, the circuit does not
+                open.
+            fault: reason for the failure, or None if it is not known.
             refuses: whether the worker refuses every call.
         """
         self.first_fault, self.newest_fault = self.first_fault or fault, fault or self.newest_fault
@@ -183,7 +198,7 @@ class WorkerHealth:
 
     @property
     def circuit(self) -> Circuit:
-        """State of the circuit, by the calls of this replica and of others."""
+        """State of the circuit. Open circuits of other replicas count too, unless calls succeed here."""
         if self.opening is None and not self.is_open_elsewhere:
             return "closed"
         return "open" if self.rest_s else "half_open"
@@ -195,10 +210,11 @@ class WorkerHealth:
 
     @property
     def is_out(self) -> bool:
-        """True if a call of any key would probably fail now.
+        """True if a call would probably fail now, whichever key makes it.
 
-        It turns False `OUT_S` after the newest failure, unless a rest lasts longer. Otherwise a router that gets no
-        traffic while it is not ready would never become ready.
+        It becomes False `OUT_S` seconds after the newest failure, or later if the worker is still being
+        skipped then. Without this limit, a router that gets no traffic while it is not ready would never
+        become ready.
         """
         is_for_all = self.refuses or self.circuit != "closed"
         if not is_for_all or (self.newest_fault and self.newest_fault.error == "WorkerBusy"):
@@ -208,14 +224,17 @@ class WorkerHealth:
 
     @property
     def is_open_elsewhere(self) -> bool:
-        """True if another replica's open circuit applies here. Our own circuit may be open as well."""
+        """True if the open circuit of another replica applies here. This replica's own circuit may be open as
+        well.
+        """
         return bool(self._openings_to_heed())
 
     def _openings_to_heed(self) -> Sequence[Opening]:
         """Return the circuits of `elsewhere` that apply here.
 
-        If a call of ours got a complete answer after a circuit opened, only the other replica's connection is broken.
-        An answer shortly before counts too, until a call fails here.
+        A circuit of another replica is ignored if a call of this replica got a complete answer after the
+        circuit opened: then only the connection of the other replica is broken. An answer shortly before is
+        enough too, until a call fails here.
         """
         if not self.elsewhere:
             return ()
@@ -224,7 +243,8 @@ class WorkerHealth:
         return [each for each in self.elsewhere if each.since_s > self.succeeded_at_s]
 
     def begin_call(self) -> float:
-        """Note that a call is about to be sent. If the circuit is half open, this call is the only probe.
+        """Record that a call is about to be sent. If the circuit is half open, this call becomes the only
+        probe.
 
         Returns:
             Probe deadline (`time.monotonic`), or 0 if this call is not the probe.
@@ -235,12 +255,13 @@ class WorkerHealth:
         return self._probes_until_s
 
     def end_call(self, probes_until_s: float) -> None:
-        """Note that a call has ended. If it was the probe and had no outcome, the next call may probe at once.
+        """Record that a call has ended. If it was the probe and had no outcome, the next call may probe
+        immediately.
 
         A probe has no outcome if its client disconnected or its prompt was refused.
 
         Args:
-            probes_until_s: what `begin_call` returned for the call.
+            probes_until_s: value that `begin_call` returned for the call.
         """
         if self._probes_until_s == probes_until_s:  # otherwise it had an outcome, or another probe is running
             self._probes_until_s = 0.0
@@ -255,12 +276,12 @@ class WorkerHealth:
 
     @property
     def successes(self) -> int:
-        """Number of newest calls with a complete answer."""
+        """Number of complete answers among the newest `WINDOW` calls."""
         return list(self._outcomes).count(True)
 
     @property
     def failures(self) -> int:
-        """Number of newest calls that failed."""
+        """Number of failures among the newest `WINDOW` calls."""
         return list(self._outcomes).count(False)
 
     @property
@@ -274,7 +295,10 @@ class WorkerHealth:
         return len(self._first_token_s)
 
     def first_token_s(self, quantile: float) -> float | None:
-        """Return a quantile of the seconds to the first token (nearest rank), or None without calls."""
+        """Return a quantile of the times to the first token, in seconds, or None if no time was measured.
+
+        The quantile is a measured value (nearest rank).
+        """
         return _quantile(self._first_token_s, quantile)
 
     @property
@@ -283,7 +307,11 @@ class WorkerHealth:
         return len(self._pause_s)
 
     def pause_s(self, quantile: float) -> float | None:
-        """Return a quantile of the longest pauses in seconds (nearest rank), or None without answers."""
+        """Return a quantile of the longest pauses of recent answers, in seconds, or None if no answer was
+        measured.
+
+        The quantile is a measured value (nearest rank).
+        """
         return _quantile(self._pause_s, quantile)
 
 
@@ -293,19 +321,20 @@ def _quantile(seconds: deque[float], quantile: float) -> float | None:
 
 
 class Health:
-    """Health records of a process's workers, kept across changes of the pool.
+    """Health records of the workers in this process. They survive a reload of the settings.
 
-    Pools hold the records of their workers; a record that no pool holds is dropped. So a pool that is built and then
-    rejected changes nothing, and late calls of a replaced worker do not count for the one that took its name.
+    Each pool references the records of its workers, and a record that no pool references is dropped.
+    Therefore a pool that is built and then rejected changes nothing. Late calls of a replaced worker do not
+    count for the worker that took over its name.
     """
 
     def __init__(self) -> None:
         self._workers = WeakValueDictionary[Identity, WorkerHealth]()
 
     def of(self, worker: Identity) -> WorkerHealth:
-        """Return the record of `worker`, a new one if no pool holds it."""
+        """Return the record of `worker`. Create it if no pool references one."""
         return self._workers.setdefault(worker, WorkerHealth())
 
     def workers(self) -> dict[Identity, WorkerHealth]:
-        """Return the records that pools hold."""
+        """Return all records that pools reference."""
         return dict(self._workers)

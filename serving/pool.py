@@ -1,4 +1,4 @@
-"""The pool: the workers of a settings file, ready to be called, and the teams that use them."""
+"""The pool of workers that a settings file defines, ready to be called, and the teams that use them."""
 
 import asyncio
 import inspect
@@ -41,12 +41,12 @@ logger = logging.getLogger("podium")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
-    """Workers of a settings file, ready to be called. Close it when it is replaced."""
+    """Workers of a settings file, ready to be called. Close the pool when another one replaces it."""
 
     settings: Settings
     """The settings in force, without optional workers that have no key."""
     written: Settings
-    """The settings as written, with those workers."""
+    """The settings as written, including optional workers that have no key."""
     members: Mapping[str, PoolMember]
     """All workers by name, including those that plans may not use."""
     clients: tuple[Worker, ...]
@@ -102,7 +102,10 @@ class Pool:
         return chosen is not None and any(permit.allows(name) for name in self.line(chosen.worker))
 
     async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
-        """Return the workers of which one in the line (`line`) can fetch the pictures at `urls` itself."""
+        """Return the workers for which pictures at `urls` can be sent as links.
+
+        For each of them, the worker itself or one of its fallbacks can fetch the pictures.
+        """
         workers = self.settings.workers
         answers = await asyncio.gather(
             *(_fetches(worker, urls) for worker in workers)
@@ -115,7 +118,10 @@ class Pool:
         return (name, *(each.worker for each in self.fallbacks[name]))
 
     def _thinking_tokens(self, chosen: ConductorSettings) -> int:
-        """Return how many tokens the conductor may think: the most that it or a fallback takes."""
+        """Return how many tokens the conductor may use for thinking.
+
+        By default, this is the largest number that its worker or one of the fallbacks uses.
+        """
         if chosen.max_thinking_tokens is not None:
             return chosen.max_thinking_tokens
         first = self.settings.worker(chosen.worker)
@@ -130,8 +136,8 @@ class Pool:
     def _thought(self, chosen: ConductorSettings) -> bool:
         """Return whether the conductor writes a thought before its plan.
 
-        By default it does if its model does not reason on its own and the prompt is the built-in one, which asks for
-        a thought.
+        By default it does if two conditions are met: its model does not reason on its own, and the prompt is
+        the built-in one, which asks for a thought.
         """
         if chosen.thought is not None:
             return chosen.thought
@@ -139,12 +145,14 @@ class Pool:
 
     @property
     def providers(self) -> dict[str, str]:
-        """Provider of each worker, as OpenTelemetry's conventions name it."""
+        """Provider of each worker, with the name that OpenTelemetry's conventions define."""
         return {worker.name: PROVIDERS[worker.kind] for worker in self.settings.workers}
 
     @property
     def whole_pool_team(self) -> Team:
-        """Team of all workers for given plans, including workers that the conductor's plans may not use."""
+        """Team for runs without a conductor, for example if the client sends the plan. It has all workers,
+        including those that the conductor may not use.
+        """
         return Team(None, self.members)
 
     async def engines_not_ready(self) -> list[str]:
@@ -165,8 +173,8 @@ class Pool:
         """Return whether the worker or one of its fallbacks can probably answer.
 
         Args:
-            name: of the worker.
-            engines_down: owners of engines that are down, as from `engines_not_ready`.
+            name: name of the worker.
+            engines_down: names of the workers whose engines are down (see `engines_not_ready`).
         """
         line = [self.settings.worker(each) for each in self.line(name)]
         return any(
@@ -180,7 +188,7 @@ class Pool:
 
         Raises:
             AdapterError: an adapter cannot be served.
-            WorkerUnavailable: a replica failed meanwhile.
+            WorkerUnavailable: a replica failed during the load.
         """
         loads = [
             engine.load(adapter)
@@ -211,7 +219,7 @@ class Pool:
         }
 
     async def aclose(self) -> None:
-        """Close the clients that have something to close."""
+        """Close the connections of all clients."""
         for client in self.clients:
             close: Callable[[], object] | None = getattr(client, "aclose", None)
             if close is not None and inspect.isawaitable(closing := close()):
@@ -230,7 +238,7 @@ def build_pool(
         settings: the settings to serve.
         environment: environment variables, which hold keys and secrets.
         engines: the vLLM engines of the settings, by the name of the worker that owns each.
-        health: the health records of the previous pool. None starts with empty ones.
+        health: health records that the previous pool used, or None to start with empty ones.
 
     Raises:
         SettingsError: a key or a webhook secret is missing or cannot be used.
@@ -280,7 +288,10 @@ def _log_automatic_fallbacks(settings: Settings, fallbacks: Mapping[str, tuple[F
 
 
 def _constraint(settings: Settings, chosen: ConductorSettings) -> Constraint | None:
-    """Return how to constrain the conductor's plan: a JSON schema for API providers, a grammar for vLLM."""
+    """Return how the conductor's plan is constrained, or None if it is not.
+
+    API providers that accept one get a JSON schema. Other workers, such as vLLM engines, get a grammar.
+    """
     if not chosen.constrained:
         return None
     worker = settings.worker(chosen.worker)
@@ -319,7 +330,7 @@ def _member(worker: WorkerSettings, routes: Mapping[str, Route], settings: Setti
 
 
 async def _fetches(worker: WorkerSettings, urls: Collection[str]) -> bool:
-    """Return whether a deployment of `worker` can fetch pictures from all `urls`."""
+    """Return whether at least one deployment of `worker` can fetch the pictures at all `urls` by itself."""
     if isinstance(worker, VllmSettings):
         hosts: Collection[str] = worker.engine.get("allowed_media_domains") or ()
         return all(urlsplit(url).hostname in hosts for url in urls)

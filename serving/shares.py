@@ -1,7 +1,7 @@
 """Fair shares of limited resources among keys and teams.
 
-`share` is the rule for a router's runs and a worker's slots; their owners count what each key has. `Room` limits other
-resources that requests hold. `in_slices` shares the event loop.
+`share` is the rule for the runs of a router and the slots of a worker, whose modules count what each key has.
+`Room` limits other resources that requests use. `in_slices` shares the event loop.
 """
 
 import asyncio
@@ -15,25 +15,27 @@ from conductor.errors import Overloaded
 from conductor.run.record import Account
 
 KEPT = 0.1
-"""Part of a resource that is reserved for keys with less than their share."""
+"""Part of a resource that is reserved for keys that have less than their share of it."""
 OF_A_KEY, OF_A_TEAM = (4, "a quarter"), (2, "half")
-"""Limit of one key and of one team in a `Room`: the divisor of the whole, and its name."""
+"""Limits of one key and of one team in a `Room`: the number by which the whole is divided, and the words for
+that part in messages.
+"""
 RETRY_AFTER_S = 2.0
 SLICE_S = 0.002
-"""Seconds of CPU time on a long list before other tasks run."""
+"""Seconds of CPU time that a long list may take before other tasks run."""
 Item = TypeVar("Item")
 
 
 def share(had: Counter[str]) -> float:
-    """Return the average that the keys in `had` have. A key with as much as that has its full share."""
+    """Return the fair share of a key: the average of what the keys in `had` have."""
     return had.total() / len(had) if had else 0.0
 
 
 class Room:
     """Limit of a resource on one router, such as open reads or unread bytes.
 
-    An account that has none of it may take any amount that is free. While the whole room is free, an account may
-    exceed the limit.
+    An account (a key and its team) that has none of the resource may take any amount that is free. While the
+    whole resource is free, an account may even exceed the limit.
 
     Args:
         setting: name of the setting that limits the resource, for errors.
@@ -47,11 +49,12 @@ class Room:
         self.taken = 0
 
     def take(self, account: Account, n: int = 1) -> None:
-        """Take `n` of the room; release it with `leave`. Accounts without a key share without limits: only servers
-        with keys turned off have them.
+        """Take `n` units of the resource for an account. Release them with `leave`.
+
+        Accounts without a key, which exist only if keys are turned off, have no limits of their own.
 
         Raises:
-            Overloaded: the room is full, or the key or its team has its full share.
+            Overloaded: the resource is used up, or the key or its team has its full share.
         """
         if not n:
             return
@@ -73,12 +76,12 @@ class Room:
         self._add(account, n)
 
     def leave(self, account: Account, n: int = 1) -> None:
-        """Release `n` that `take` took."""
+        """Release `n` units that `take` took."""
         self._add(account, -n)
 
     @contextmanager
     def holding(self, account: Account, n: int = 1) -> Generator[None]:
-        """Take `n` for the duration of the block.
+        """Take `n` units of the resource until the block ends.
 
         Raises:
             Overloaded: as for `take`.
@@ -102,11 +105,11 @@ class Room:
 
 
 class Share:
-    """Resizable part of a room that one account holds.
+    """Part of a room that one account has taken. Its size can change.
 
     Args:
-        room: the room that the part is taken from.
-        account: the account that holds the part.
+        room: room from which the part is taken.
+        account: account that has taken the part.
     """
 
     def __init__(self, room: Room, account: Account) -> None:
@@ -131,7 +134,7 @@ def _owner(account: Account) -> str:
 
 
 async def in_slices(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Yield `items`, and let other tasks run after each `SLICE_S` of CPU time spent on them."""
+    """Yield `items`, and let other tasks run whenever processing them has taken `SLICE_S` of CPU time."""
     began_s = time.thread_time()
     for item in items:
         yield item

@@ -1,8 +1,8 @@
-"""Decide whether an error of a worker concerns all callers or only one party's prompts.
+"""Decide whether an error of a worker affects all callers or only the prompts of one party.
 
-An error concerns all callers if two parties met with it. If only one party calls the worker, two of its prompts are
-enough. If keys are off there are no parties to protect from one another, and one call is enough. A party is a team
-with all its keys, or a key without a team.
+A party is a team with all its keys, or a key without a team. An error affects all callers if it occurs in
+calls of two parties. If only one party calls the worker, two of its prompts are enough. If keys are turned
+off, there are no parties to protect from each other, and one call is enough.
 """
 
 import time
@@ -13,19 +13,21 @@ from typing import NamedTuple, TypeVar
 from conductor.model.call import Call
 
 TRAFFIC_S = 10.0
-"""Time after its last call for which a party counts as a caller."""
+"""Seconds after its last call during which a party counts as a caller."""
 MEMORY_S = 120.0
-"""Time for which an event counts as evidence."""
+"""Seconds for which an event counts as evidence."""
 MOST = 100
-"""Limit of stored parties, and of stored witnesses of each event. More of them add no evidence."""
+"""Maximum number of stored parties, and of stored witnesses of each event. More would add no evidence."""
 OFTEN = 6
-"""Number of times that one prompt must meet with an event to be evidence, if only its party calls."""
+"""Number of times that an event must occur with the same prompt to count as evidence, if only one party calls
+the worker.
+"""
 
 T = TypeVar("T")
 
 
 class Witness(NamedTuple):
-    """Party and prompt of a call that met with an event."""
+    """Party and prompt of a call in which an event, such as an error, occurred."""
 
     party: str
     """See `Terms.tenant`."""
@@ -34,12 +36,12 @@ class Witness(NamedTuple):
 
 
 def witness_of(call: Call) -> Witness:
-    """Return the witness that stands for `call`."""
+    """Return the party and the prompt of `call`."""
     return Witness(call.terms.tenant, hash(tuple(message.text for message in call.messages)))
 
 
 class Traffic:
-    """Parties that call a worker now."""
+    """Parties that have called a worker recently."""
 
     def __init__(self) -> None:
         self._called_at_s: dict[str, float] = {}
@@ -62,25 +64,22 @@ class Traffic:
 
 
 class Witnesses:
-    """Recent events at one worker, and the callers that met with them. Not thread-safe."""
+    """Recent events at one worker, and the calls in which they occurred. Not thread-safe."""
 
     def __init__(self) -> None:
         self.traffic = Traffic()
         self._witnesses: dict[str, dict[Witness, float]] = {}
-        """Witnesses of each event with the time when they met with it (`time.monotonic`), newest last."""
+        """Witnesses of each event, with the time of its last occurrence (`time.monotonic`), newest last."""
         self._times = Counter[str]()
         """Number of times that each event has occurred since its newest new witness."""
 
     def tell(self, what: str, witness: Witness, *, is_clear: bool = True) -> bool:
-        """Record that `witness` met with the event `what`.
+        """Record an event, and return whether it probably affects all callers.
 
         Args:
             what: kind of event, such as the type of an error.
             witness: party and prompt of the call.
-            is_clear: whether one witness is enough if keys are off.
-
-        Returns:
-            Whether the event probably concerns all callers.
+            is_clear: whether one call is enough evidence if keys are turned off.
         """
         witnesses = self._witnesses.setdefault(what, {})
         _drop_old(witnesses, MEMORY_S)
@@ -92,7 +91,7 @@ class Witnesses:
         return is_alone and (len(witnesses) > 1 or self._times[what] >= OFTEN)
 
     def forget(self, what: str) -> None:
-        """Drop all witnesses of `what`, because it has ended."""
+        """Drop all witnesses of the event `what`, because it has ended."""
         self._witnesses.pop(what, None)
         self._times.pop(what, None)
 

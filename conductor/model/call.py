@@ -28,14 +28,12 @@ class AnswerFormat(JsonValue, DefaultingValue, frozen=True):
 
 
 class Grammar(Value, frozen=True):
-    """Grammar that the answer must follow, in the two languages that servers understand.
-
-    `ebnf` is GBNF as xgrammar reads it (vLLM). `json_schema` is for API providers, and None if the text is
-    not JSON. Both accept only texts that `conductor.plan.formats` parses into a plan that can run.
-    """
+    """Grammar that the answer must follow, in two languages. A server uses the one that it supports."""
 
     ebnf: str
+    """Grammar in GBNF, for vLLM (xgrammar)."""
     json_schema: dict[str, object] | None = None
+    """JSON Schema, for API providers. None if the text is not JSON."""
 
 
 class Sampling(DefaultingValue, frozen=True):
@@ -49,8 +47,8 @@ class Sampling(DefaultingValue, frozen=True):
     effort: str | None = None
     """OpenAI's `reasoning_effort`, for reasoning models."""
     options: WireOptions = NO_OPTIONS
-    """Options that only some wires support. Only pool members that declare them are called
-    (`PoolMember.takes`)."""
+    """Options that only some provider APIs support. A call that sets one is only sent to workers that list it
+    in `PoolMember.takes`."""
     top_k: int | None = None
     """Number of most likely tokens to sample from. 0: all."""
     min_p: float | None = None
@@ -60,21 +58,21 @@ class Sampling(DefaultingValue, frozen=True):
 
 
 class CallSite(DefaultingValue, frozen=True):
-    """Position of a call in a run, for spans, errors and records. It is never sent.
+    """Position of a call in a run, for spans, errors and records. It is never sent to a model.
 
-    Unique among the calls of a process, including those of runs inside runs.
+    It is unique among the calls of a process, including the calls of runs inside runs.
     """
 
     run: str = ""
     plan: int = 0
     step: int | None = None
-    """Step that makes the call, from 0. None: the plan itself."""
+    """Index of the step that makes the call, from 0. None for a call that writes a plan."""
     access: tuple[int, ...] = ()
     """Steps whose outputs the call reads."""
     attempt: int = 1
-    """Attempt number, from 1. Each call that replaces a failed or cut one counts, for any worker."""
+    """Number of the attempt, from 1. It counts each call that replaces a failed or interrupted one, for any worker."""
     operation: CallKind = "chat"
-    """Purpose of the call: a step of a plan, or the plan itself."""
+    """Kind of the call: `plan` for a call that writes a plan, otherwise the operation of the step."""
 
 
 class Call(MarkedValue, frozen=True):
@@ -86,15 +84,16 @@ class Call(MarkedValue, frozen=True):
     sampling: Sampling = Sampling()
     grammar: Grammar | None = None
     tools: Toolset = NO_TOOLS
-    """Tools that it may call. Its own calls so far and their results are in `messages`."""
+    """Tools that the model may call. Its earlier tool calls and their results are in `messages`."""
     answer_format: AnswerFormat | None = None
     """Format that the client requires of the answer. None: any text."""
     coalesce: bool = False
     """True if the answer may arrive in larger pieces, because no client reads it while it streams."""
     site: CallSite = CallSite()
     mark_key: str = ""
-    """Key of the marks around other steps' outputs in `messages`. Empty: there are no marks."""
+    """Word in the tags that enclose other steps' outputs in `messages` (see `conductor.plan.marks`). Empty if
+    there are no such tags."""
     prefix: str = ""
-    """Beginning of the answer, which the reader already has. The model must continue after it."""
+    """Beginning of the answer, which the reader has already received. The model must continue after it."""
     terms: Terms = ANY_TERMS
-    """Conditions of the call; never sent."""
+    """Conditions of the call. They are never sent to a model."""

@@ -1,6 +1,6 @@
 """Repair of split surrogate pairs in text, and a check for control characters in names.
 
-JSON may write a character beyond U+FFFF as two escapes, and servers cut their chunks between them. UTF-8
+JSON may write a character beyond U+FFFF as two escapes, and some servers split a chunk between the two. UTF-8
 cannot encode half a pair, so stores, clients and providers reject it.
 """
 
@@ -27,7 +27,7 @@ def whole(text: str) -> str:
 
 
 def with_whole_escapes(body: bytes) -> bytes:
-    """Return JSON in which the escape of each lone surrogate is replaced by that of U+FFFD.
+    """Replace the escape of each lone surrogate in the JSON `body` with the escape of U+FFFD.
 
     JavaScript writes lone surrogates if a text was cut inside a character.
     """
@@ -39,7 +39,7 @@ def _whole_escape(escape: re.Match[bytes]) -> bytes:
 
 
 def whole_value(value: Any) -> Any:
-    """Return a JSON value with `whole` applied to all strings, including field names."""
+    """Apply `whole` to all strings in a JSON value, including field names."""
     match value:
         case str():
             return whole(value)
@@ -64,7 +64,10 @@ class HalfJoiner:
         return bool(self._half)
 
     def feed(self, piece: str, *, is_last: bool = False) -> str:
-        """Return the complete characters up to the end of `piece`. A half pair at its end is held back."""
+        """Add the next chunk of the text, and return the characters that are complete.
+
+        Half a surrogate pair at the end of `piece` is kept for the next chunk.
+        """
         if not self._half and piece.isascii():
             return piece
         text, self._half = self._half + piece, ""

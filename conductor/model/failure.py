@@ -1,4 +1,4 @@
-"""Failures as data: the parts of an error that events and records keep across databases and processes."""
+"""Errors as data, so that events and records can be stored and passed between processes."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from decimal import Decimal
@@ -101,11 +101,11 @@ class Failure(Value, frozen=True):
         return issubclass(self.error_class, error_class)
 
     def get(self, name: str) -> Fact | None:
-        """Return a fact, or the default of the error's class."""
+        """Return the attribute `name` of the error, or the default of its class."""
         return self.facts.get(name, getattr(self.error_class, name, None))
 
     def to_error(self) -> PodiumError:
-        """Return the error again, to be raised."""
+        """Recreate the error, so that it can be raised."""
         facts: dict[str, object] = dict(self.facts)
         if issubclass(self.error_class, InvalidPlan) and "reason" in facts:
             facts["reason"] = Reason(str(facts["reason"]))
@@ -121,14 +121,14 @@ class Failure(Value, frozen=True):
 
 
 class Attempt(DefaultingValue, frozen=True):
-    """Call that gave no answer and was followed by another call."""
+    """A call that gave no answer and was followed by another call."""
 
     worker: str
     error: str
     """Class name of the error, such as `WorkerBusy`."""
     message: str
     waited_s: float = 0.0
-    """Seconds waited after it."""
+    """Seconds waited between this attempt and the next one."""
     detail: str = ""
     """Detail for operators only. See `PodiumError.detail`."""
     outcome: Literal["failed", "cut", "lost_race", "left_alone"] = "failed"
@@ -140,8 +140,8 @@ class Attempt(DefaultingValue, frozen=True):
     * `left_alone`: the call was not made, because the worker's latest calls failed.
     """
     took_s: float | None = None
-    """Seconds from start to failure. With `waited_s` it places the attempts in time, because each one starts
-    after the one before; only a hedge overlaps with the call that it was made for."""
+    """Seconds from the start of the attempt to its failure. Attempts follow each other, `waited_s` apart. Only
+    a hedge overlaps with another attempt."""
     usage: Usage | None = None
     cost_usd: Decimal | None = None
     """Cost, if the server reported it. A failed call may be billed."""
@@ -150,7 +150,7 @@ class Attempt(DefaultingValue, frozen=True):
     deployment: str = ""
     """Deployment that was called. Empty if the worker has only one."""
     hedge: bool = False
-    """True if it was sent while the call before it was still open, because that one was late."""
+    """True for a hedge: a second call for the same answer, sent because the first one was late."""
     provider_status: int | None = None
     """See `WorkerError.provider_status`."""
 
@@ -174,7 +174,7 @@ class Attempt(DefaultingValue, frozen=True):
 
 
 def charges(failure: Failure | None, attempts: tuple[Attempt, ...] = ()) -> Iterator[Failure | Attempt]:
-    """Yield everything in `failure` and `attempts` that used tokens or money."""
+    """Yield the failed calls in `attempts` and `failure` that used tokens or money."""
     own = [failure] if failure else []
     for each in (*attempts, *(failure.attempts if failure else ()), *own):
         if each.usage is not None or each.cost_usd is not None:

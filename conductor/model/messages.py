@@ -48,7 +48,7 @@ class File(MarkedValue, frozen=True):
         name: name that the user gave it, on one line.
         url: a PDF as a base64 `data:` URL. Empty for a text file.
         text: content of a text file, which every model can read. None for a PDF.
-        id: id of a file stored on this server, until it is replaced by the file's content. Then empty.
+        id: id of a file that is stored on this server. Empty once its content has been loaded.
     """
 
     not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})
@@ -71,8 +71,8 @@ class ToolCall(MarkedValue, DefaultingValue, frozen=True):
     """Tool call by a model, part of an assistant message.
 
     Args:
-        id: id chosen by the other side: the client in the client's conversation, the provider in a step's own
-            conversation. Empty if the provider gives none.
+        id: id of the call. The client chooses it in the client's conversation, the provider in a step's own
+            conversation. Empty if the provider does not choose one.
         name: name of the tool.
         arguments: JSON text as the model wrote it, or the input of a custom tool.
         kind, namespace: see `Tool`.
@@ -119,7 +119,7 @@ class ToolResult(MarkedValue, frozen=True):
 
     @property
     def text(self) -> str:
-        """Text parts joined by line breaks, without images and files."""
+        """All text parts, joined by line breaks."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
 
@@ -131,9 +131,8 @@ class Native(JsonValue, frozen=True):
 
     Args:
         worker: worker that wrote it.
-        account: provider account or deployment that it is bound to, as the wire names it. Empty if the worker
-            has only one.
-        payload: JSON in the wire's own format.
+        account: provider account or deployment that the turn is bound to. Empty if the worker has only one.
+        payload: JSON in the format of the provider's API.
     """
 
     not_hashed: ClassVar[frozenset[str]] = frozenset({"payload"})
@@ -167,7 +166,7 @@ class Message(JsonValue, frozen=True):
 
     @property
     def text(self) -> str:
-        """Text parts joined by line breaks, without all other parts."""
+        """All text parts, joined by line breaks."""
         return "\n".join(part.text for part in self.parts if isinstance(part, Text))
 
     @property
@@ -198,7 +197,7 @@ class Message(JsonValue, frozen=True):
 
 
 def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:
-    """Return `messages` without cache marks, for results that must not depend on where a client puts them."""
+    """Remove the cache marks from `messages`, for results that must not depend on where a client puts them."""
     return tuple(replace(message, parts=tuple(map(_without_mark, message.parts))) for message in messages)
 
 
@@ -216,9 +215,9 @@ class Tool(MarkedValue, DefaultingValue, frozen=True):
         parameters: JSON Schema of a function's arguments. None: it takes no arguments.
         strict: whether the arguments must match `parameters`.
         kind: see `ToolKind`.
-        namespace: the client's namespace for it (OpenAI's `namespace` tools). Empty: none.
+        namespace: the client's namespace for the tool (OpenAI's `namespace` tools). Empty if it has none.
         format: format of a custom tool's input, such as a grammar (OpenAI's `format`). None: any text.
-        cache: see `CacheMark`. The prefix is the tools up to this one.
+        cache: see `CacheMark`. The cached prefix consists of the tools up to this one.
     """
 
     not_compared: ClassVar[frozenset[str]] = frozenset({"cache"})

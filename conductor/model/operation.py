@@ -1,4 +1,4 @@
-"""Kinds of calls, named as in OpenTelemetry's GenAI conventions, and options that only some wires support."""
+"""Kinds of calls, named as in OpenTelemetry's GenAI conventions, and options that only some provider APIs support."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,8 @@ Operation = Literal["chat", "text_completion", "embeddings"]
 
 * `chat`: a conversation.
 * `text_completion`: the model continues the prompt as it is, without chat markup.
-* `embeddings`: a vector for each message. Each line of the answer is base64 of little-endian float32."""
+* `embeddings`: the model returns a vector for each message. Each line of the answer is one vector, as base64
+  of little-endian float32."""
 CallKind = Operation | Literal["plan"]
 """Kind of a call, or `plan` for a conductor's call that writes a plan."""
 
@@ -54,14 +55,14 @@ class PromptCache(Value, frozen=True):
 
 
 class WireOptions(Value, frozen=True):
-    """Options that only some wires support. None always means: not set."""
+    """Options that only some provider APIs support. None always means that the option is not set."""
 
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
     logit_bias: tuple[TokenBias, ...] | None = None
     top_logprobs: int | None = None
-    """Number of alternative tokens per position whose log probabilities are wanted, beyond the token's
-    own."""
+    """Number of alternative tokens per position whose log probabilities are requested. The log probability of
+    the chosen token is always included."""
     verbosity: str | None = None
     dimensions: int | None = None
     """Length of each embedding vector."""
@@ -69,10 +70,9 @@ class WireOptions(Value, frozen=True):
     """True if the prompt consists of token ids, written by `tokens_text`. No fallback is called, because
     another model has another vocabulary."""
     prompt_cache: PromptCache | None = None
-    """Hint: it does not change the answer, and wires that do not support it ignore it."""
-    """A hint: it changes no answer, and a wire that does not know it leaves it out."""
+    """A hint that does not change the answer. It is not sent to providers that do not support it."""
     encoding_format: Literal["float"] | None = None
-    """Hint: vectors are wanted as lists of numbers, so a wire need not request base64."""
+    """A hint that the client wants vectors as lists of numbers, so that the provider need not send base64."""
 
     @property
     def set_options(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ TOKENS_GONE = "the token ids of its prompt were not stored completely. Send the 
 
 
 def tokens_text(tokens: Sequence[int]) -> str:
-    """Return token ids as a text, which has at least as many characters as there are tokens."""
+    """Encode token ids as text. The text has at least as many characters as there are tokens."""
     return json.dumps(tokens, separators=(",", ":"))
 
 
@@ -98,7 +98,7 @@ def read_tokens(text: str) -> list[int]:
     """Return the token ids in a text written by `tokens_text`.
 
     Raises:
-        ValueError: it is another text, for example one that was redacted before it was stored.
+        ValueError: `tokens_text` did not write the text, or the text was redacted before it was stored.
     """
     value: object = json.loads(text)
     if not isinstance(value, list):

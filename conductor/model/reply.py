@@ -1,6 +1,6 @@
-"""Answers of models: their deltas, the sum of these, and the cost.
+"""A model's answer: the deltas that stream, the answer so far, and its cost.
 
-A bill is never lower than plausible usage that the server reported (decisions 0018, 0031, 0065).
+A call never costs less than the plausible usage that the server reported (decisions 0018, 0031, 0065).
 """
 
 import time
@@ -21,9 +21,9 @@ from conductor.model.usage import FREE, Meter, Price, Usage, cost_of, dearer, es
 from conductor.model.value import Value
 
 MODEL_CHARS = 200
-"""Longest model name that is kept of a server's report, in characters."""
+"""Maximum length of a model name that a server reports, in characters. The rest is cut off."""
 MOST_USD = Decimal(1_000_000)
-"""Largest plausible cost of a call. A worker that reports more is not believed."""
+"""Largest plausible cost of a call. A higher cost that a worker reports is ignored."""
 
 
 class FinishReason(StrEnum):
@@ -37,7 +37,7 @@ class FinishReason(StrEnum):
 
 
 class Delta(Value, frozen=True):
-    """Next piece of an answer. The last one has `finish`, and `usage` if the server reports it.
+    """Next piece of an answer. The last delta has `finish`, and `usage` if the server reports it.
 
     `usage` is a running total, so a later value replaces an earlier one.
     """
@@ -56,7 +56,8 @@ class Delta(Value, frozen=True):
     notes: tuple[str, ...] = ()
     """New notes for the record. See `CallResult.notes`."""
     billed_at_bound: bool = False
-    """True if usage is unknown, or the reported usage is not plausible. `notes` say why."""
+    """True to bill the most that the call can use, because the server reported no plausible usage. `notes` say
+    why."""
     cost_is_bound: bool = False
     """True if `cost_usd` is an upper bound, according to the server."""
     pieces: int = 1
@@ -64,7 +65,7 @@ class Delta(Value, frozen=True):
     tool_calls: tuple[ToolCall, ...] = ()
     """Tool calls that this delta completes. Partial calls are never passed on."""
     native: Native | None = None
-    """Whole turn as the provider wrote it, on the last delta. Set if it must be sent back unchanged."""
+    """Complete turn as the provider wrote it. Set on the last delta if it must be sent back unchanged."""
     logprobs: tuple[TokenLogprob, ...] = ()
     """Log probabilities of the tokens in `text`, if they were requested."""
     stop_sequence: str | None = None
@@ -80,7 +81,7 @@ class CallResult(Value, frozen=True):
     model: str
     usage: Usage | None
     cost_usd: Decimal | None
-    """None: not known."""
+    """Cost of the call, or None if it is unknown."""
     finish: FinishReason | None
     attempts: tuple[Attempt, ...] = ()
     """Calls that failed before this one, oldest first."""
@@ -107,11 +108,11 @@ class CallResult(Value, frozen=True):
 
 @dataclass(slots=True)
 class Reply:
-    """Answer that streams from its first token on. Iterate once; `result` gives the state so far at any time.
+    """An answer that is streaming. Iterate over its deltas once. `result` returns the answer so far at any time.
 
     Raises (while iterating):
-        WorkerUnavailable: the stream broke, or ended without a finish reason. The deltas before that are
-            valid, and are billed as the provider counts them.
+        WorkerUnavailable: the stream broke, or ended without a finish reason. The deltas before that remain
+            valid and are billed as the provider counts them.
         ContentFiltered: the provider refused to answer, after reasoning alone.
     """
 
@@ -128,7 +129,8 @@ class Reply:
     estimated: Usage | None = None
     """Estimated usage after the stream has broken. It is billed instead of `bound`."""
     meter: Meter | None = None
-    """Counts that the worker keeps for an estimate. None: it keeps none."""
+    """Counts that the worker keeps, from which usage is estimated if the server does not report it. None if it
+    keeps none."""
     unseen_s: float = 0.0
     """Seconds until the first token."""
     usage: Usage | None = None
@@ -189,10 +191,10 @@ class Reply:
         self.count(delta)
 
     def count(self, delta: Delta) -> None:
-        """Add the usage and cost in `delta`, if they are plausible. Custom workers do not check what their
+        """Update usage and cost from `delta`, if they are plausible. Custom workers do not check what their
         servers report.
 
-        Call this for deltas that are not read any more. Others are counted when they are read.
+        Call this only for deltas that will not be read. Reading a delta calls it automatically.
         """
         if delta.usage is None and delta.cost_usd is None and not delta.billed_at_bound:
             return
@@ -210,15 +212,20 @@ class Reply:
             self.notes += ("The worker reported an impossible cost, which was ignored.",)
 
     def cut(self, note: str) -> None:
-        """End an answer that its reader breaks off. It is billed by what streamed."""
+        """End the answer because its reader has stopped. It is billed by what has streamed.
+
+        Args:
+            note: reason for the record.
+        """
         self.finish = FinishReason.LENGTH
         self._bill_at_bound(f"{note} {self._estimate()}")
 
     def close_bill(self) -> None:
         """Settle the bill at the end of the stream.
 
-        A call is billed at its bound if its server did not report usage, even if it ended normally. If it
-        broke or was broken off, it is billed by what streamed. A reported cost alone does not replace usage.
+        A call that ended normally, but without a report of its usage, is billed at its bound: the most that
+        it can use. A call whose stream broke, or whose reader stopped, is billed by what streamed. A reported
+        cost alone does not replace usage.
         """
         is_billed = self.price is not None and self.price != FREE
         if is_billed and self.usage is None and not self.billed_at_bound:
@@ -229,7 +236,7 @@ class Reply:
                 self._bill_at_bound(f"{note} {self._estimate()}")
 
     def _estimate(self) -> str:
-        """Estimate the usage, if the bound is known. Return the note for the record."""
+        """Estimate the usage if the call's bound is known. Return a note for the record that explains the bill."""
         if self.bound is None:
             return "Billed at the call's bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
@@ -238,8 +245,11 @@ class Reply:
         return note
 
     def charge_part(self, error: WorkerError, text: str) -> None:
-        """Add to `error` how much had streamed, for a cost estimate. `text` is the part of the answer that no
-        client was shown.
+        """Set the sizes on `error` from which the cost of a broken answer is estimated.
+
+        Args:
+            error: error that ends the answer.
+            text: part of the answer that no client has received.
         """
         meter = self.meter
         unseen = unseen_bytes(self.unseen_s) if meter and meter.hides_thoughts else 0
@@ -249,7 +259,9 @@ class Reply:
         )
 
     def charge(self, error: WorkerError) -> None:
-        """Add usage, cost and earlier attempts to `error`, which replaces an answer that no client saw."""
+        """Add the usage, the cost and the earlier attempts to `error`, which replaces an answer that no client
+        has received.
+        """
         result = self.result
         error.usage, error.cost_usd = result.usage, result.cost_usd
         error.billed_at_bound = error.billed_at_bound or result.usage is None
@@ -262,7 +274,7 @@ class Reply:
     def _bill(self) -> tuple[Decimal | None, bool]:
         """Return the cost, and whether it is an upper bound.
 
-        The cost is never less than a plausible cost that the server reported, nor than price times usage.
+        The cost is at least the plausible cost that the server reported, and at least price times usage.
         """
         reported = dearer(self.cost_usd, cost_of(self.price, self.counted))
         if not self.billed_at_bound:
@@ -274,7 +286,7 @@ class Reply:
 
     @property
     def result(self) -> CallResult:
-        """Result so far. The cost is price times usage, or the server's own figure if that is higher or no
+        """Result so far. The cost is price times usage, or the cost that the server reports if that is higher or no
         price is known.
         """
         cost_usd, is_bound = self._bill()
@@ -309,17 +321,17 @@ async def open_reply(
 ) -> AsyncGenerator[Reply]:
     """Turn a generator of deltas into the context manager that `Worker.open` returns.
 
-    The block is entered at the first token, and leaving it closes the generator.
+    The block is entered at the first token. Leaving it closes the generator.
 
     Args:
-        worker: name for errors and the record.
+        worker: name of the worker, for errors and the record.
         model: name of the requested model.
-        deltas: generator that has not been started. Its `finally` blocks release what it opened.
+        deltas: generator that has not been started. Its `finally` blocks must release what it opens.
         price: price of `worker`.
         meter: see `Reply`.
 
     Raises:
-        WorkerError: any that `deltas` raises before its first token.
+        WorkerError: `deltas` raised it before the first token.
         WorkerUnavailable: `deltas` is empty.
         ContentFiltered: the provider refused to answer before the first token.
     """
@@ -391,7 +403,7 @@ class _SurrogateJoiner:
 
 
 def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
-    """Add the usage and cost that the server reported before the first token to `error`."""
+    """Add to `error` the usage and cost that the server reported before the first token."""
     usages = [delta.usage for delta in early if delta.usage and delta.usage.is_possible]
     costs = [delta.cost_usd for delta in early if delta.cost_usd is not None]
     if usages or costs:
@@ -400,12 +412,12 @@ def _bill(error: WorkerError, early: list[Delta], price: Price | None) -> None:
 
 
 def _is_empty(first: Delta) -> bool:
-    """Return whether the answer that begins with `first` ends with it, without any content."""
+    """Return whether the answer ends normally with its `first` delta, without any content."""
     return first.finish is FinishReason.STOP and not (_says_something(first) or first.inner_run)
 
 
 def _is_refusal(delta: Delta) -> bool:
-    """Return whether an answer that begins with `delta` ends there because of a content filter."""
+    """Return whether a content filter ended the answer at its first delta, without any content."""
     return delta.finish is FinishReason.CONTENT_FILTER and not _says_something(delta)
 
 
@@ -414,8 +426,10 @@ def _says_something(delta: Delta) -> bool:
 
 
 def _filter_error(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:
-    """Return the error for an answer without content. The call ended normally, so it is billed: at its bound
-    if the server did not report usage.
+    """Return the error for an answer without content that a filter has ended.
+
+    The call itself ended normally, so it is billed. It is billed at its bound if the server did not report
+    usage.
     """
     is_billed = price is not None and price != FREE
     return ContentFiltered(

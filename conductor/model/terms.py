@@ -1,4 +1,7 @@
-"""Conditions of a call, which are never sent: who pays, which workers may be called, how long it may take."""
+"""Conditions of a call: who pays, which workers may be called, and how long the call may take.
+
+They are never sent to a model.
+"""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,10 +21,10 @@ Priority = Literal["interactive", "batch"]
 
 
 class Refusals:
-    """Requests that workers have refused in one run, including the runs inside it.
+    """Refusals by workers in one run, including the runs inside it.
 
-    A refused plan does not count against a step, which has other parameters and another prompt, unless the
-    worker refuses every call.
+    A worker that refused to write a plan may still be called for a step, which has other parameters and
+    another prompt, unless it refuses every call.
     """
 
     def __init__(self) -> None:
@@ -73,7 +76,7 @@ class Permit(Value, frozen=True):
         return self.workers is None or worker in self.workers
 
     def narrow(self, other: "Permit") -> "Permit":
-        """Return a permit for what both permits allow."""
+        """Return a permit that allows only what both permits allow."""
         workers = self.workers if other.workers is None else other.workers
         if self.workers is not None and other.workers is not None:
             workers = tuple(name for name in self.workers if name in other.workers)
@@ -106,14 +109,15 @@ def _no() -> bool:
 
 @dataclass(slots=True, eq=False)
 class Places:
-    """Deployments of a provider's model, or replicas of an engine, that a call has used. Written by the code
-    that chooses among them.
+    """Deployments of a provider's model, or replicas of an engine, to which a call has been sent.
+
+    The code that chooses among them updates it.
     """
 
     used_names: set[str] = field(default_factory=set[str])
     has_other: Callable[[], bool] = _maybe
-    """Return whether there is a place that the call has not used. Assumed true for an address that is not
-    chosen from a list, because many servers may be behind it."""
+    """Returns whether there is a place that the call has not used. By default the answer is yes, because many
+    servers may be behind one address."""
 
     def take(self, place: str, has_other: Callable[[], bool]) -> None:
         """Record that the call goes to `place`."""
@@ -121,17 +125,17 @@ class Places:
         self.has_other = has_other
 
     def expect_choice(self) -> None:
-        """Assume that there is no other place until one is chosen."""
+        """Assume that there is no other place until a place is chosen."""
         self.has_other = _no
 
     def __reduce__(self) -> tuple[type["Places"], tuple[()]]:
-        """Reset the state, because no place is chosen in another process."""
+        """Pickle as an empty object, because each process chooses its own places."""
         return Places, ()
 
 
 @dataclass(frozen=True, slots=True)
 class Callee:
-    """Worker at one of its deployments.
+    """A worker and the deployment of it that a call is sent to.
 
     Args:
         worker: name in the pool.
@@ -145,7 +149,7 @@ class Callee:
 
 
 class AttemptHold(Protocol):
-    """Reservation of one open attempt of a call."""
+    """Budget reservation of one attempt at a call."""
 
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
         """Pay for the attempt that failed with `error`, wait, and reserve the next one.
@@ -160,23 +164,26 @@ class AttemptHold(Protocol):
         ...
 
     def waiting(self) -> AbstractContextManager[None]:
-        """Mark the attempt as queued: it costs nothing if its client leaves now."""
+        """Mark the attempt as queued inside the block. It costs nothing if its client disconnects there."""
         ...
 
     def record_callee(self, callee: Callee) -> None:
-        """Record where the attempt is sent. Its bill uses that price if the server does not report usage."""
+        """Record where the attempt is sent. If the server does not report usage, the price there is billed."""
         ...
 
 
 class Holds(Protocol):
-    """Reservations of one call."""
+    """Budget reservations of one call.
+
+    A call may have a hedge: a second, parallel call for the same answer, sent because the first one is late.
+    """
 
     def hold(self, *, hedge: bool = False) -> AttemptHold:
-        """Return the reservation of the first attempt under way, or of its hedge."""
+        """Return the reservation of the call's current attempt, or of its hedge."""
         ...
 
     async def hold_second(self) -> bool:
-        """Reserve a hedge. Return False, with nothing reserved, if it does not fit."""
+        """Reserve budget for a hedge. Return False, and reserve nothing, if the budget does not allow it."""
         ...
 
     async def release_second(self) -> None:
@@ -184,21 +191,22 @@ class Holds(Protocol):
         ...
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
-        """Record one of two attempts as lost; the other one is the call from now on. `settle_dropped` pays
-        for it.
+        """Record that one of the two parallel attempts has lost. From now on, the call is the other one.
+
+        Call `settle_dropped` later to pay for the attempt that lost.
 
         Args:
-            hedge: whether the hedge is lost, else the first attempt.
-            took_s: seconds since it was sent.
-            error: why it failed. None: the other attempt was faster.
+            hedge: whether the hedge has lost. Otherwise the first attempt has.
+            took_s: seconds since the lost attempt was sent.
+            error: error of the lost attempt. None if the other one was faster.
 
         Returns:
-            The records of it and of its earlier attempts, oldest first.
+            The lost attempt and the earlier attempts before it, oldest first.
         """
         ...
 
     async def settle_dropped(self) -> None:
-        """Pay for the attempt that was dropped."""
+        """Pay for the attempt that `drop` recorded as lost."""
         ...
 
 
@@ -207,10 +215,10 @@ class Pauses:
     """Pauses between the tokens of an answer. The worker records them, and ends the call after a long one."""
 
     limit_s: float | None = None
-    """Longest pause before the call is ended, because pauses are usually shorter and another worker can
-    continue the answer. None: only the settings limit it."""
+    """Longest allowed pause in seconds, if another worker can continue the answer. The worker ends the call
+    after it. None: only the settings limit pauses."""
     longest_s: float | None = None
-    """Longest pause so far. None before the second token, or if pauses are not measured."""
+    """Longest pause so far, in seconds. None before the second token, or if pauses are not measured."""
 
     def note(self, pause_s: float) -> None:
         """Record a pause that has ended."""
@@ -218,7 +226,7 @@ class Pauses:
 
 
 class Observer(Protocol):
-    """Receives what happens to a call before its first token."""
+    """Receiver of the delays and failures of a call before its first token."""
 
     def on_queued(self, why: str) -> None:
         """Record that the first token will be late, for example during a cold start."""
@@ -231,12 +239,12 @@ class Observer(Protocol):
 
 @dataclass(slots=True, eq=False)
 class AttemptLimits:
-    """How long a worker may be silent in one attempt, and where the attempts of this call have gone."""
+    """Time limits of one attempt, and the places that the attempts at this call have used."""
 
     first_token_s: float | None = None
     """Usual limit for the first token, in seconds. None: only the settings limit it."""
     patience_s: float | None = None
-    """Limit for the first token that leaves enough time for a fallback, in seconds. None: no limit."""
+    """Limit for the first token, in seconds, that leaves enough time for a fallback. None: no limit."""
     pauses: Pauses | None = None
     """Pauses between the tokens of the answer. None: not measured."""
     places: Places | None = None
@@ -252,36 +260,36 @@ class Terms(Value, frozen=True):
     """
 
     deadline_at_s: float | None = None
-    """End of the caller's time, by `time.monotonic`. None: no deadline."""
+    """Deadline of the caller, by `time.monotonic`. None: no deadline."""
     permit: Permit = ANYTHING
     """Workers that may be called, and what may happen to the texts."""
     priority: Priority = "interactive"
-    """Order in queues."""
+    """Priority of the call in queues."""
     payer: str = ""
-    """Id of the key that pays: queues take turns by key. Empty: keys are off."""
+    """Id of the API key that pays. Queues take turns between keys. Empty if keys are off."""
     team: str = ""
-    """Id of the team of that key. Empty: none."""
+    """Id of the team of that key. Empty if it has none."""
     refusals: Refusals | None = None
     """Workers that have refused in this run. None: not tracked."""
     begins: bool = False
-    """True if the run has paid for nothing yet, so that the call may be rejected if a queue is long."""
+    """True if the run has not paid for anything yet. The call may then be rejected if a queue is long."""
     has_fallback: bool = False
     """True if another worker is free to answer instead."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Workers, each with its deployment, whose answer to this call broke off: they are tried last."""
+    """Pairs of worker and deployment whose streams for this call broke off. They are tried last."""
     outlasts_break: bool = False
-    """True if an answer that breaks off is continued or started again."""
+    """True if an answer whose stream breaks off is continued or started again."""
     rest_tokens: int | None = None
-    """Limit of what follows `Call.prefix`, in tokens. None: `Call.sampling` alone limits it."""
+    """Limit of the text after `Call.prefix`, in tokens. None: only `Call.sampling` limits it."""
     observer: Observer | None = None
     holds: Holds | None = None
-    """What is reserved for the call in the budget. None: nothing is billed."""
+    """Budget reservations of the call. None if nothing is billed."""
     limits: AttemptLimits = msgspec.field(default_factory=AttemptLimits)
-    """Limits of the attempt that is being made; set by the dispatcher."""
+    """Limits of the current attempt. The dispatcher sets them."""
 
     @property
     def tenant(self) -> str:
-        """The team of the key that pays, or else the key. Empty: keys are off."""
+        """The team of the key that pays, or the key itself if it has no team. Empty if keys are off."""
         return self.team or self.payer
 
 

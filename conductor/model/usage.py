@@ -15,7 +15,7 @@ MOST_TOKENS = 10**12
 
 
 class Usage(Value, frozen=True):
-    """Token counts of one call. All other counts are included in `input_tokens` or `output_tokens`."""
+    """Token counts of one call. All other counts are parts of `input_tokens` or `output_tokens`."""
 
     input_tokens: int = 0
     output_tokens: int = 0
@@ -26,7 +26,7 @@ class Usage(Value, frozen=True):
     cache_write_tokens: int = 0
     """Input tokens that were written to the provider's cache."""
     cache_write_1h_tokens: int = 0
-    """Those of `cache_write_tokens` that are cached for one hour."""
+    """Part of `cache_write_tokens` that is cached for one hour."""
 
     def __add__(self, other: "Usage") -> "Usage":
         return Usage(*(mine + theirs for mine, theirs in zip(self._counts, other._counts, strict=True)))
@@ -44,7 +44,7 @@ class Usage(Value, frozen=True):
 
     @property
     def is_possible(self) -> bool:
-        """True if every count is valid and no part exceeds its total. Custom workers can report anything."""
+        """True if every count is valid and no part exceeds its total. A custom worker may report any counts."""
         return (
             all(type(count) is int and 0 <= count <= MOST_TOKENS for count in self._counts)
             and self.cached_input_tokens + self.cache_write_tokens <= self.input_tokens
@@ -177,7 +177,7 @@ FREE = Price(Decimal(0), Decimal(0))
 
 
 def dearest_of(prices: Sequence[Price]) -> Price:
-    """Return a price that is never below any of `prices`, whatever a call uses."""
+    """Return a price list by which no call costs less than by any of `prices`."""
     if len(set(prices)) == 1:
         return prices[0]
     starts = sorted({tier.above_input_tokens for price in prices for tier in price.long_prompts})
@@ -217,7 +217,7 @@ def cost_of(price: Price | None, usage: Usage | None) -> Decimal | None:
 
 
 def dearer(one: Decimal | None, other: Decimal | None) -> Decimal | None:
-    """Return the larger of two costs. Ignore an unknown one; return None if both are unknown."""
+    """Return the larger of two costs. If one is unknown, return the other. Return None if both are unknown."""
     return max((cost for cost in (one, other) if cost is not None), default=None)
 
 
@@ -238,11 +238,11 @@ THOUGHT_TOKENS_PER_S = 400
 
 
 class Meter(Protocol):
-    """Counts that a worker keeps while an answer streams."""
+    """Counts that a worker keeps while an answer streams, to estimate usage if the server does not report it."""
 
     @property
     def hides_thoughts(self) -> bool:
-        """True if the model may be reasoning unseen, because it has shown no reasoning so far."""
+        """True if the model may be reasoning without showing it, because it has shown no reasoning so far."""
         ...
 
     @property
@@ -252,7 +252,7 @@ class Meter(Protocol):
 
     @property
     def reported_usage(self) -> Usage | None:
-        """Newest usage that the server reported, possibly of the prompt alone. None if it reported none."""
+        """Newest usage that the server reported, possibly for the prompt only. None if it reported none."""
         ...
 
     @property
@@ -309,5 +309,5 @@ def estimate_answer(
 
 
 def unseen_bytes(time_s: float) -> int:
-    """Return the estimated size of the reasoning that a model can do unseen in `time_s` seconds."""
+    """Estimate the size, in bytes, of the hidden reasoning that a model can write in `time_s` seconds."""
     return int(time_s * THOUGHT_TOKENS_PER_S) * ESTIMATE_BYTES_PER_TOKEN

@@ -22,8 +22,8 @@ class Value(
 class DefaultingValue(Value, frozen=True):
     """Value that stores the default object in each field that equals its default.
 
-    msgspec omits a field from the JSON only if its value is the default object itself. A class needs this base if an
-    equal of one of its defaults can be another object. A test finds the classes that need it.
+    msgspec omits a field from the JSON only if its value is the default object itself. A class needs this base if
+    another object can be equal to one of its defaults. A test finds the classes that need it.
     """
 
     def __post_init__(self) -> None:
@@ -34,7 +34,9 @@ class DefaultingValue(Value, frozen=True):
 
 
 class JsonValue(Value, frozen=True):
-    """Value with fields of JSON, which cannot be hashed. `not_hashed` names them."""
+    """Value with fields that contain JSON. Such fields cannot be hashed: `not_hashed` names them, and the hash
+    ignores them.
+    """
 
     not_hashed: ClassVar[frozenset[str]] = frozenset()
 
@@ -61,8 +63,10 @@ Reader = Callable[[Any], tuple[Any, ...]]
 
 
 def has_equals(field: FieldInfo) -> bool:
-    """Return whether another object can equal the default of a field. Python has a single object for None, each boolean,
-    each small integer, the empty string, the empty tuple and each member of an enumeration.
+    """Return whether another object can be equal to the default of a field.
+
+    This is impossible for None, booleans, small integers, the empty string, the empty tuple and members of
+    enumerations: Python has a single object for each of them.
     """
     default = field.default
     if default is msgspec.NODEFAULT or default is None or isinstance(default, bool | Enum):

@@ -1,4 +1,4 @@
-"""The worker protocol, pool members, and the encoding of embedding vectors."""
+"""The interface of a worker, the members of a pool, and the encoding of embedding vectors."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ class Worker(Protocol):
 
     @property
     def name(self) -> str:
-        """Its name in the pool."""
+        """Name of the worker in the pool."""
         ...
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
@@ -31,47 +31,48 @@ class Worker(Protocol):
         even if the answer was not read to its end.
 
         Raises:
-            WorkerError: no token came. If the provider reported what it bills, `usage` and `cost_usd` of the
-                error have it.
+            WorkerError: the call failed before its first token. The error has `usage` and `cost_usd` if the
+                provider reported them.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class PoolMember:
-    """A worker of the pool, with what the conductor and the ledger need to know about it."""
+    """A worker of the pool, with the facts that the conductor and the budget need."""
 
     name: str
     worker: Worker
     card: str = ""
-    """Description of what the worker is good at, read by the conductor."""
+    """Description, for the conductor, of what the worker is good at."""
     model: str = ""
     """Public name of the model. Empty if there is none or it is not known."""
     price: Price | None = FREE
     """Price per token. None: not known, and then the cost is unknown too."""
     worst_price: Price | None = FREE
-    """The highest price of the worker and its fallbacks. Calls are reserved at it."""
+    """Highest price of the worker and its fallbacks. Budget is reserved at this price."""
     max_output_tokens: int = 4096
-    """The longest answer, unless the request sets a smaller limit."""
+    """Longest answer in tokens, unless the request sets a lower limit."""
     has_fallback: bool = False
-    """True if another worker answers if it fails."""
+    """True if another worker is called when this one fails."""
     other_places: int = 0
     """Number of further deployments and fallbacks."""
     is_free: Callable[[], bool] = field(default=lambda: True, compare=False)
-    """Return whether the worker or a fallback is healthy and has a free slot now."""
+    """Returns whether the worker or one of its fallbacks is healthy and has a free slot now."""
     continues: bool = False
     """True if the worker and its fallbacks can continue an answer whose stream broke off (`Call.prefix`)."""
     tells_filters: frozenset[str] = frozenset()
-    """Names among the worker and its fallbacks whose content filter errors go to the client instead of
-    causing a failover."""
+    """Names of this worker and its fallbacks whose content filter errors are reported to the client. For all
+    others, such an error leads to a failover."""
     bills_inner_calls: bool = False
-    """True if its inner calls are billed to the same ledger, so that a call to it reserves nothing."""
+    """True for a worker that runs a team. The calls inside pay from the same budget, so a call to the worker
+    itself reserves nothing."""
     sees_images: bool = False
     reads_pdfs: bool = False
     calls_tools: bool | None = None
     """True if it can call tools. None: not known; tools are then offered to it."""
     context_tokens: int | None = None
-    """Longest prompt and answer together, in tokens. None: not known."""
+    """Maximum length of the prompt and the answer together, in tokens. None: not known."""
     tokens_per_s: float | None = None
     """Approximate output speed. None: not known."""
     system_prompt: str = ""
@@ -81,10 +82,10 @@ class PoolMember:
     takes: frozenset[str] = frozenset()
     """Names of the `WireOptions` that it and all its fallbacks support."""
     defaults: Sampling = Sampling()
-    """Values for fields that the request leaves out."""
+    """Sampling parameters for requests that do not set them."""
 
     def with_defaults(self, sampling: Sampling) -> Sampling:
-        """Return `sampling` with this member's defaults for the fields that are not set."""
+        """Return a copy of `sampling` in which fields that are not set have this member's defaults."""
         own = self.defaults
         return replace(
             sampling,

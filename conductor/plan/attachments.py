@@ -20,7 +20,7 @@ NO_PDF_NOTE = "The user's PDFs were left out: this worker cannot read PDFs (read
 MOST_NAMED = 64
 """Maximum number of attachments that are listed. The rest are counted."""
 FILE = "file"
-"""Name of the marks around a text file."""
+"""Name of the tags that enclose a text file (`marks.py`)."""
 Leaf = Text | Image | File
 
 
@@ -36,9 +36,9 @@ def reads(member: PoolMember, part: Part) -> bool:
 
 
 def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
-    """Return `messages` as `member` can read them, tool results included.
+    """Convert `messages`, including tool results, to what `member` can read.
 
-    Text files become marked text. Attachments that it cannot read become a line of text.
+    A text file becomes text between tags. A line of text replaces each attachment that the worker cannot read.
     """
 
     def show(part: Leaf) -> Leaf:
@@ -58,7 +58,7 @@ def fit(messages: Iterable[Message], member: PoolMember) -> list[Message]:
 
 
 def omission_notes(conversation: Sequence[Message], member: PoolMember) -> tuple[str, ...]:
-    """Return notes for the record on the attachments that `member` was not shown."""
+    """Return notes for the record about the attachments that were not sent to `member`."""
     has_image = any(message.has_image for message in conversation)
     has_pdf = any(message.has_pdf for message in conversation)
     return (
@@ -68,7 +68,7 @@ def omission_notes(conversation: Sequence[Message], member: PoolMember) -> tuple
 
 
 def with_names(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` with each image and file replaced by a line of text."""
+    """Replace each image and file in `messages` by a line of text."""
 
     def show(part: Leaf) -> Leaf:
         match part:

@@ -14,10 +14,10 @@ from conductor.plan.plan import Nesting, Plan, PlanBuilder, Step, read_flag, rea
 
 
 class StepsParser:
-    """Parser of the `steps` format: one JSON object per step, or `{"thinking": "...", "steps": [...]}` around
-    them.
+    """Parser of the `steps` format: one JSON object per step.
 
-    The thought is optional. Text between the objects, and inside `<think>`, is ignored.
+    The objects may be inside `{"thinking": "...", "steps": [...]}`, where `thinking` is optional. Text between
+    the objects, and inside `<think>`, is ignored.
     """
 
     _WRAPPER = re.compile(
@@ -53,7 +53,7 @@ class StepsParser:
     def finish(self, *, cut_off: bool = False) -> Plan | None:
         index = len(self._draft.steps)
         if self._object or (cut_off and not self._accepted and index < self._draft.max_steps):
-            raise InvalidPlan("The plan's text ends in the middle.", reason=Reason.TRUNCATED, step=index)
+            raise InvalidPlan("The plan's text is cut off.", reason=Reason.TRUNCATED, step=index)
         if self._accepted:
             if self._draft.steps:
                 raise self._both()
@@ -101,7 +101,7 @@ class StepsParser:
 
 @dataclass(slots=True)
 class _List:
-    """One of the three lists while it is read. `elements` has complete elements only."""
+    """One of the three lists while it is read. `elements` contains only complete elements."""
 
     label: re.Pattern[str]
     elements: list[Any] = field(default_factory=list[Any])
@@ -118,7 +118,9 @@ class _List:
         if self.nesting.depth == 0:
             if char != "]":
                 raise InvalidPlan(
-                    f"A list is closed by {char!r}.", reason=Reason.MALFORMED, step=len(self.elements)
+                    f"A list ends with {char!r} instead of ']'.",
+                    reason=Reason.MALFORMED,
+                    step=len(self.elements),
                 )
             self.closed = True
             return self._complete(must=False)
@@ -152,7 +154,7 @@ def _literal(text: str) -> Any:
 
 
 LABEL_CHARS = 80
-"""Longest name of a list with its separator and opening bracket, in characters."""
+"""Maximum length of a list's name with its separator and opening bracket, in characters."""
 
 
 def _label(*names: str) -> re.Pattern[str]:
@@ -198,7 +200,9 @@ class ListsParser:
         if self._todo:
             has_begun = self._inside or len(self._todo) < 3 or cut_off
             raise InvalidPlan(
-                "The plan's text ends before its three lists do." if has_begun else "The text has no plan.",
+                "The plan's text ends before its three lists are complete."
+                if has_begun
+                else "The text has no plan.",
                 reason=Reason.TRUNCATED if has_begun else Reason.NO_PLAN,
                 step=len(self._draft.steps),
             )
@@ -213,7 +217,7 @@ class ListsParser:
         count, expected = len(closed.elements), len(self._models.elements)
         if count != expected:
             raise InvalidPlan(
-                f"The lists are not equally long: {expected} models, {count} in another.",
+                f"The lists differ in length: one has {expected} models, another has {count} elements.",
                 reason=Reason.LENGTH_MISMATCH,
                 step=min(count, expected),
             )
@@ -247,10 +251,10 @@ Format = Literal["steps", "lists"]
 
 
 class Parser(Protocol):
-    """Parser of one plan that arrives in pieces of text."""
+    """Parser of one plan whose text arrives in parts."""
 
     def feed(self, text: str) -> list[Step]:
-        """Return the steps that are completed by `text`, checked and ready to start.
+        """Parse the next part of the text. Return the steps that it completes, checked and ready to start.
 
         Raises:
             InvalidPlan: the text can no longer become a plan that can run.
@@ -258,10 +262,10 @@ class Parser(Protocol):
         ...
 
     def finish(self, *, cut_off: bool = False) -> Plan | None:
-        """Return the whole plan, or None if the text accepts the answer of the previous round.
+        """End the text. Return the whole plan, or None if the text accepts the answer of the previous round.
 
         Args:
-            cut_off: whether the model ran out of tokens.
+            cut_off: whether the text ends because the model ran out of tokens.
 
         Raises:
             InvalidPlan: the text ended too early, or contains no plan.

@@ -1,22 +1,22 @@
 """Grammars that allow only plans that can run.
 
-They are built from the request's pool and `max_steps`: workers exist, steps read earlier steps only, in
-strictly ascending order, and the text ends. They are written as GBNF for xgrammar (which vLLM uses) and, if
-the format is JSON, also as JSON Schema for API providers. The schema cannot express "earlier steps only", so
-the parser still checks such plans.
+They are built from the request's pool and `max_steps`. They guarantee that each worker exists, that a step reads
+only earlier steps, in strictly ascending order, and that the text ends. They are written as GBNF for xgrammar
+(which vLLM uses) and, if the format is JSON, also as JSON Schema for API providers. The schema cannot express
+"earlier steps only", so the parser still checks such plans.
 """
 
 from conductor.model.call import Grammar
 from conductor.plan.formats import Format
 
 SUBTASK_CHARS = 240
-"""Approximate limit of a subtask, in characters. It also stops small models that would not end."""
+"""Approximate limit of a subtask, in characters. It also stops small models that would never end the text."""
 REASONING_WORDS = 100
 """Limit of the free text before the three lists of the `lists` format, in words."""
 CHARS_PER_WORD = 6
-"""Average length of a word with its blank."""
+"""Average length of a word and the space after it."""
 WORD_CHARS = 24
-"""Longest word, in characters, so that text without blanks ends too."""
+"""Maximum length of a word, in characters, so that text without spaces ends too."""
 
 # Words are repeated instead of characters for speed. xgrammar 0.2.8 takes 0.2 to 0.6 s of CPU per token
 # (SmolLM2's vocabulary) to mask `char{0,239}`, or 2 s to compile it as a class. Repeated words with unrolled
@@ -31,7 +31,7 @@ _FIELDS = (
     'both ::= "\\"worker\\": " worker ", \\"subtask\\": " string'
     ' | "\\"subtask\\": " string ", \\"worker\\": " worker\n'
 )
-"""Small conductors do better if they write a step's needs or subtask before they choose its worker."""
+"""Small conductors plan better if they write a step's needs or subtask before they choose its worker."""
 
 
 def _words(word: str, letter: str) -> str:
@@ -58,16 +58,17 @@ def grammar(
     thinking: bool = False,
     has_tools: bool = False,
 ) -> Grammar:
-    """Return the grammar of `format`.
+    """Return the grammar for the text of a plan.
 
     Args:
         format: format of the plan.
         n_workers: number of workers. They are numbered from 0.
-        max_steps: maximum number of steps. There is at least one.
-        may_accept: whether the text may accept the answer of the previous round instead.
-        subtask_chars: approximate length of the longest subtask. The grammar counts words of six characters.
+        max_steps: maximum number of steps. A plan has at least one.
+        may_accept: whether the text may, instead of a plan, accept the answer of the previous round.
+        subtask_chars: approximate limit of a subtask, in characters. The grammar limits its words, at six
+            characters each.
         thinking: whether the JSON schema has a field for a thought before the steps.
-        has_tools: whether a step may say that it calls no tools. `lists` cannot express this.
+        has_tools: whether a step may contain `"tools": false`. The `lists` format cannot express this.
     """
     words = _worker(n_workers) + _string(subtask_chars)
     if format == "lists":

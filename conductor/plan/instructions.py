@@ -1,8 +1,9 @@
 """Instructions for the conductor: what a plan is, what makes a good one, its format, and worked examples.
 
-Written for strong models that were not trained for this. They are generated for each request, with no more
-steps than it allows and only workers of its pool, so a copied example is a plan that can run. The examples
-follow the few-shot plans of arXiv 2512.04388; their content and wording are our own.
+They are written for strong models that were not trained to plan. They are generated for each request: the
+examples have no more steps than the request allows and use only workers of its pool. A model that copies an
+example therefore writes a plan that can run. The examples follow the few-shot plans of arXiv 2512.04388, but
+their content and wording are our own.
 """
 
 import json
@@ -84,14 +85,20 @@ class _Example:
 
 
 def layout_of(format: Format, *, is_schema: bool = False, is_thinking: bool = False) -> Layout:
-    """Return the layout of `format`. `is_schema`: the server enforces a JSON schema."""
+    """Return the layout of a plan's text.
+
+    Args:
+        format: format of the plan.
+        is_schema: whether the server enforces a JSON schema.
+        is_thinking: whether that schema has a field for a thought before the steps.
+    """
     if format == "lists":
         return "lists"
     return ("thinking object" if is_thinking else "object") if is_schema else "lines"
 
 
 def role(max_steps: int) -> str:
-    """Return the description of the conductor's role and of a good plan with at most `max_steps` steps."""
+    """Describe to the conductor its role, and what makes a good plan with at most `max_steps` steps."""
     is_one = max_steps == 1
     plan = _PLAN.format(max_steps=max_steps, s="" if is_one else "s", only="; here none" if is_one else "")
     return f"{plan}{_ONE}{_WORKERS}" if is_one else f"{plan}{_FLOW}{_SEVERAL}{_WORKERS}{_SPLIT}"
@@ -99,9 +106,9 @@ def role(max_steps: int) -> str:
 
 @lru_cache(maxsize=256)  # used for every plan, and there are few different teams
 def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int | None = None) -> str:
-    """Return how to write a plan in `layout`, with examples for a pool of `n_workers`.
+    """Return the instructions for writing a plan in `layout`, with examples for a pool of `n_workers`.
 
-    `cheapest` is the number of the cheapest worker, or None if prices are not known.
+    `cheapest` is the number of the cheapest worker, or None if no price is known.
     """
     examples = [
         _render_example(layout, example)
@@ -112,7 +119,7 @@ def instructions(layout: Layout, n_workers: int, max_steps: int, cheapest: int |
 
 
 def how_to_accept(layout: Layout) -> str:
-    """Return what to write to accept the answer of the previous round."""
+    """Return the instruction for accepting the answer of the previous round."""
     return _ACCEPTS[layout]
 
 

@@ -1,4 +1,8 @@
-"""Marks that separate untrusted texts in a prompt, and removal of header lines that vary between calls."""
+"""Tags that enclose untrusted texts in a prompt, and removal of header lines that vary between calls.
+
+Such a tag is called a mark. Its name ends with a key, a word that does not occur in the enclosed text, so that
+the text cannot close the tag itself.
+"""
 
 import base64
 import hashlib
@@ -14,12 +18,12 @@ _LINES = re.compile(r"^[ \t]*x-anthropic-[a-z-]+-header:[^\n]*(?:\n+|\Z)", re.IG
 
 
 def without_volatile_lines(text: str) -> str:
-    """Return `text` without `x-anthropic-…-header:` lines, which vary between calls."""
+    """Remove `x-anthropic-…-header:` lines, which vary between calls, from `text`."""
     return _LINES.sub("", text) if "-header:" in text else text
 
 
 def with_stable_system(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` without such lines in system messages. Empty system messages are dropped."""
+    """Remove the lines that vary between calls from system messages, and drop those that become empty."""
     return [stable for message in messages if (stable := _stable(message)) is not None]
 
 
@@ -42,11 +46,11 @@ def _stable(message: Message) -> Message | None:
 
 KEY_CHARS = 5
 MARK_CHARS = 1000
-"""Longest echoed mark, in characters. A longer one is assumed to end there."""
+"""Maximum length of a mark that an answer repeats, in characters. A longer one is assumed to end there."""
 
 
 def mark_key(*texts: str) -> str:
-    """Return a word that occurs in none of `texts`.
+    """Return a key for marks around `texts`: a word that occurs in none of them.
 
     It is computed from the first text, or from all of them if that word occurs in one. A text can contain its
     own key only by chance, so further attempts are rare.
@@ -71,15 +75,18 @@ def _occurs(key: str, texts: Sequence[str]) -> bool:
 
 
 def enclose(name: str, key: str, text: str, **attributes: str) -> str:
-    """Return `text` between marks. Attribute values are put on one line, with single quotes."""
+    """Enclose `text` in an opening and a closing mark.
+
+    In attribute values, line breaks become spaces, and double quotes become single quotes.
+    """
     facts = "".join(f' {each}="{_one_line(value)}"' for each, value in attributes.items())
     return f"<{name}-{key}{facts}>\n{text}\n</{name}-{key}>"
 
 
 def read_marked(name: str, key: str, text: str) -> tuple[list[str], str]:
-    """Return the texts between the marks with this name and key, and the text after the last of them.
+    """Return the texts between the marks with this name and key, and the text after the last mark.
 
-    The key comes from `mark_key`. Marks with another key are ordinary text.
+    Marks with another key are ordinary text.
     """
     matches = list(re.finditer(rf"<{name}-{key}[^\n]*>\n(.*?)\n</{name}-{key}>", text, re.DOTALL))
     return [each[1] for each in matches], text[matches[-1].end() :] if matches else text
@@ -92,8 +99,8 @@ def _one_line(value: str) -> str:
 class EchoFilter:
     """Removes the prompt's marks from a streaming answer that repeats them. All other text passes unchanged.
 
-    Text that may be the beginning of a mark is held back until it is decided. The result therefore does not
-    depend on how the answer is split into pieces.
+    Text that may be the beginning of a mark is held back until the next characters decide. The result
+    therefore does not depend on how the answer is split into deltas.
 
     Args:
         name: name of the marks.
@@ -117,13 +124,13 @@ class EchoFilter:
             yield Delta(rest)
 
     def feed(self, text: str) -> str:
-        """Return the text that can be shown after `text` has arrived."""
+        """Read the next text of the answer, and return the text that can be passed on."""
         if "<" not in text and not (self._pending or self._is_inside or self._has_just_ended):
             return text
         return "".join(map(self._next, text))
 
     def finish(self) -> str:
-        """Return the text that was held back and turned out not to be a mark."""
+        """End the answer, and return the text that was held back, because it is not a mark."""
         pending, self._pending = self._pending, ""
         return pending
 

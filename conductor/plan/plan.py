@@ -24,7 +24,7 @@ class Step(MarkedValue, frozen=True):
         needs: the conductor's reason for choosing this worker ("translation into German"). Empty if it gave
             none. Workers never see it, and it does not count in comparisons.
         tools: whether it may call the client's tools, if the request has any.
-        on_failure: rule if it fails. None: the request's rule. The last step is never skipped.
+        on_failure: rule for a failure of this step. None: the request's rule. The last step is never skipped.
     """
 
     not_compared: ClassVar[frozenset[str]] = frozenset({"needs"})
@@ -38,16 +38,16 @@ class Step(MarkedValue, frozen=True):
 
 
 class Plan(Value, frozen=True):
-    """Steps, each of which reads earlier ones only (a DAG). The last step's output is the answer."""
+    """Steps, each of which reads only earlier ones (a DAG). The last step's output is the answer."""
 
     steps: tuple[Step, ...]
 
     @classmethod
     def of(cls, steps: Iterable[Step], workers: Collection[str], max_steps: int) -> "Plan":
-        """Return a plan of `steps`.
+        """Check `steps` and return them as a plan.
 
         Raises:
-            InvalidPlan: one of the steps cannot run, or there are none.
+            InvalidPlan: one of the steps cannot run, or there are no steps.
         """
         draft = PlanBuilder(workers, max_steps)
         for step in steps:
@@ -56,7 +56,9 @@ class Plan(Value, frozen=True):
 
     @property
     def reachable(self) -> frozenset[int]:
-        """Last step and all steps that it reads, directly or indirectly. Other steps need not run."""
+        """Indices of the last step and of all steps that it reads, directly or indirectly. Other steps need
+        not run.
+        """
         needed = {len(self.steps) - 1}
         for index in range(len(self.steps) - 1, -1, -1):
             if index in needed:
@@ -81,8 +83,7 @@ class PlanBuilder:
         """Check and append the next step, which can then be started immediately.
 
         Raises:
-            InvalidPlan: the step cannot run. The error has `reason` and the step's index; the draft is
-                unchanged.
+            InvalidPlan: the step cannot run. It is not appended. The error has `reason` and the step's index.
         """
         index = len(self.steps)
         if index >= self.max_steps:
@@ -120,7 +121,9 @@ class PlanBuilder:
 def read_step(
     index: int, worker: Any, subtask: Any, access: Any, workers: Sequence[str], needs: Any = ""
 ) -> Step:
-    """Return the raw fields of step `index` as a `Step`, with the worker's name from the pool.
+    """Convert the fields of step `index`, as the conductor wrote them, to a `Step`.
+
+    A worker's number is converted to its name in the pool.
 
     Raises:
         InvalidPlan: a field has the wrong type, or the worker's number is not in the pool.
@@ -148,7 +151,7 @@ def _text(index: int, name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise _wrong_type(index, name, "a text")
     if any("\ud800" <= char <= "\udfff" for char in value):
-        message = f"Step {index}'s {name} has half of a character, which no model can be sent."
+        message = f"Step {index}'s {name} contains half of a surrogate pair, which cannot be sent to a model."
         raise InvalidPlan(message, reason=Reason.MALFORMED, step=index)
     return value.strip()
 
@@ -172,7 +175,7 @@ def _wrong_type(index: int, name: str, wanted: str) -> InvalidPlan:
 
 @dataclass(slots=True)
 class Nesting:
-    """Bracket depth of a text that is fed character by character. Brackets in strings do not count."""
+    """Bracket depth of a text that is read character by character. Brackets in strings do not count."""
 
     quotes: str
     depth: int = 0

@@ -1,4 +1,7 @@
-"""Prompts for conductors and workers."""
+"""Prompts for conductors and workers.
+
+Untrusted texts in them are enclosed in tags that are called marks (`marks.py`).
+"""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,8 +23,8 @@ CALL, RESULT = "tool_call", "tool_result"
 
 
 MOST_TOOLS, DESCRIPTION_CHARS = 64, 160
-"""Limits of the tool descriptions for the conductor: tools, and characters per tool. Agents describe their
-tools in tens of kilobytes."""
+"""Maximum number of tools that are described to the conductor, and of characters per description. The tool
+descriptions of agents take tens of kilobytes."""
 
 
 def describe_tools(tools: Toolset, layout: Layout) -> str:
@@ -45,7 +48,10 @@ def _first_line(text: str) -> str:
 
 
 def with_tools_as_text(messages: Iterable[Message]) -> list[Message]:
-    """Return `messages` with tool calls and results as marked text, without native turns and reasoning."""
+    """Convert the tool calls and tool results in `messages` to text between marks.
+
+    Native turns (see `Native`) and reasoning are removed.
+    """
     messages = list(messages)
     if not any(
         message.native or message.thoughts or message.tool_calls or message.tool_results
@@ -98,10 +104,10 @@ class Prompts:
 
     Args:
         conductor: role and task of the conductor. `{max_steps}` is replaced by the request's limit.
-        steps, lists: instructions for the two formats, with examples. If these or `conductor` are None, the
-            built-in texts of `instructions.py` are used.
-        worker: description of a worker in the pool. `{number}`, `{card}` and `{facts}` (model, price, speed,
-            context, images) are filled in.
+        steps, lists: instructions for the two formats, with examples. The built-in texts of `instructions.py`
+            replace these and `conductor` if they are None.
+        worker: template of a worker's description, with `{number}`, `{card}` and `{facts}` (model, price, speed,
+            context, images).
     """
 
     conductor: str | None = None
@@ -117,7 +123,7 @@ class Prompts:
         conversation: Sequence[Message],
         tools: Toolset = NO_TOOLS,
     ) -> list[Message]:
-        """Return the prompt for writing a plan: fixed text, then the numbered pool, then the question."""
+        """Return the prompt for writing a plan: the instructions, then the numbered workers, then the question."""
         own = self.lists if layout == "lists" else self.steps
         how = instructions(layout, len(pool), max_steps, _cheapest(pool)) if own is None else own
         what = (
@@ -138,7 +144,7 @@ class Prompts:
         return [Message.of("system", system), Message.of("user", "\n\n".join(parts))]
 
     def repair(self, prompt: Sequence[Message], plan_text: str, fault: str) -> list[Message]:
-        """Return the prompt for a new plan after one that cannot run because of `fault`."""
+        """Return the prompt for a new plan after a plan that cannot run because of `fault`."""
         key = mark_key(*(message.text for message in prompt), fault)
         complaint = (
             f"This plan cannot run:\n\n{enclose('reason', key, fault)}\n\n"
@@ -149,7 +155,7 @@ class Prompts:
     def revise(
         self, prompt: Sequence[Message], plan_text: str, outcome: str, layout: Layout
     ) -> list[Message]:
-        """Return the prompt for the next round, as in the paper's recursion (section 3.2).
+        """Return the prompt for the next round, as in arXiv 2512.04388 (section 3.2).
 
         The conductor reads its plan and the outcome, and accepts the answer or plans again.
         """
@@ -162,7 +168,7 @@ class Prompts:
         return [*prompt, Message.of("assistant", plan_text or "(nothing)"), Message.of("user", verdict)]
 
     def _line(self, number: int, member: PoolMember, *, has_tools: bool) -> str:
-        # Conductors that were trained with a prompt of their own know cards, not models.
+        # A conductor that was trained with its own prompt knows cards, but no names of models.
         model = member.model if self.conductor is None else ""
         facts = _facts(member, model, has_tools=has_tools)
         fills = {"number": str(number), "card": _card(member), "facts": facts}
@@ -171,7 +177,7 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True)
 class WorkerPrompt:
-    """Prompt of a worker, and the key of the marks in it. The key is empty if there are no marks."""
+    """Prompt of a worker, and the key of the marks in the prompt. The key is empty if there are no marks."""
 
     messages: tuple[Message, ...]
     mark_key: str = ""
@@ -184,18 +190,18 @@ def work(
     plan: Sequence[Step],
     outputs: Mapping[int, str],
 ) -> WorkerPrompt:
-    """Return the prompt of a worker: both system prompts, the conversation, the outputs that it may read, its
-    subtask.
+    """Return the prompt for a worker to run `step`.
 
-    Outputs and subtask are appended to the user's last message, because some chat templates reject two user
-    turns in a row. Only outputs have marks around them, and no sentence is added: small models repeat text
-    that frames their task.
+    It consists of the system prompts of the worker and the user, the conversation, the outputs that the step
+    reads, and its subtask. Outputs and subtask are appended to the user's last message, because some chat
+    templates reject two user turns in a row. Only outputs are enclosed in marks, and no sentence is added,
+    because small models repeat text that frames their task.
 
     Args:
         member: worker that is called.
         conversation: the user's whole conversation.
         step: step to run. If its subtask is empty and it reads nothing, the prompt is the conversation alone.
-        plan: steps so far, for the subtasks of the outputs.
+        plan: the plan's steps so far. The subtasks of the steps that are read are shown beside their outputs.
         outputs: outputs of the steps in `step.access`.
     """
     conversation = fit(conversation, member)
@@ -212,10 +218,10 @@ def work(
 
 
 def _system(member: PoolMember, conversation: Sequence[Message]) -> list[Message]:
-    """Return both system prompts as one message, or nothing if both are empty.
+    """Return the system prompts of the worker and the user as one message, or no message if both are empty.
 
-    Its parts are kept separate only if one of them ends a prefix that the client wants cached. The text is
-    the same either way.
+    The message has one text part, or several if one of them has a cache mark. The text is the same in both
+    cases.
     """
     prompts = [Message.of("system", member.system_prompt), *(m for m in conversation if m.role == "system")]
     nonempty = [prompt for prompt in prompts if prompt.text]
@@ -227,18 +233,19 @@ def _system(member: PoolMember, conversation: Sequence[Message]) -> list[Message
 
 
 def describe_failure(error: WorkerError) -> str:
-    """Return the text that is shown in place of the output of a step that was skipped."""
+    """Return the text that replaces the output of a step that failed and was skipped."""
     return f"[this step failed: {error.message}]"
 
 
 def read_assignment(text: str, key: str) -> tuple[list[str], str]:
-    """Return the outputs and the task that `work` added to the user's last turn, for a worker that is a
-    program.
+    """Extract the outputs and the task that `work` added to the user's last turn.
+
+    A worker that is a program uses it to read its prompt.
 
     Args:
-        text: the turn, or what was added to it.
-        key: key of the marks (`Call.mark_key`), so that text of the user or of a step is never taken for an
-            output. Empty: no output is shown.
+        text: the turn, or the part that was added to it.
+        key: key of the marks (`Call.mark_key`), so that text of the user or of a step is not mistaken for an
+            output. Empty if the turn contains no outputs.
     """
     outputs, task = read_marked(OUTPUT, key, text) if key else ([], text)
     return outputs, task.strip()
@@ -253,7 +260,7 @@ def _assignment(step: Step, plan: Sequence[Step], outputs: Mapping[int, str], ke
 
 
 def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
-    """Return the turns with `text` appended to the last one, or as a new turn if that is the assistant's."""
+    """Append `text` to the last turn, or add it as a new turn if the last one is not the user's."""
     if messages and messages[-1].role == "user":
         last = messages[-1]
         return [*messages[:-1], replace(last, parts=(*last.parts, Text("\n\n" + text)))]
@@ -261,7 +268,7 @@ def _with_last_user(messages: Sequence[Message], text: str) -> list[Message]:
 
 
 def _question(conversation: Sequence[Message]) -> str:
-    """Return the conversation as one text for the conductor, with marked turns and named attachments."""
+    """Return the conversation as one text for the conductor. Marks enclose its turns, and attachments are named."""
     plain = with_names(with_stable_system(conversation))
     if len(plain) == 1:
         return f"The user's question:\n{plain[0].text}"
@@ -278,8 +285,8 @@ def _card(member: PoolMember) -> str:
 def _facts(member: PoolMember, model: str, *, has_tools: bool) -> str:
     """Return the known facts of a worker on a line of their own, or "" if there are none.
 
-    That a worker calls no tools is only stated if the request has tools: prompts without tools must stay as
-    conductors were trained on them.
+    The text says that a worker cannot call tools only if the request has tools. Prompts without tools must stay
+    as conductors were trained on them.
     """
     facts = [
         " ".join(model.split()),

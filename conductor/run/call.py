@@ -1,4 +1,4 @@
-"""Open a call of a run, bound what it can cost, and read its answer in a task."""
+"""Calls of a run: the most that a call can use, opening it within the budget, and reading its answer in a task."""
 
 import asyncio
 import json
@@ -26,7 +26,7 @@ from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.waiting import wait_until_done
 
 TOKENS_PER_IMAGE = 2_048
-"""Tokens reserved for an image. Some models count more; the excess is billed anyway."""
+"""Number of tokens that are reserved for an image. If a model counts more, the excess is billed anyway."""
 PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
 """Estimate for a PDF: base tokens, bytes per additional token, and the maximum, which is the most that
 providers accept.
@@ -34,13 +34,13 @@ providers accept.
 TOKENS_PER_MESSAGE = 16
 """Upper bound of a chat template's markup around a message, a call or a tool."""
 TOKENS_PER_CONTINUATION = 1_024
-"""Tokens of the prompt that asks a model to continue an answer."""
+"""Reserve for the prompt that asks a model to continue an answer, in tokens."""
 TOKENS_PER_FORMAT = 3_072
-"""Tokens of the prompt around an answer's schema, and of the prompt that asks to repair an answer."""
+"""Reserve for the prompts around an answer's schema and for the repair of an answer, in tokens."""
 
 
 def call_bound(member: PoolMember, call: Call) -> Usage:
-    """Return the most that `call` can consume at `member`. `call` must already include the member's settings."""
+    """Return the maximum token usage of `call` at `member`. `call` must already contain the member's defaults."""
     return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
 
 
@@ -53,8 +53,8 @@ def input_bound(call: Call) -> int:
 
 
 def sent_bytes(call: Call) -> int:
-    """Return the approximate prompt size of `call` in bytes, without reserves for prompts that may be added
-    around it.
+    """Return the approximate size of the prompt of `call` in bytes. Reserves for prompts that may be added are
+    not included.
     """
     reserved_tokens = TOKENS_PER_CONTINUATION if call.prefix else 0
     if answer_format := call.answer_format:
@@ -115,21 +115,21 @@ def _size(text: str) -> int:
 
 @asynccontextmanager
 async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
-    """Call `member` inside the budget. The block is entered at the first token; leaving it closes and settles
-    the call.
+    """Call `member` within the budget.
 
-    Each attempt gets its own hold: a retry or a failover call reserves only after the previous attempt is
-    settled.
+    The block is entered at the first token. Leaving it closes the call and charges its cost to the budget. Each
+    attempt has its own reservation: a retry or failover reserves budget only after the previous attempt has
+    been charged.
 
     - A call that failed before its first token costs what its server reported, usually nothing. If the model
-      was already at work, it costs the full bound.
-    - An interrupted call costs what its server reported so far.
-    - A call whose server reports nothing, or impossible usage, costs the full bound, also in the reply's
-      result.
+      was already at work, the call costs its bound, the most that it can use.
+    - An interrupted call costs what its server has reported so far.
+    - A call whose server reports nothing, or an impossible usage, costs its bound. `Reply.result` shows the
+      same cost.
 
     Raises:
         BudgetExceeded: the budget does not allow the call, or another attempt.
-        WorkerError: the call failed; the error names the step.
+        WorkerError: the call failed. The error names the step.
         WorkerRefused: the run's permit excludes the worker.
     """
     _check_permit(member, call)
@@ -173,8 +173,9 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
 
 
 def _check_permit(member: PoolMember, call: Call) -> None:
-    """Check that the call's permit allows the worker. A worker that only makes inner calls passes: its calls
-    are checked one by one.
+    """Check that the call's permit allows the worker.
+
+    A worker that runs a team always passes, because each of its inner calls is checked.
 
     Raises:
         WorkerRefused: the permit excludes the worker.
@@ -185,17 +186,17 @@ def _check_permit(member: PoolMember, call: Call) -> None:
 
 
 class CallTask:
-    """One call in a task of its own, open until `leave`.
+    """A call in a task of its own. The call stays open until `leave`.
 
     Args:
-        opening: entered at the first token, as `Worker.open`. It starts immediately.
-        room: number of pieces that may queue for the reader.
+        opening: context manager of the call, as `Worker.open` returns it. The task enters it immediately.
+        room: maximum number of deltas that are queued for the reader.
     """
 
     def __init__(self, opening: AbstractAsyncContextManager[Reply], room: int = 1) -> None:
         loop = asyncio.get_running_loop()
         self.opened: asyncio.Future[Reply] = loop.create_future()
-        """The reply, or the error that prevented it."""
+        """The reply, or the error that the call raised before its first token."""
         self._reader_exit: asyncio.Future[None] = loop.create_future()
         self._pieces = asyncio.Queue[Delta | Exception | None](room)
         self._has_all = False
@@ -207,12 +208,12 @@ class CallTask:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the call has started to answer or failed."""
+        """Whether the wait for the first token has ended: the token has arrived, or the call has failed."""
         return self.opened.done()
 
     @property
     def error(self) -> BaseException | None:
-        """Why the call never answered, or None if it has answered or still may."""
+        """Error of the call before its first token, or None if the token has arrived or may still arrive."""
         if not self.opened.done():
             return None
         return asyncio.CancelledError() if self.opened.cancelled() else self.opened.exception()
@@ -224,15 +225,16 @@ class CallTask:
 
     @property
     def failure(self) -> Exception | None:
-        """The call's error, before or after its first token, as far as it is known once the call is left."""
+        """Error of the call, before or after its first token. None if it succeeded or was cancelled. Read it
+        after `leave`.
+        """
         ended = self._task.done() and not self._task.cancelled()
         failure = self._task.exception() if ended else None
         return failure if isinstance(failure, Exception) else None
 
     @asynccontextmanager
     async def read(self) -> AsyncGenerator[Reply]:
-        """Yield the reply once the first token has arrived, and leave the call with the block. Can be used
-        only once.
+        """Yield the reply once the first token has arrived. Leaving the block closes the call. Use it only once.
 
         Raises:
             WorkerError, BudgetExceeded: opening the call failed.
@@ -247,10 +249,14 @@ class CallTask:
             await self.leave()
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Stop reading and close the call. `error` is the reason and is raised inside its layers.
+        """Stop reading and close the call.
 
-        Pieces that have arrived are billed as the server reported. An answer that has arrived in full counts
-        as complete.
+        Deltas that have arrived count for the bill even if they were not read. An answer that has arrived in
+        full counts as complete. A call that is still streaming is cancelled.
+
+        Args:
+            error: reason, or None if the reader has finished. If the answer has arrived in full, `error` is
+                raised inside the call's context manager.
         """
         while not self._pieces.empty():
             piece = self._pieces.get_nowait()
@@ -302,6 +308,6 @@ class CallTask:
 
 
 def _retrieve_exception(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
-    """Retrieve the exception, so that asyncio does not log it. Its reader raises it."""
+    """Retrieve the exception, so that asyncio does not log it. The reader of the call raises it."""
     if not ended.cancelled():
         ended.exception()

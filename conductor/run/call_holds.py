@@ -1,4 +1,8 @@
-"""Budget holds of one call: one per attempt, and one for a hedge."""
+"""Budget holds of one call.
+
+A hold is a reservation. Each attempt has one. A hedge, a second parallel call for the same answer, has holds of
+its own. The call and its hedge are called branches.
+"""
 
 import asyncio
 from collections.abc import Generator, Iterable
@@ -26,29 +30,30 @@ from conductor.run.waiting import wait_until_done
 
 @dataclass(slots=True, eq=False)
 class _HeldCall:
-    """One of at most two parallel calls, retried until it answers."""
+    """Branch: one of at most two parallel calls. It is retried until it answers."""
 
     hold: Hold | None = None
     """Hold of the current attempt, or None if no attempt is running."""
     exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
-    """Releases the hold."""
+    """Stack that releases the hold when it is closed."""
     failed: list[Attempt] = field(default_factory=list[Attempt])
-    """Attempts that are settled."""
+    """Failed attempts whose cost has been charged."""
     is_dropped: bool = False
+    """True once the branch has failed or lost while the other one continues."""
     waits: bool = False
     """True if the call is still queued and has not been sent."""
     callee: Callee | None = None
-    """Where it was last sent, or None if unknown."""
+    """Worker and deployment that it was last sent to. None if it was not sent, or if that is not known."""
 
 
 class CallHolds:
-    """Holds of one call: one per attempt.
+    """Holds of one call. Implements `Holds`.
 
     Args:
-        ledger: reserves and settles the holds.
-        member: that is called.
-        bound: the most that the call can consume.
-        observer: notified of each settled attempt.
+        ledger: ledger in which the holds are reserved and settled.
+        member: worker that is called.
+        bound: most tokens that the call can use.
+        observer: observer that is notified of each failed attempt.
     """
 
     def __init__(
@@ -61,27 +66,29 @@ class CallHolds:
         self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
         self._exit_stack = AsyncExitStack()
         self._first = self._begin()
-        """The call that answers, as far as is known."""
+        """The branch that is expected to answer."""
         self._second: _HeldCall | None = None
-        """The hedge, while two calls are running."""
+        """The hedge. None unless two calls are running."""
         self._dropped: tuple[_HeldCall, Attempt | None] | None = None
-        """The loser of the two, until it is settled."""
+        """The branch that lost and its last attempt, until `settle_dropped` charges it."""
         self.failed: list[Attempt] = []
-        """Settled attempts."""
+        """Failed attempts of both branches."""
 
     async def __aenter__(self) -> Self:
         """Reserve the first hold.
 
         Raises:
-            BudgetExceeded: it does not fit the budget.
+            BudgetExceeded: the budget does not allow the call.
             StoreUnavailable: the hold cannot be stored.
         """
         await self._reserve(self._first)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Settle the rest at the highest possible cost if the call was sent. A queued call or an unsent hedge
-        costs nothing.
+        """Settle the holds that are still open.
+
+        A call that was sent is settled at its highest possible cost. A call that is still queued, or a hedge
+        that was not sent, costs nothing.
         """
         for branch in (self._first, self._second):
             if branch is not None and (branch.waits or (branch is self._second and branch.callee is None)):
@@ -103,7 +110,7 @@ class CallHolds:
 
     @property
     def bound(self) -> Usage:
-        """The most that the call can consume under its current hold."""
+        """Most tokens that the call can use under its current hold."""
         return self._bound_of(self._first)
 
     def hold(self, *, hedge: bool = False) -> "BranchHold":
@@ -175,7 +182,9 @@ class CallHolds:
             branch.failed.append(attempt)
             hold, branch.hold = branch.hold, None
             paying = asyncio.create_task(self._pay(hold, [failure], failure))
-            await wait_until_done([paying])  # it is recorded, so settle it even if the other call wins
+            await wait_until_done(
+                [paying]
+            )  # the attempt is recorded, so settle it even if the other branch wins
             paying.result()
             await branch.exit_stack.aclose()
             if wait_s:
@@ -184,7 +193,7 @@ class CallHolds:
             if not branch.is_dropped:
                 return self._bound_of(branch).output_tokens
             await self._release(branch)
-        raise error  # the other call has won: this one is recorded already and about to be cancelled
+        raise error  # the other branch has won: this one is recorded already and will be cancelled
 
     async def _release(self, branch: _HeldCall) -> None:
         hold, branch.hold = branch.hold, None
@@ -227,19 +236,19 @@ class CallHolds:
             branch.hold.ask(callee)
 
     async def fail(self, error: WorkerError) -> None:
-        """Settle a call without an answer at what its server reported, usually nothing."""
+        """Settle a call that failed without an answer. It costs what its server reported, usually nothing."""
         failure = self._bill_failure(error, self._first)
         await self._pay(self._first.hold, [*self._unpaid(charges(None, failure.attempts)), failure], failure)
 
     async def finish(self, result: CallResult) -> None:
-        """Settle the answer and the unsettled failed attempts before it."""
+        """Settle the call that answered, together with earlier failed attempts that are not settled yet."""
         failed_usd, failed = _sum(self._unpaid(charges(None, result.attempts)))
         usage = None if result.usage is None else result.usage + failed
         cost_usd = total([result.cost_usd, failed_usd])
         await self._settle(self._first.hold, cost_usd, usage, is_bound=result.cost_is_bound)
 
     def _unpaid(self, failed: Iterable[Failure | Attempt]) -> list[Failure | Attempt]:
-        """Return the earlier attempts that `renew` has not settled: those of workers that retry by themselves."""
+        """Return the failed attempts that `renew` has not settled, because the worker itself retried."""
         paid = [(each.cost_usd, each.usage) for each in self.failed]
         unpaid: list[Failure | Attempt] = []
         for each in failed:
@@ -251,14 +260,14 @@ class CallHolds:
         return unpaid
 
     def _bound_of(self, branch: _HeldCall) -> Usage:
-        """Return the most that the call can consume under its current hold."""
+        """Return the most tokens that the branch can use under its current hold."""
         longest = self._bound.output_tokens if branch.hold is None else branch.hold.max_output_tokens
         is_shorter = longest != self._bound.output_tokens
         return replace(self._bound, output_tokens=longest) if is_shorter else self._bound
 
     def _price_of(self, branch: _HeldCall) -> Price | None:
-        """Return the price where it was sent. Before that, return the highest price of all places where it
-        may be sent.
+        """Return the price at the deployment to which the branch was sent. Before that, return the highest price
+        of all deployments to which it may be sent.
         """
         return branch.callee.price if branch.callee else self._member.worst_price
 
@@ -271,7 +280,7 @@ class CallHolds:
         return replace(attempt, deployment=callee.deployment) if callee and is_there else attempt
 
     def _bill_failure(self, error: WorkerError, branch: _HeldCall) -> Failure:
-        """Return the failure. If the call is probably billed, include the most that it can have cost."""
+        """Return `error` as a failure. If the call is probably billed, its cost is the most that it can be."""
         price = self._price_of(branch)
         if error.billed_at_bound and price is not None and price != FREE:
             bound, n_bytes = self._bound_of(branch), error.streamed_bytes
@@ -308,7 +317,7 @@ def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:
 
 @dataclass(frozen=True, slots=True)
 class BranchHold:
-    """See `AttemptHold`."""
+    """Hold of one branch. Implements `AttemptHold`."""
 
     _holds: CallHolds
     _branch: _HeldCall

@@ -20,16 +20,16 @@ T = TypeVar("T")
 Json = Any
 TYPE = "type"
 RETIRED_FIELDS = {"PlanRecord": frozenset({"guess"})}
-"""Fields that older versions wrote, by class: they are skipped."""
+"""Fields by class that older versions wrote. They are skipped."""
 RETIRED_EVENTS = frozenset({"GuessStarted", "GuessEnded"})
-"""Events that older versions wrote: readers of stored events skip them."""
+"""Events that older versions wrote. Readers of stored events skip them."""
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")
 """MessagePack prefix of a float that is infinite or not a number."""
 _PLACE = re.compile(r"^(?P<what>.*) - at `\$\.?(?P<where>.*)`$", re.DOTALL)
 
 
 class UnreadableRecord(ValueError):
-    """A value that this version cannot read; the message names the field."""
+    """A stored value cannot be read by this version. The message names the field."""
 
 
 def dump(value: Any) -> Json:
@@ -68,7 +68,7 @@ def decode(kind: type[T], data: bytes) -> T:
     """Return the value of type `kind` from the output of `encode`.
 
     Raises:
-        UnreadableRecord: as `load`.
+        UnreadableRecord: `data` is not a valid `kind`, or a newer version wrote it.
         ValueError: `data` is not JSON.
     """
     try:
@@ -83,7 +83,7 @@ def _decoder(kind: type[T]) -> "msgspec.json.Decoder[T]":
 
 
 def _base_value(value: Any) -> Any:
-    """Convert a subclass of a JSON type to that type, because a payload may contain any."""
+    """Convert an instance of a subclass of a JSON type to that type, because msgspec does not encode it."""
     for kind in (str, int, float):
         if isinstance(value, kind):
             return kind(value)
@@ -111,7 +111,10 @@ def _without_retired(data: Json) -> Json:
 
 
 def _explain(error: msgspec.ValidationError, data: Json) -> str:
-    """Return the error with its place. Check for a newer version first, which may have unknown fields."""
+    """Return the error's message with the path of the field.
+
+    A record of a newer version may have unknown fields, so its version is reported first.
+    """
     for where, version in _versions(data, ""):
         if type(version) is int and version > VERSION:
             return (
@@ -125,7 +128,7 @@ def _explain(error: msgspec.ValidationError, data: Json) -> str:
 
 
 def _versions(data: Json, where: str) -> Iterator[tuple[str, Json]]:
-    """Yield the place and the version of each record in `data`."""
+    """Yield the path of the version field and the version of each record in `data`."""
     if isinstance(data, list):
         for n, each in enumerate(cast(list[Json], data)):
             yield from _versions(each, f"{where}{n}.")

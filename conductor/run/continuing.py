@@ -21,38 +21,39 @@ from conductor.model.worker import PoolMember
 from conductor.run.task import Task
 
 BREAKS = (WorkerUnavailable, WorkerBusy)
-"""Errors of an interrupted stream after which another call may deliver the rest."""
+"""Errors of a broken stream after which another call may deliver the rest."""
 CONTINUATIONS = 2
-"""Continuations per answer, or the number of other deployments if that is higher."""
+"""Maximum number of continuations of an answer. If the worker has more other deployments, their number."""
 BYTES_PER_TOKEN = 4
-"""Estimate for an answer whose tokens were not counted."""
+"""Assumed size of a token in an answer whose tokens were not counted."""
 REPEATED_CHARS = 1000
-"""Longest end of the text that a model may have to repeat, so that the continuation can be aligned."""
+"""Maximum length of the end of the text that a model may have to repeat, in characters. The repeated text shows
+where the continuation begins."""
 MARK_TOKENS = 16
-"""Tokens of the mark before the repeated text."""
+"""Length of the mark before the repeated text, in tokens."""
 
 
 @dataclass(slots=True)
 class Breaks:
-    """Interruptions of one step's answer."""
+    """Restarts and continuations of one step after its stream broke off."""
 
     restarts: int = 0
-    """Restarts of the step."""
+    """Number of restarts of the step."""
     continuations: int = 0
-    """Continuations of the answer, also those followed by a restart."""
+    """Number of continuations of the answer, including those before a restart."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Workers and deployments whose streams broke off. They are tried after all others."""
+    """Pairs of worker and deployment whose streams broke off. They are tried last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The part of an answer that its reader has when the stream breaks off.
+    """The part of an answer that its reader has received when the stream breaks off.
 
     Args:
-        text, reasoning: in full, from all workers.
-        tokens: approximate tokens of the text.
-        breaks: number of interruptions.
-        worker: author of the newest part.
+        text, reasoning: text and reasoning of the answer so far, from all workers.
+        tokens: approximate number of tokens in the text.
+        breaks: number of times that the stream has broken off.
+        worker: worker that wrote the newest part.
     """
 
     text: str = ""
@@ -62,7 +63,9 @@ class Shown:
     worker: str = ""
 
     def after(self, reply: Reply) -> "Shown":
-        """Return the state after `reply`, which starts with this text, broke off."""
+        """Return what the reader has received after the stream of `reply` broke off. `reply` starts with this
+        text.
+        """
         text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
@@ -71,10 +74,10 @@ class Shown:
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
     def continue_call(self, call: Call) -> Call:
-        """Return `call` for the rest of the answer.
+        """Return a copy of `call` that requests the rest of the answer.
 
-        If its length is limited, the rest is estimated, with room for the end of the text that a model may
-        have to repeat.
+        If the length of the answer is limited, the new limit is the estimated rest, plus room for the end of
+        the text, which a model may have to repeat.
         """
         if not self.breaks:
             return call
@@ -93,8 +96,8 @@ class Shown:
         )
 
     def begin(self, reply: Reply) -> None:
-        """Insert this text at the start of `reply`. Further reasoning is dropped, because other reasoning was
-        shown already.
+        """Insert this text at the start of `reply`. New reasoning is dropped, because the reader has already
+        received the reasoning of an earlier call.
         """
         if not self.breaks:
             return
@@ -106,20 +109,25 @@ class Shown:
 
     @property
     def result(self) -> CallResult | None:
-        """Result of a step that no call has continued. The usage of its calls is among its attempts."""
+        """Result of the step if no call continues its answer, or None if no stream broke off.
+
+        Usage and cost are zero, because the broken calls are recorded as attempts of the step.
+        """
         if not self.breaks:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
 
     def result_of_open(self, failed: tuple[Attempt, ...]) -> CallResult | None:
-        """Return the result while a call for the rest is open, whose usage is unknown. `failed`: the attempts
-        before it.
+        """Return the result while a call for the rest is open. The usage of that call is unknown.
+
+        Args:
+            failed: failed attempts before the open call.
         """
         result = self.result
         return result and replace(result, usage=None, attempts=failed)
 
     def explain(self, error: WorkerError, why: str = "") -> None:
-        """Add to `error` what the reader has, what is missing, and `why`."""
+        """Extend the message of `error` by what the reader has received and by the reason `why`."""
         if self.breaks:
             has = (
                 f"The answer stops after {len(self.text)} characters"
@@ -131,7 +139,13 @@ class Shown:
             error.args = (f"{error.message} {why}",)
 
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
-        """Return the interruption as the final error, with the attempts since and `why`."""
+        """Complete `error`, by which the stream broke off, as the final error of the step.
+
+        Args:
+            error: error of the broken stream.
+            attempts: failed attempts to continue the answer.
+            why: reason why the answer was not continued.
+        """
         error.attempts = attempts
         # The usage is recorded with the interruption.
         error.usage, error.cost_usd, error.billed_at_bound = None, None, False
@@ -140,20 +154,21 @@ class Shown:
 
 
 def other_answer() -> Interrupted:
-    """Return the error for a client that has read part of an answer that was replaced."""
+    """Return the error for a client that has received part of an answer that another one replaces."""
     return Interrupted(
         "The answer broke off, and another one is being written. Retry, or read the run's record."
     )
 
 
 def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether a step may restart after its answer broke off. The caller checks that no shown text has to
-    be kept.
+    """Return whether a step may restart after its answer broke off.
 
-    - A step restarts once, or as often as there are other deployments. It restarts at once, so a worker with
-      a `retry_after_s` is not called again if there is no other.
-    - An inner run does not restart: it has restarted its own steps. A new one would replace its record and
-      lose its costs.
+    The caller must check that the client has not received text that the restart would replace.
+
+    - A step restarts once, or as often as its worker has other deployments. It restarts without a delay. A
+      worker with a `retry_after_s` is therefore not called again if there is no other.
+    - An inner run does not restart, because it has restarted its own steps. A new inner run would replace its
+      record and lose its costs.
     """
     if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False
@@ -164,8 +179,9 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
 
 
 def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether an answer that broke off with `error` can be continued. Formatted answers and answers
-    with log probabilities cannot.
+    """Return whether an answer that broke off with `error` can be continued.
+
+    Answers that must match a format and answers with log probabilities cannot be continued.
     """
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
@@ -181,7 +197,7 @@ def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
 
 
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
-    """Return whether a provider's filter stopped the answer after thoughts only, and another worker may be tried."""
+    """Return whether a content filter ended the answer after reasoning alone, and another worker may be called."""
     is_reported = error.worker in member.tells_filters
     return isinstance(error, ContentFiltered) and member.has_fallback and not is_reported
 
@@ -191,12 +207,12 @@ def _tokens(text: str) -> int:
 
 
 def byte_size(text: str) -> int:
-    """Return the UTF-8 size of `text`, which is at least its number of tokens."""
+    """Return the UTF-8 size of `text`. It is an upper bound of the number of tokens."""
     return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
-    """Drop thoughts and the provider's native turn, which would contain only the rest of the answer."""
+    """Drop the reasoning and the provider's native turn, which contains only the rest of the answer."""
     async with aclosing(deltas):
         async for delta in deltas:
             yield replace(delta, reasoning="", native=None)

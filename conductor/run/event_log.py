@@ -1,8 +1,9 @@
-"""The events of one run: folded into its record, numbered, and published to subscribers.
+"""The log of one run's events. It numbers them, adds them to the run's record, and publishes them to subscribers.
 
-Progress events are few, so they are kept and delivered without back-pressure. Pieces of the answer are many.
-The subscriber that owns the answer receives all of them and applies back-pressure: a slow reader slows the
-answering worker, so no buffer grows. Other subscribers lose pieces while they are behind, but never events.
+There are two kinds. Progress events are few. They are kept, and all subscribers receive all of them. Pieces of the
+answer (`AnswerDelta`) are many. One subscriber is the owner of the answer and receives every piece. If it reads
+slowly, the worker that writes the answer is slowed down, so that no buffer grows. Other subscribers lose pieces
+while they read too slowly, but never lose progress events.
 """
 
 import asyncio
@@ -26,15 +27,18 @@ from conductor.run.fold import after
 from conductor.run.record import Record
 
 ROOM = 64
-"""Pieces of the answer that may queue for one subscriber."""
+"""Maximum number of pieces of the answer that are queued for one subscriber."""
 
 Deltas = Literal["answer", "all", "none"]
-"""Which pieces of the answer a subscriber receives: all, as its owner (`answer`); those it keeps up with
-(`all`); or `none`.
+"""Pieces of the answer that a subscriber receives.
+
+- `answer`: every piece, as the owner of the answer.
+- `all`: every piece that arrives while its queue has room.
+- `none`: no pieces.
 """
 Journal = Callable[[Record, int, Event], None]
-"""Called in order with the record after an event, the event's number and the event, before any reader
-receives it. Must not raise.
+"""Function that receives each event before any subscriber does. Its arguments are the record after the event, the
+number of the event, and the event. It must not raise.
 """
 
 
@@ -46,11 +50,11 @@ class EventsNotKept(LookupError):
 
 
 class Subscription:
-    """Event stream of one reader, ending with the terminal event.
+    """Event stream of one reader. It ends with the terminal event.
 
     Args:
-        deltas: pieces of the answer that it receives.
-        on_close: called when the subscription is closed.
+        deltas: pieces of the answer that the reader receives.
+        on_close: function that is called when the subscription is closed.
         seq: number of the newest event so far.
     """
 
@@ -61,7 +65,7 @@ class Subscription:
         self._waiting: asyncio.Future[None] | None = None
         """Done once an event arrives."""
         self._n_pieces = 0
-        """Queued pieces of the answer."""
+        """Number of queued pieces of the answer."""
         self._has_room = asyncio.Event()
         """Set while a writer may add a piece. Cleared only by a writer that has to wait."""
         self._is_closed = False
@@ -70,14 +74,16 @@ class Subscription:
         """Number of the newest event read. A piece of the answer has the number of the event before it."""
 
     async def next(self) -> Event:
-        """Return the next event. Do not call it after the terminal one. Cancelling the wait loses no event."""
+        """Wait for the next event and return it. Do not call it after the terminal event. No event is lost if the
+        wait is cancelled.
+        """
         while not self._events:
             await self._wait()
         return self._take()
 
     async def next_all(self) -> list[Event]:
-        """Wait for the next event and return it with all others that are queued. After a call of `wake`, the
-        list may be empty.
+        """Wait for the next event and return it with all other queued events. The list may be empty after a call
+        of `wake`.
         """
         if not self._events:
             await self._wait()
@@ -87,7 +93,7 @@ class Subscription:
         return events
 
     def wake(self) -> None:
-        """Let a waiting `next_all` return."""
+        """Make a waiting `next_all` return, even without an event."""
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
 
@@ -120,7 +126,7 @@ class Subscription:
         self.wake()
 
     def close(self) -> None:
-        """Stop reading and release a writer that waits for this reader."""
+        """End the subscription. A writer that waits for this reader continues."""
         if not self._is_closed:
             self._is_closed = True
             self._has_room.set()
@@ -134,37 +140,37 @@ class Subscription:
 
     @property
     def is_full(self) -> bool:
-        """True if this reader has as many unread pieces of the answer as may queue."""
+        """True if the reader's queue has no room for another piece of the answer."""
         return self._n_pieces >= ROOM and not self._is_closed and self._deltas != "none"
 
     async def wait_for_room(self) -> None:
-        """Wait until a piece was read, or the reader takes no more."""
+        """Wait until the queue has room for a piece of the answer, or the reader needs no more pieces."""
         while self.is_full:
             self._has_room.clear()
             await self._has_room.wait()
 
     def deliver_piece(self, piece: AnswerDelta) -> None:
-        """Queue a piece of the answer, or drop it if this reader takes none or is behind."""
+        """Queue a piece of the answer. Drop it if this reader receives no pieces or its queue is full."""
         if self._n_pieces < ROOM and not self._is_closed and self._deltas != "none":
             self._n_pieces += 1
             self._put(self._newest, piece)
 
 
 class EventLog:
-    """Events of one run and their fold into its record.
+    """Events of one run, and the record that results from them.
 
     Args:
-        record: state from which the run starts or continues. Earlier events are not kept here.
-        journal: receives every event.
+        record: record from which the run starts or continues. Earlier events are not in this log.
+        journal: function that receives every event.
 
-    `answer` is the subscription of the answer's owner. If a background run has no owner, its opener must
-    close `answer`.
+    `answer` is the subscription of the reader that owns the answer. If no reader owns it, as in a background
+    run, the caller that opens the run must close `answer`.
     """
 
     def __init__(self, record: Record, journal: Journal | None = None) -> None:
         self.record = record
         self.is_watched = False
-        """Whether an observer wants texts while they are written."""
+        """Whether a viewer wants the texts of the conductor and the steps while they are written."""
         self.answer = Subscription("answer", self._drop, record.seq)
         self._journal = journal
         self._first_seq = record.seq + 1
@@ -173,24 +179,24 @@ class EventLog:
 
     @property
     def has_answer_begun(self) -> bool:
-        """Whether a piece of the answer was published. From then on the answer cannot be replaced."""
+        """Whether a piece of the answer has been published. After that, the answer cannot be replaced."""
         return self.record.answer_began_s is not None
 
     @property
     def is_answer_seen(self) -> bool:
-        """Whether the client has received a piece of the answer. An enclosing run always reads pieces as they
-        come.
+        """Whether the client has received a piece of the answer. For an inner run, the client is the outer run,
+        which receives each piece immediately.
         """
         is_read = self.record.task.stream or self.record.parent is not None
         return is_read and self.has_answer_begun
 
     def append(self, event: Event) -> None:
-        """Fold and publish any event except a piece of the answer. Never waits."""
+        """Add an event to the record and publish it. It must not be a piece of the answer. Never waits."""
         self._fold(event)
         self._publish(event)
 
     async def append_durably(self, event: RunSuspended, write: Callable[[], Awaitable[None]] | None) -> None:
-        """Append `event`, but publish it only after `write` has stored the record.
+        """Add `event` to the record, but publish it only after `write` has stored the record.
 
         Raises:
             PodiumError: `write` failed. The event was not published.
@@ -201,8 +207,9 @@ class EventLog:
         self._publish(event)
 
     def offer_piece(self, piece: AnswerDelta) -> bool:
-        """Fold and publish a piece of the answer, unless its owner is behind. Return whether it was published.
-        Later subscribers do not receive it.
+        """Publish a piece of the answer, unless the queue of the answer's owner is full.
+
+        Return whether the piece was published. Later subscribers do not receive it.
         """
         if self.answer.is_full:
             return False
@@ -212,24 +219,22 @@ class EventLog:
         return True
 
     async def append_piece(self, piece: AnswerDelta) -> None:
-        """Fold and publish a piece of the answer. Wait while the owner is behind."""
+        """Publish a piece of the answer. Wait while the queue of the answer's owner is full."""
         while not self.offer_piece(piece):
             await self.answer.wait_for_room()
 
     def end_answer(self, why: RunFailed) -> None:
-        """End the answer for its owner only, whatever the run does next: another answer replaces the one
-        shown.
-        """
+        """End the answer for its owner, because another answer will replace it. The run continues."""
         self.answer.deliver(self.seq, why)
         self.answer.close()
 
     def note_work(self, piece: WorkDelta) -> None:
-        """Pass text of the conductor or an inner step to the journal only."""
+        """Send text of the conductor or of an inner step to the journal, and to no subscriber."""
         if self._journal is not None:
             self._journal(self.record, self.seq, piece)
 
     def replay(self) -> None:
-        """Publish the answer and the terminal event of an ended run again, without folding them."""
+        """Publish the answer and the terminal event of an ended run once more. The record does not change."""
         record = self.record
         reasoning = record.answering.reasoning if record.answering else ""
         text = record.shown
@@ -254,15 +259,16 @@ class EventLog:
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
     ) -> Subscription:
-        """Subscribe to events from now on and to those kept since `after_seq`. For an ended run, include at
-        least its end.
+        """Subscribe to new events and to the events of this log after `after_seq`.
+
+        If the run has ended, the subscription contains at least the terminal event.
 
         Args:
-            after_seq: number of the newest event that the reader knows; None for all kept events.
-            deltas: pieces of the answer that it receives.
+            after_seq: number of the newest event that the reader has. None for all events of this log.
+            deltas: pieces of the answer that the reader receives.
 
         Raises:
-            EventsNotKept: some events after `after_seq` are not kept here, or it belongs to another log.
+            EventsNotKept: some events after `after_seq` are not in this log.
         """
         known_seq = self._first_seq - 1 if after_seq is None else after_seq
         if not self._first_seq - 1 <= known_seq <= self.seq:

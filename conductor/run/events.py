@@ -1,8 +1,8 @@
 """Events of a run.
 
-Events are numbered by plan and step. Each plan text gets its own plan number, so a repair and each further
-round count up. Exactly one terminal event ends a run, or the part of it that one process executed. `fold.py`
-folds events into the record. Times are seconds since the run began, excluding the gap between its end in one
+Events name their plan and step by number. Each text of a plan has its own number: a repair and each further round
+get the next one. Exactly one terminal event ends a run, or the part of it that one process executed. `fold.py`
+computes the record from the events. Times are seconds since the run began, without the gap between its end in one
 process and its continuation in another.
 """
 
@@ -22,10 +22,13 @@ from conductor.run.turns import Given
 Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
 """Author of a plan.
 
-- `conductor`, `repair`, `revision`: the conductor, at first, after a rejection, or after reading the outcome.
-- `client`: the caller. `workflow`: the settings.
-- `worker`: no author; the request passes straight to one worker.
-- `fallback`: no author; planning failed, and one worker answers alone.
+- `conductor`: the conductor wrote it first.
+- `repair`: the conductor wrote it after its plan was rejected.
+- `revision`: the conductor wrote it after it had read the outcome of the previous round.
+- `client`: the request contains it.
+- `workflow`: the settings contain it.
+- `worker`: no author. The request passes straight to one worker.
+- `fallback`: no author. Planning failed, and one worker answers alone.
 """
 
 
@@ -58,7 +61,7 @@ class PlanEnded(Value, frozen=True):
     """The conductor's call, or None if no model wrote the plan."""
     accepted: bool = False
     rejection: Failure | None = None
-    """Why the plan cannot run. The code is `InvalidPlan`."""
+    """Failure with the reason why the plan cannot run. Its code is `InvalidPlan`."""
     failure: Failure | None = None
     """The conductor's error while it wrote the plan."""
     why: str = ""
@@ -72,7 +75,7 @@ class PlanEnded(Value, frozen=True):
 
 
 class CallQueued(Value, frozen=True):
-    """Delay of a call's first token that is not a failure, such as a queue."""
+    """A delay of a call's first token that is not a failure, such as a queue."""
 
     at_s: float
     plan: int
@@ -83,7 +86,7 @@ class CallQueued(Value, frozen=True):
 
 
 class CallFailed(Value, frozen=True):
-    """A failed call. The same worker is retried, or the call fails over to another one."""
+    """A failed attempt at a call. Either the same worker is called again, or the call fails over to another one."""
 
     at_s: float
     plan: int
@@ -102,10 +105,11 @@ class StepStarted(Value, frozen=True):
 
 
 class StepRestarted(Value, frozen=True):
-    """A restart of a step whose answer broke off.
+    """The restart of a step whose answer broke off.
 
-    Either no part of the answer was shown, or the run outlives its readers and no worker could continue the
-    answer. `result` holds what the interrupted call consumed, or None if it reported nothing.
+    Either the client had received no part of the answer, or the run outlives its readers and no worker could
+    continue the answer. `result` is the result of the interrupted call, with its usage and cost, or None if it
+    had no reply.
     """
 
     at_s: float
@@ -116,8 +120,9 @@ class StepRestarted(Value, frozen=True):
 
 
 class StepContinued(Value, frozen=True):
-    """A continuation of the answering step after its text broke off in front of the client. `result` holds
-    the text so far and what it consumed.
+    """The continuation of the answering step, after its stream broke off and the client had received a part.
+
+    `result` contains the text so far, with its usage and cost.
     """
 
     at_s: float
@@ -134,7 +139,7 @@ class StepFirstToken(Value, frozen=True):
     plan: int
     step: int
     served_by: str
-    """The worker that answers: the planned one, or the one that the call failed over to."""
+    """The worker that answers: the planned worker, or the one that the call failed over to."""
 
 
 class StepFinished(Value, frozen=True):
@@ -157,7 +162,7 @@ class StepWaits(Value, frozen=True):
 
 
 class StepReused(Value, frozen=True):
-    """Reuse of an equal step's output from a plan whose writing was interrupted. No worker was called."""
+    """The reuse of an equal step's output from an earlier plan whose text was interrupted. No worker was called."""
 
     at_s: float
     plan: int
@@ -176,7 +181,7 @@ class StepOutcome(StrEnum):
 
 
 class StepAborted(Value, frozen=True):
-    """The end of a step without an output. `result` holds what it consumed by then, if anything."""
+    """The end of a step without an output. `result` has the usage and cost so far, if there are any."""
 
     at_s: float
     plan: int
@@ -196,10 +201,10 @@ class AnswerDelta(Value, frozen=True):
 
 
 class WorkDelta(Value, frozen=True):
-    """Next piece of text from the conductor or an inner step.
+    """Next piece of text from the conductor, or from a step that is not the answering step.
 
-    It is sent only while an observer watches (`EventLog.is_watched`). The first piece contains all text so
-    far. Readers of the run do not receive it, and it is not recorded.
+    It is sent only to the journal, while a viewer wants it (`EventLog.is_watched`). The first piece contains all
+    text so far. The text is not recorded.
     """
 
     at_s: float
@@ -211,11 +216,12 @@ class WorkDelta(Value, frozen=True):
 
 
 class RunResumed(DefaultingValue, frozen=True):
-    """The continuation of a run in another process. Calls that were open are lost; completed ones keep their
-    results.
+    """The continuation of a run in another process.
+
+    Calls that were open are lost. Completed calls keep their results.
 
     Args:
-        lost_usd: cost that earlier processes paid for calls whose ends they did not record.
+        lost_usd: cost of calls that earlier processes paid for, but whose ends they did not record.
     """
 
     at_s: float
@@ -224,9 +230,9 @@ class RunResumed(DefaultingValue, frozen=True):
 
 
 class RunDetached(Value, frozen=True):
-    """The handover of a run to another process. Terminal, but only for readers in this process.
+    """The handover of a run to another process. It is the terminal event for readers in this process.
 
-    Open calls are closed and recorded as cut. Completed ones keep their results.
+    Open calls are closed and recorded as cut. Completed calls keep their results.
     """
 
     at_s: float
@@ -241,12 +247,12 @@ class RunFinished(Value, frozen=True):
 
 
 class RunSuspended(DefaultingValue, frozen=True):
-    """Suspension of a run that waits for tool results. No call is open, and the record is complete. Terminal.
+    """The suspension of a run that waits for tool results. No call to a model is open. Terminal.
 
     Args:
-        calls: calls without a result yet, ordered by number.
-        text: part of the answer that was shown with them.
-        clock: Unix time, or 0 if it was not recorded.
+        calls: tool calls without a result, ordered by number.
+        text: part of the answer that the client receives with the tool calls.
+        clock: Unix time of the suspension, or 0 if it was not recorded.
     """
 
     at_s: float
@@ -256,8 +262,9 @@ class RunSuspended(DefaultingValue, frozen=True):
 
 
 class ResultsGiven(DefaultingValue, frozen=True):
-    """Tool results from the client, `waited_s` seconds after it received the calls. The run continues,
-    possibly in another process.
+    """The arrival of tool results, `waited_s` seconds after the client received the tool calls.
+
+    The run continues, possibly in another process.
     """
 
     at_s: float
@@ -267,18 +274,18 @@ class ResultsGiven(DefaultingValue, frozen=True):
 
 
 class RunFailed(Value, frozen=True):
-    """A failure: the answer is missing or incomplete. Terminal."""
+    """The failure of the run. The answer is missing or incomplete. Terminal."""
 
     at_s: float
     failure: Failure
 
 
 class RunCancelled(Value, frozen=True):
-    """Cancellation of the run; all open calls were closed. Terminal."""
+    """The cancellation of the run. All open calls were closed. Terminal."""
 
     at_s: float
     failure: Failure | None = None
-    """The cause, if the client did not disconnect by itself."""
+    """Cause of the cancellation. None if the client disconnected."""
 
 
 KeptEvent = (
@@ -303,7 +310,7 @@ KeptEvent = (
     | RunFailed
     | RunCancelled
 )
-"""Events that are numbered and kept: all except pieces of text."""
+"""Events that are numbered and stored: all except pieces of text."""
 Piece = AnswerDelta | WorkDelta
 Event = KeptEvent | Piece
 Terminal = RunFinished | RunSuspended | RunFailed | RunCancelled | RunDetached
@@ -311,5 +318,5 @@ Terminal = RunFinished | RunSuspended | RunFailed | RunCancelled | RunDetached
 
 
 def reason_of(rejection: Failure | None) -> Reason | None:
-    """Return why a plan was rejected, or None if it was not."""
+    """Return the reason of a plan's rejection, or None if the plan was not rejected."""
     return None if rejection is None else Reason(str(rejection.get("reason")))

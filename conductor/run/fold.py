@@ -1,4 +1,4 @@
-"""Fold of events into the record of a run. The record depends on nothing else."""
+"""Computation of a run's record from its events. The record depends on nothing else."""
 
 from collections.abc import Iterable
 
@@ -38,13 +38,13 @@ from conductor.run.turns import Given, Segment, StepTurn
 
 CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
 STREAM_TICK_S = 0.1
-"""Resolution of the record's time while the answer streams. A copy of the record for each piece would
-dominate the cost.
+"""Resolution of the record's time while the answer streams, in seconds. Copying the record for each piece of the
+answer would be too slow.
 """
 
 
 def after(record: Record, event: Event) -> Record:
-    """Return the record after `event`. A piece of the answer has the number of the event before it."""
+    """Return the record after `event`. Pieces of text do not change its event number."""
     if isinstance(event, AnswerDelta):
         return _show(record, event)
     if isinstance(event, WorkDelta):
@@ -193,7 +193,7 @@ def _suspend(record: Record, event: RunSuspended) -> Changes:
 
 
 def _give(record: Record, event: ResultsGiven) -> Changes:
-    """Assign the results to the steps that called the tools, and begin the next segment."""
+    """Assign the tool results to the steps that called the tools. The next segment of the run begins."""
     *earlier, last = record.segments
     client_reply = event.given
     plans = tuple(
@@ -220,7 +220,10 @@ def _give_step(step: StepRecord, client_reply: Given, at_s: float) -> StepRecord
 
 
 def _resume(record: Record, event: RunResumed) -> Changes:
-    """Close what the earlier process left open: the plan's text, calls, and the answer's reader."""
+    """Mark the plan's text and the calls as interrupted that the earlier process left open.
+
+    The answer has no reader yet in this process.
+    """
     return {
         "status": "running",
         "plans": _cut_plans(record.plans, event.at_s),
@@ -232,12 +235,12 @@ def _resume(record: Record, event: RunResumed) -> Changes:
 
 
 def _cut_plans(plans: tuple[PlanRecord, ...], at_s: float) -> tuple[PlanRecord, ...]:
-    """Return `plans` without open calls; only the last plan can have one. The function is idempotent."""
+    """Mark the open calls of `plans` as interrupted. Only the last plan can have one. The function is idempotent."""
     return (*plans[:-1], _cut_plan(plans[-1], at_s)) if plans else ()
 
 
 def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:
-    """Mark an incomplete text as interrupted. If the text is complete, reset the open steps so that they can
+    """Mark the plan as interrupted if its text is incomplete. Otherwise reset its open steps, so that they can
     start again.
     """
     if not plan.cut and (plan.ended_s is None or plan.stopped):
@@ -283,7 +286,7 @@ def _cut_step(step: StepRecord, status: StepStatus, at_s: float, why: Failure = 
 
 
 def _without_call(step: StepRecord, calls: tuple[Attempt, ...]) -> StepRecord:
-    """Return the step with `calls` added to its cut calls and no call open."""
+    """Return the step without an open call, and with `calls` added to its interrupted calls."""
     return replace(
         step,
         cut=(*step.cut, *calls),

@@ -1,7 +1,7 @@
-"""Budget enforcement of a run.
+"""Enforcement of a run's budget.
 
-Reserve before a call and settle after it, so that two parallel steps cannot spend the same money. A run's
-ledger may draw on a parent, such as an account's ledger.
+The highest cost of a call is reserved before the call and replaced by the actual cost after it. Two parallel steps
+can therefore not spend the same money. A run's ledger may have a parent, such as the ledger of an account.
 """
 
 import asyncio
@@ -17,24 +17,24 @@ from conductor.model.usage import FREE, MILLION, Price, Usage
 from conductor.model.value import Value
 
 LEAST_ANSWER_TOKENS = 64
-"""Shortest answer worth paying a prompt for, if the budget limits its length."""
+"""Minimum length of an answer, in tokens, if the budget limits it. A shorter one is not worth the cost of the prompt."""
 
 
 class Budget(Value, frozen=True):
-    """Limits of one request for all its calls, planning included. None means unlimited."""
+    """Limits of one request for all its calls, including planning. None means unlimited."""
 
     max_cost_usd: Decimal | None = None
     max_tokens: int | None = None
 
     def part(self, n: int) -> "Budget":
-        """Return the share of each of `n` requests that split the budget."""
+        """Return the budget of each of `n` requests that share this budget equally."""
         cost_usd = None if self.max_cost_usd is None else self.max_cost_usd / n
         return Budget(cost_usd, None if self.max_tokens is None else max(1, self.max_tokens // n))
 
 
 @dataclass(slots=True, eq=False)
 class Hold:
-    """Reservation of a budget for one call."""
+    """Reservation of a part of the budget for one call."""
 
     cost_usd: Decimal
     tokens: int
@@ -42,9 +42,9 @@ class Hold:
     """Longest answer that keeps the call inside the budget. Pass it to the model as its limit."""
     settled: bool = False
     upper: "Hold | None" = None
-    """The matching hold in the parent ledger."""
+    """The hold of the same call in the parent ledger."""
     callee: Callee | None = None
-    """The worker that the call was last sent to and that bills it, or None before it is sent."""
+    """Worker and deployment that the call was last sent to. None before it is sent."""
 
     def ask(self, callee: Callee) -> None:
         """Record where the call is sent, here and in the parent ledgers."""
@@ -54,19 +54,20 @@ class Hold:
 
 
 class Ledger(Protocol):
-    """Reserves and counts money and tokens. The methods are async so that a ledger can be kept in a database."""
+    """Reservation and accounting of money and tokens. The methods are async, so that a ledger can use a database."""
 
     def hold(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> AbstractAsyncContextManager[Hold]:
-        """Reserve the maximum cost of a call. Call `settle` inside the block; an unsettled hold counts as
-        spent in full.
+        """Reserve the maximum cost of a call until the end of the block.
+
+        Call `settle` inside the block. Otherwise the whole hold counts as spent.
 
         Args:
-            price: of the worker to be called.
+            price: price of the worker that will be called. None: not known.
             input_tokens: upper bound of the prompt's length.
             max_output_tokens: upper bound of the answer's length.
-            what: purpose of the call, for the error message.
+            what: name of the worker, for the error message.
 
         Raises:
             BudgetExceeded: not even a short answer fits. Nothing was reserved.
@@ -76,12 +77,14 @@ class Ledger(Protocol):
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """Replace `hold` by the actual usage. Keep the full hold if the usage is unknown or impossible.
+        """Replace the reserved amounts by the actual cost and usage of the call.
+
+        An amount that is unknown or impossible counts as reserved.
 
         Args:
-            hold: of the call.
-            cost_usd: actual cost, or None if unknown.
-            usage: actual tokens, or None if unknown.
+            hold: reservation of the call.
+            cost_usd: actual cost, or None if it is unknown.
+            usage: actual token usage, or None if it is unknown.
             is_bound: whether `cost_usd` is only an upper bound.
         """
         ...
@@ -89,10 +92,10 @@ class Ledger(Protocol):
 
 @dataclass(slots=True, eq=False)
 class BudgetLedger:
-    """Spending under one budget, in memory. Use it from one event loop.
+    """Ledger of one budget, in memory. It may be used from one event loop only.
 
-    A call whose usage never becomes known, such as a cut stream, counts with its full hold. The record still
-    shows its cost as unknown.
+    A call whose usage never becomes known, such as one whose stream was cut, counts with its whole hold. The
+    record still shows its cost as unknown.
     """
 
     budget: Budget = Budget()
@@ -109,8 +112,9 @@ class BudgetLedger:
     ) -> AsyncGenerator[Hold]:
         """See `Ledger.hold`.
 
-        If other holds take too much of the rest, wait until they settle; most calls use far less than they
-        reserve. If there are no other holds, shorten the answer to what the budget allows.
+        If other holds leave too little of the budget, wait until they settle, because most calls use far less
+        than they reserve. If there are no other holds, reduce the length of the answer to what the budget
+        allows.
         """
         hold = await self._reserve(price, input_tokens, max_output_tokens, what)
         self.holds.append(hold)
@@ -119,7 +123,7 @@ class BudgetLedger:
                 parent_hold = self.parent.hold(price, input_tokens, hold.max_output_tokens, what)
                 try:
                     hold.upper = await stack.enter_async_context(parent_hold)
-                except BaseException:  # also if the wait is cancelled: nothing was called
+                except BaseException:  # including a cancelled wait: no model was called
                     self._book(hold, Decimal(0), 0)
                     raise
                 if hold.upper.max_output_tokens < hold.max_output_tokens:
@@ -145,7 +149,7 @@ class BudgetLedger:
             await self.parent.settle(hold.upper, cost_usd, usage, is_bound=is_bound)
 
     def spend(self, cost_usd: Decimal, usage: Usage) -> None:
-        """Count spending of earlier processes that ran this run."""
+        """Count what earlier processes have spent on this run."""
         self.spent_usd += cost_usd
         self.spent_tokens += usage.total_tokens
 
@@ -167,7 +171,7 @@ class BudgetLedger:
         self._notify_waiting()
 
     def _shorten(self, hold: Hold, shorter: Hold) -> None:
-        """Release what the answer cannot use after the parent ledger shortened it."""
+        """Reduce `hold` to the shorter answer that the parent ledger allows."""
         hold.cost_usd, hold.tokens = shorter.cost_usd, shorter.tokens
         hold.max_output_tokens = shorter.max_output_tokens
         self._notify_waiting()
@@ -191,7 +195,7 @@ class BudgetLedger:
 
     @property
     def _can_be_freed(self) -> bool:
-        """Whether open calls hold some of what is limited. Free calls hold no money."""
+        """Whether open calls hold a part of the limited budget. A free call holds no money."""
         holds_money = self.budget.max_cost_usd is not None and self.on_hold_usd > 0
         return holds_money or (self.budget.max_tokens is not None and bool(self.holds))
 
@@ -200,8 +204,9 @@ class BudgetLedger:
         return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
 
     def _room(self, price: Price | None, input_tokens: int) -> int | None:
-        """Return the longest answer, in tokens, that the rest of the budget allows. None means unlimited;
-        below 0, the prompt alone exceeds it.
+        """Return the longest answer, in tokens, that the rest of the budget allows, or None if it is unlimited.
+
+        A negative number means that the prompt alone exceeds the budget, or that the price is not known.
         """
         rooms = [
             room
@@ -231,7 +236,7 @@ class BudgetLedger:
     def _budget_error(
         self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
     ) -> BudgetExceeded:
-        """Return the error about the tighter limit, or about the price if it is unknown."""
+        """Return the error for the limit that is more restrictive, or for an unknown price."""
         by_tokens, by_cost_room = self._room_by_tokens(input_tokens), self._room_by_cost(price, input_tokens)
         by_cost = by_cost_room is not None and (
             by_tokens is None or price is None or by_cost_room <= by_tokens
@@ -269,7 +274,7 @@ class BudgetLedger:
 
 
 def could_cost(worst_usd: Decimal, least_usd: Decimal) -> tuple[str, str]:
-    """Return the highest cost of a call and its phrase for the error message.
+    """Return the highest cost of a call, and the phrase about it for the error message.
 
     Args:
         worst_usd: cost with the longest requested answer.

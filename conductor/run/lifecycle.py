@@ -1,4 +1,4 @@
-"""Open a run, resume one from its record, and count what it has spent."""
+"""Functions that open a run, resume a run from its record, and count what a run has spent."""
 
 import asyncio
 import random
@@ -31,23 +31,25 @@ from conductor.run.waiting import wait_until_done
 
 
 def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Decimal, Usage]:
-    """Return what the calls of a run and its inner runs have consumed.
+    """Return the cost and token usage of a run and its inner runs.
 
-    Calls without a recorded usage count with their bound, but together with no less than `lost_usd`.
+    A call without a recorded usage counts with the most that it can have used. The cost of all such calls
+    together counts as at least `lost_usd`.
     """
     open_usd, usage = Decimal(0), Usage()
     for record in records:
         usage += sum((call.usage for call in records.calls_of(record) if call.usage is not None), Usage())
         for call in record.unmetered_calls:
             worst_usd, bound = _worst(call, record, team)
-            open_usd += Decimal(0) if call.cost_usd else worst_usd  # 0: its usage is unknown
+            open_usd += Decimal(0) if call.cost_usd else worst_usd  # a known cost is in `known_usd`
             usage += bound
     return records.known_usd + max(open_usd, lost_usd), usage
 
 
 def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Usage]:
-    """Return the most that a call can have consumed. It is zero for a removed worker and for an inner run,
-    which is counted by itself.
+    """Return the highest possible cost and usage of a call.
+
+    They are zero for an inner run, which is counted separately, and for a worker that no longer exists.
     """
     conductor, sampling = team.conductor, record.task.sampling
     if call.writes_plan and conductor is not None and conductor.member.name == call.worker:
@@ -61,7 +63,7 @@ def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Us
 
 
 WriteDown = Callable[[RunRecords], Awaitable[None]]
-"""Stores the records of a run durably before the run is suspended."""
+"""Function that stores the records of a run durably before the run is suspended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +71,15 @@ class Family:
     """State that a run shares with its inner runs.
 
     Args:
-        team: plans and answers.
-        ledger: their common spending.
+        team: team that plans and answers.
+        ledger: ledger for the spending of all these runs.
         refusals: refusals by workers so far.
-        owner: the process that executes them.
-        account: that requested the run.
-        journal: receives every event of each run.
-        earlier: records of inner runs to continue from, by id.
-        taken: ids of those that are continued.
-        write_down: stores the records of all of them durably.
+        owner: id of the process that executes the runs.
+        account: account that requested the run.
+        journal: function that receives every event of each run.
+        earlier: records of inner runs that an earlier process has begun, by id.
+        continued_ids: ids of those inner runs that have been continued.
+        write_down: function that stores the records of all these runs durably.
     """
 
     team: Team
@@ -106,19 +108,20 @@ async def open_run(
 ) -> AsyncGenerator[Run]:
     """Run `task` with `team` until the end of the block.
 
-    A run that is still active at the end of the block is cancelled. `Run.detach` leaves it to another process
-    instead.
+    A run that is still active at the end of the block is cancelled. Call `Run.detach` to hand it over to another
+    process instead.
 
     Args:
-        team: plans and answers.
-        task: to run.
-        id: of the run; generated if None.
-        ledger: parent of the run's budget, such as an account's ledger.
-        trace_id: of the trace that the run belongs to.
-        owner: the process that executes the run, for the record.
-        account: that requested the run, for the record.
-        journal: receives every event of the run and its inner runs, before any reader.
-        write_down: awaited before the run is suspended. The run can be continued from its argument.
+        team: team that plans and answers.
+        task: task of the run.
+        id: id of the run. A new one is generated if it is None.
+        ledger: parent of the run's ledger, such as an account's ledger.
+        trace_id: id of the trace that the run belongs to.
+        owner: id of the process that executes the run, for the record.
+        account: account that requested the run, for the record.
+        journal: function that receives every event of the run and its inner runs, before any reader does.
+        write_down: function that is awaited before the run is suspended. The run can be resumed from the
+            records that it receives.
 
     Raises:
         BadTask: the task is invalid. No model was called. Later errors end the run with a terminal event.
@@ -142,22 +145,21 @@ async def resume_run(
     write_down: WriteDown | None = None,
     paid_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
-    """Continue a run that another process has left, or one that waits for tool results, until the end of the
-    block.
+    """Continue a run until the end of the block. Another process has left it, or it waits for tool results.
 
-    Completed steps are not called again, and spending is counted once. Open calls were lost and are repeated.
-    A lost call counts with its recorded usage, or with its bound if there is none. Lost calls that were
-    billed are part of the record's cost from now on.
+    Completed steps are not run again. Calls that were open in the earlier process are lost and are repeated. A
+    lost call counts in the budget with its recorded usage, or with the most that it can have used. If it was
+    billed, its cost becomes part of the record's cost.
 
     Args:
-        team: as for `open_run`. It must have the workers that the record's plans name.
-        records: of the run and its inner runs, as of their last event.
-        ledger: parent of the run's budget from now on.
-        owner: the process that continues the run, for the record.
-        journal: as for `open_run`.
-        write_down: as for `open_run`.
-        given: tool results for a run that waits.
-        paid_usd: what the payer's ledger has booked for the run and its inner runs.
+        team: see `open_run`. It must have the workers that the record's plans name.
+        records: records of the run and its inner runs after their last event.
+        ledger: parent of the run's ledger from now on.
+        owner: id of the process that continues the run, for the record.
+        journal: see `open_run`.
+        write_down: see `open_run`.
+        given: tool results, if the run waits for them.
+        paid_usd: total amount that the payer's ledger has booked for the run and its inner runs.
 
     Raises:
         BadTask: the team no longer supports the task. No model was called.
@@ -192,14 +194,18 @@ async def _running(
     lost_usd: Decimal = Decimal(0),
 ) -> AsyncGenerator[Run]:
     run = Run(log, None if outer else family.earlier, outer)
-    was_given_up = log.record.status == "cancelled" and outer is not None  # its step may be restarted
+    was_given_up = (
+        log.record.status == "cancelled" and outer is not None
+    )  # the outer step may have been restarted
     goes_on = client_reply is not None or was_given_up or log.record.status in ("running", "detached")
     if not goes_on:
         log.replay()
         yield run
         return
     members = _members(family, run)
-    if client_reply is not None:  # only now that the run can continue: recorded results are final
+    if (
+        client_reply is not None
+    ):  # not earlier, because recorded results are final even if the run cannot continue
         log.append(ResultsGiven(log.record.wall_s, client_reply, family.owner, _waiting_time_s(log.record)))
     write_down = None if outer else _writer(family, run)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
@@ -225,7 +231,9 @@ async def _running(
 
 
 def _waiting_time_s(record: Record) -> float:
-    """Return how long a suspended run has waited, by the clocks of the processes that had it. Never negative."""
+    """Return the seconds since the run was suspended. The clocks of two processes may differ, so the result is at
+    least 0.
+    """
     suspended = record.segments[-1].suspended if record.segments else 0.0
     return max(0.0, time.time() - suspended) if suspended else 0.0
 
@@ -243,7 +251,7 @@ def _begin(
     parent: CallSite | None = None,
     trace_id: str | None = None,
 ) -> Record:
-    """Return the record of a new run, with the order in which the conductor will see its workers."""
+    """Return the record of a new run. It fixes the order in which the conductor sees the workers."""
     team = family.team
     names = list(team.members_for(task))
     if task.depth > 0 and task.plan is None:
@@ -254,7 +262,8 @@ def _begin(
 
 
 def _members(family: Family, run: Run) -> dict[str, PoolMember]:
-    """Return the run's workers in the order of its record, including the whole team if the task allows depth.
+    """Return the run's workers in the order of its record. They include the team itself if the task allows inner
+    runs.
 
     Raises:
         BadTask: one of them no longer exists.
@@ -281,7 +290,10 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
 
 @asynccontextmanager
 async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
-    """Open the inner run that answers `call`: one that an earlier process began with the same task, or a new one."""
+    """Open the inner run that answers `call`.
+
+    It is a run that an earlier process began with the same task, or a new one.
+    """
     site = call.site
     waiting = find_waiting(call, family.earlier)
     if waiting is not None:
@@ -326,7 +338,10 @@ async def _inner(family: Family, outer: Run, call: Call) -> AsyncGenerator[Run]:
 
 
 def _take_earlier(family: Family, task: Task, outer: Record, site: CallSite) -> Record | None:
-    """Return an earlier inner run of `outer` with the same task that no other step uses, and reserve it."""
+    """Return an earlier inner run of `outer` that has the same task, or None if there is none.
+
+    It is reserved for this call, so that no other step uses it.
+    """
     answers = {call.inner_run for call in outer.calls}
     same = [
         record

@@ -1,9 +1,12 @@
-"""The next move of a run, decided from its record and its task alone, so that any process can continue it.
+"""The decision on the next move of a run.
 
-- Plan: given, or written by the conductor and repaired at most once. Otherwise one worker answers alone.
-- Steps: run as far as they have not ended.
-- Rounds: if more than one is allowed, the conductor reviews the outcome. If a further round fails, the
-  previous answer stands.
+It depends only on the run's record and task, so that any process can continue the run.
+
+- Plan: the request contains it, or the conductor writes it. A plan that cannot run is repaired at most once. If
+  there is still no plan, one worker answers alone.
+- Steps: all steps run that have not ended.
+- Rounds: if more than one round is allowed, the conductor reviews the outcome. If a further round fails, the
+  previous answer is final.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -20,7 +23,9 @@ from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record
 
 AGAIN_WITHIN_S = 10.0
-"""Longest writing time after which an interrupted plan is written again. After that, one worker answers alone."""
+"""Time limit for a second attempt at a plan, in seconds. If writing a plan broke off after more time than this, one
+worker answers alone.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +34,7 @@ class WritePlan:
 
     Args:
         source: reason of the request.
-        round: from 0.
+        round: number of the round, from 0.
     """
 
     source: Source
@@ -54,14 +59,14 @@ class ContinuePlan:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End with this answer, or with None if the task is `plan_only`."""
+    """End the run with this answer, or without one if the task is `plan_only`."""
 
     result: CallResult | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End without an answer."""
+    """End the run with a failure."""
 
     failure: Failure
 
@@ -79,13 +84,14 @@ def next_move(
     """Return the next move of a run.
 
     Args:
-        record: current state; no call may be open.
-        fallbacks: workers that may answer alone, in order.
+        record: current record. It must have no open call.
+        fallbacks: workers that may answer alone, in the order in which they are tried.
         has_conductor: whether a conductor can write a plan.
-        tells_filters: workers whose content filter is reported to the client; see `PoolMember.tells_filters`.
+        tells_filters: workers whose content filter errors are reported to the client. See
+            `PoolMember.tells_filters`.
     """
     task = record.task
-    while record.plans and record.plans[-1].is_interrupted:  # the decision before it is made again
+    while record.plans and record.plans[-1].is_interrupted:  # repeat the decision that led to it
         record = replace(record, plans=record.plans[:-1])
     if not record.plans:
         if task.plan is not None:
@@ -107,7 +113,7 @@ def next_move(
 
 
 def _filter_failure(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
-    """Return the failure of a plan or its last step that a content filter refused and that is not retried elsewhere."""
+    """Return the failure of the plan or its last step if a content filter caused it and the client must receive it."""
     last = plan.steps[-1] if plan.steps else None
     failure = plan.failure or (last.failure if last and last.status == "failed" else None)
     if failure is not None and failure.is_a(ContentFiltered) and failure.get("worker") in tells_filters:
@@ -127,8 +133,8 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
 
 
 def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
-    """Write a plan again if its text broke off early. Failures before its first token were already retried by
-    the conductor's call layers.
+    """Write the plan again if its text broke off early. A call that failed before its first token has already been
+    retried by the dispatcher.
     """
     failures = [each.failure for each in record.plans if each.round == plan.round and each.failure]
     first = failures[0]
@@ -157,8 +163,9 @@ def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> 
 
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:
-    """Let one worker answer the user's question. If it fails before its first token, the next move tries
-    another one.
+    """Let one worker answer the user's question alone.
+
+    If it fails before its first token, the next move tries another worker.
     """
     tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
     untried = [name for name in fallbacks if name not in tried]
@@ -169,13 +176,13 @@ def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Fail
 
 
 def _failures(record: Record) -> Iterator[Failure]:
-    """Yield the failures of a run's plans and of their steps, the first one first."""
+    """Yield the failures of a run's plans and of their steps, oldest first."""
     for plan in record.plans:
         yield from (each for each in (plan.failure, *(step.failure for step in plan.steps)) if each)
 
 
 def _give_up(record: Record, failure: Failure) -> Move:
-    """Keep the previous answer if there is one and no other text was shown. Otherwise fail."""
+    """End with the previous answer if there is one and the client has received no other text. Otherwise fail."""
     if record.last_answer_plan is None or record.answer_began_s is not None or record.task.strict:
         return Fail(failure)
     return _keep(record)

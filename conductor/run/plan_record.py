@@ -20,11 +20,11 @@ class UnmeteredCall(Value, frozen=True):
     """A call that was started and whose token usage was never reported.
 
     Args:
-        worker: that was called.
-        prompt: that was sent.
-        cost_usd: cost, or None if unknown.
-        writes_plan: whether it is a conductor's call.
-        is_open: whether it is still running.
+        worker: worker that was called.
+        prompt: prompt that was sent.
+        cost_usd: cost of the call, or None if it is unknown.
+        writes_plan: whether the call is a conductor's call for a plan.
+        is_open: whether the call is still running.
     """
 
     worker: str
@@ -52,19 +52,19 @@ class StepRecord(Value, frozen=True):
     ended_s: float | None = None
     failure: Failure | None = None
     cut: tuple[Attempt, ...] = ()
-    """Calls without a complete answer that were followed by a restart: interrupted ones (`outcome` is `cut`),
-    and the failed attempts before them.
+    """Interrupted calls that were followed by another call (`outcome` is `cut`), and the failed attempts before
+    them.
     """
     failed: tuple[Attempt, ...] = ()
-    """Failed attempts before the current or abandoned call. Once there is a result or a failure, that contains them."""
+    """Failed attempts before the current or last call. They move to `result` or `failure` once it is set."""
     reused_from: int | None = None
-    """The plan whose equal step gave the result. The call is counted there."""
+    """Index of the plan whose equal step has produced the result. The call is counted there."""
     needs: str = ""
-    """Needed capability, in the conductor's words. Empty if it named none."""
+    """The conductor's reason for choosing the worker. Empty if it gave none."""
     tools: bool = True
     """True if the step may call the client's tools."""
     on_failure: OnFailure | None = None
-    """Handling of its failure, or None for the task's default."""
+    """Rule for a failure of the step, or None for the task's rule."""
     turns: tuple[StepTurn, ...] = ()
     """Conversation with tools after `prompt`. `result` is the answer after these turns."""
 
@@ -75,7 +75,7 @@ class StepRecord(Value, frozen=True):
 
     @property
     def results(self) -> tuple[CallResult, ...]:
-        """Results of all calls that its worker answered."""
+        """Results of all calls that the step's worker has answered."""
         newest = (self.result,) if self.result else ()
         return (*(turn.result for turn in self.turns), *newest) if self.turns else newest
 
@@ -86,7 +86,7 @@ class StepRecord(Value, frozen=True):
 
     @property
     def unmetered_cuts(self) -> list[Attempt]:
-        """Calls that broke off before their usage was reported."""
+        """Interrupted calls whose usage was not reported."""
         return [cut_call for cut_call in self.cut if cut_call.outcome == "cut" and cut_call.usage is None]
 
     @property
@@ -94,7 +94,7 @@ class StepRecord(Value, frozen=True):
         """Calls without an answer that consumed tokens or money."""
         if self.reused_from is not None:
             return
-        # A step that never started has the failure of a step that it reads.
+        # The failure of a step that never started is the failure of a step that it reads.
         own = self.failure if self.started_s is not None else None
         yield from charges(own, (*self.cut, *self.failed, *(self.result.attempts if self.result else ())))
 
@@ -142,13 +142,13 @@ class PlanRecord(Value, frozen=True):
     stopped: bool = False
     """True if the run ended while the plan was being written."""
     cut: bool = False
-    """True if the process that wrote the plan ended."""
+    """True if the process ended before the plan's text was complete."""
     failed: tuple[Attempt, ...] = ()
-    """As in `StepRecord`."""
+    """Failed attempts before the conductor's current or last call. See `StepRecord.failed`."""
 
     @property
     def reject_reason(self) -> Reason | None:
-        """Why the plan cannot run, or None if it can."""
+        """Reason why the plan cannot run, or None if it can."""
         return reason_of(self.rejection)
 
     @property
@@ -158,7 +158,7 @@ class PlanRecord(Value, frozen=True):
 
     @property
     def broke_off(self) -> bool:
-        """True if the conductor's text was interrupted by a retryable error. False if a failing step ended the text."""
+        """True if a retryable error of the conductor interrupted the text. False if a failed step ended it."""
         has_text = self.result is not None and bool(self.result.output)
         by_step = any(step.status == "failed" for step in self.steps)
         return has_text and not by_step and self.failure is not None and self.failure.retryable
@@ -193,8 +193,9 @@ class PlanRecord(Value, frozen=True):
 
 
 def _is_billed_unseen(call: Failure | Attempt) -> bool:
-    """Return whether a call that failed or lost a race is billed although its usage was never reported. Cut
-    calls are counted elsewhere.
+    """Return whether a call that failed, or was slower than its hedge, is billed without reported usage.
+
+    Interrupted calls are counted in `unmetered_cuts`.
     """
     is_cut = isinstance(call, Attempt) and call.outcome == "cut"
     return call.cost_is_bound and call.usage is None and not is_cut

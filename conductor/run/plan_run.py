@@ -1,8 +1,8 @@
 """Execution of a plan while it is still being written.
 
-Each step is a task that awaits the outputs that it reads. Steps read only earlier ones, so no scheduler is
-needed. The last step is known when the plan's text ends. From then on its answer streams, and steps that it
-does not need are cancelled or never start.
+Each step is a task that waits for the outputs that it reads. Steps read only earlier steps, so no scheduler is
+needed. The last step is known when the plan's text ends. From then on, its answer streams to the client. Steps
+that it does not need are cancelled.
 """
 
 import asyncio
@@ -46,22 +46,20 @@ ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
 
 
 def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:
-    """Return the interrupted plans directly before this one, newest first. The plan at `index` was written to
-    replace them.
-    """
+    """Return the interrupted plans that the plan at `index` replaces, newest first."""
     return list(takewhile(lambda plan: plan.is_interrupted, reversed(record.plans[:index])))
 
 
 class StepsWait(Exception):
-    """A step needs tool results that have not arrived: its own, or those of a step that it reads."""
+    """A step cannot continue before tool results arrive for it, or for a step that it reads."""
 
 
 class PlanRun:
-    """Execution of one plan, from its first decoded step to its last step's output.
+    """Execution of one plan, from the first step that is written to the output of the last step.
 
     Args:
-        context: of the run.
-        index: of the plan.
+        context: context of the run.
+        index: index of the plan.
         live: whether the last step's text streams to the client.
     """
 
@@ -76,21 +74,22 @@ class PlanRun:
         self._unneeded: frozenset[int] = frozenset()
         self._replies: dict[int, Reply] = {}
         self._breaks = defaultdict[int, Breaks](Breaks)
-        """Interruptions of each step's answer."""
+        """Restarts and continuations by step."""
         self._answers_so_far: dict[int, Shown] = {}
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they arrive. Steps that are recorded as done or failed are not run again.
 
         Args:
-            steps: in the plan's order, each validated.
-            end_plan: called after the last step; returns the whole plan, or None if there is nothing to run.
+            steps: valid steps, in the plan's order.
+            end_plan: function that is called after the last step. It returns the whole plan, or None if there is
+                nothing to run.
 
         Returns:
             The last step's result, or None if there is nothing to run.
 
         Raises:
-            InvalidPlan, WorkerError, BudgetExceeded: raised by `steps` or by a step that the answer needs. No
+            InvalidPlan, WorkerError, BudgetExceeded: `steps`, or a step that the answer needs, has failed. No
                 task is left running.
             StepsWait: no step can continue before tool results arrive.
         """
@@ -106,8 +105,9 @@ class PlanRun:
             await self._stop()
 
     async def _wait_for_last(self, plan: Plan) -> CallResult:
-        """Return the last step's result. If it waits for tools, let the other needed steps run until they end
-        or wait too.
+        """Return the last step's result.
+
+        If the last step waits for tool results, let the steps that it needs run until they end or wait too.
         """
         last = self._tasks[-1]
         await asyncio.wait([last])
@@ -135,7 +135,10 @@ class PlanRun:
         self._tasks.append(asyncio.create_task(self._step(index, step), name=f"step {index} {step.worker}"))
 
     def _plan_that_did(self, index: int) -> int | None:
-        """Return an interrupted plan that completed this step, or None. All steps up to this one must be equal."""
+        """Return the index of an interrupted plan that has completed this step, or None if there is none.
+
+        All steps up to this one must be the same in both plans.
+        """
         for plan in self._interrupted:
             same = [each.step for each in plan.steps[: index + 1]] == self._steps
             if same and plan.steps[index].status == "done":
@@ -186,8 +189,9 @@ class PlanRun:
             raise error from exc
 
     async def _ask(self, index: int, step: Step, recorded: StepRecord) -> CallResult:
-        """Call the step's worker once its inputs are complete. Call again if the answer breaks off and can be
-        continued or restarted.
+        """Call the step's worker once all outputs that the step reads are complete.
+
+        Call it again if the answer breaks off and can be continued or restarted.
         """
         outputs = await self._outputs(step)
         if recorded.status == "waiting":
@@ -225,11 +229,11 @@ class PlanRun:
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
         """Prepare to continue or restart an answer that broke off. Return False if neither is possible.
 
-        - The client has seen part of it: continue from there.
-        - The client has seen nothing, or no worker continues and the run outlives its readers: restart the
-          step.
+        - If the client has received a part of the answer, continue after that part.
+        - If the client has received nothing, restart the step. Also restart it if no worker can continue the
+          answer and the run outlives its readers.
 
-        If the result is False, `error` describes what is missing.
+        If the result is False, the message of `error` says which part of the answer is missing.
         """
         async with self._words.stopped:
             before, reply = self._answers_so_far.get(index, Shown()), self._replies.get(index)
@@ -298,12 +302,13 @@ class PlanRun:
         raise StepsWait
 
     async def _outputs(self, step: Step) -> dict[int, str]:
-        """Return the outputs that `step` reads. Wait for the tasks with `asyncio.wait`, which does not cancel
-        them.
+        """Wait for the outputs that `step` reads, and return them by step.
+
+        `asyncio.wait` is used because it does not cancel the tasks.
 
         Raises:
-            PodiumError: a step failed and may not be skipped. The error names it; the other steps are not
-                awaited.
+            PodiumError: one of the steps failed and may not be skipped. The error names it. The other steps are
+                not awaited.
         """
         needed = [self._tasks[read] for read in step.access if not self._may_skip(read)]
         if needed:
@@ -318,7 +323,7 @@ class PlanRun:
         return (self._steps[index].on_failure or self._context.task.on_step_failure) == "skip"
 
     def _output(self, index: int) -> str:
-        """Return what readers of an ended step see.
+        """Return the output of a step that has ended, or the text that replaces it if the step was skipped.
 
         Raises:
             PodiumError: the step failed and may not be skipped.
@@ -340,10 +345,10 @@ class PlanRun:
         error: PodiumError | None,
         of: Collection[StepStatus] = ("planned", "running"),
     ) -> None:
-        """End a step without an output if its status is one of `of`."""
+        """Record the end of a step without an output, if the step has one of the statuses in `of`."""
         recorded = self._record_of(index)
         if recorded is not None and recorded.status not in of:
-            return  # it ended in an earlier process: keep its recorded result or failure
+            return  # the step ended in an earlier process: keep its recorded result or failure
         failure = Failure.of(error) if error else None
         so_far, reply = self._answers_so_far.get(index, Shown()), self._replies.get(index)
         if reply is None and error is None and recorded is not None and recorded.status == "running":

@@ -1,7 +1,7 @@
-"""A plan request to the conductor, and the plan's text as a stream of steps.
+"""Requests for a plan to the conductor, and the stream of steps that the conductor writes.
 
-A `PlanStream` handles one plan text: prompt, grammar, parser and call. Repairs and fallbacks concern whole
-plans; see `rounds.py`.
+A `PlanStream` handles the text of one plan: its prompt, grammar, parser and call. `rounds.py` handles repairs
+and fallbacks.
 """
 
 import asyncio
@@ -25,13 +25,13 @@ from conductor.run.call import open_call
 from conductor.run.ledger import Ledger
 
 PLAN_TOKENS = 1024
-"""The paper's limit on a plan's text (appendix A.1)."""
+"""Limit of a plan's text in tokens. It is the limit of arXiv 2512.04388 (appendix A.1)."""
 PLAN_BYTES_PER_TOKEN = 8
-"""Upper bound of bytes per token of a plan, for any tokenizer: plans are prose and JSON."""
+"""Upper bound of the bytes per token in a plan, for any tokenizer. Plans consist of prose and JSON."""
 PLAN_TIMEOUT_S = 300.0
 
 Constraint = Literal["ebnf", "json_schema"]
-"""Language of the grammar that the server enforces: vLLM's, or an API provider's."""
+"""Language of the grammar that a server enforces: `ebnf` for vLLM, `json_schema` for API providers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,19 @@ class ConductorModel:
 
     Args:
         member: the model.
-        format: of its plans.
-        temperature: of its decoding. The paper trains at 1.0; plans are best decoded at 0.
-        constrained: how its server enforces the format's grammar; None if it does not.
-        max_plan_tokens: limit of a plan's length, also enforced here if the server does not enforce it.
-        subtask_chars: limit of a subtask's length in the grammar.
-        shuffle: show the pool in a new order, and with new numbers, in each request.
-        max_thinking_tokens: thinking tokens in addition to the plan: providers count them as output.
-        thought: let it write a thought before the steps if a JSON schema is enforced. For models without
-            reasoning of their own.
-        timeout_s: limit for writing one plan, from its first token on, thinking included.
-        effort: reasoning effort for plans; None for the member's default.
+        format: format of its plans.
+        temperature: temperature of its decoding. arXiv 2512.04388 trains at 1.0, but plans are best at 0.
+        constrained: language of the grammar that its server enforces. None if the server enforces none.
+        max_plan_tokens: limit of a plan's length in tokens. It is also enforced here, if the server does not
+            enforce it.
+        subtask_chars: limit of a subtask's length in the grammar, in characters.
+        shuffle: whether each request shows the workers in a new order and with new numbers.
+        max_thinking_tokens: limit of the thinking tokens, in addition to the plan. Providers count them as
+            output.
+        thought: whether the model writes a thought before the steps if a JSON schema is enforced. Use it for
+            models without reasoning of their own.
+        timeout_s: time limit for one plan in seconds, from its first token on. It includes thinking.
+        effort: reasoning effort for plans. None: the member's default.
     """
 
     member: PoolMember
@@ -72,24 +74,25 @@ class ConductorModel:
 
     @property
     def sampling(self) -> Sampling:
-        """Decoding parameters of its plans, independent of the user's."""
+        """Decoding parameters of its plans. The user's parameters do not apply to plans."""
         longest = self.max_plan_tokens + self.max_thinking_tokens
         return Sampling(max_output_tokens=longest, temperature=self.temperature, effort=self.effort)
 
 
 class PlanStream:
-    """One plan while it is written. Iterate over its steps, each yielded once it is complete; then read
-    `plan`.
+    """One plan while it is written. Iterate over its steps, and then read `plan`.
+
+    Each step is yielded as soon as it is complete.
 
     Args:
-        conductor: writes the plan.
+        conductor: conductor that writes the plan.
         pool: workers in the order in which the conductor sees them.
-        max_steps: limit of the number of steps.
-        call: prompt and position in the run. Sampling and grammar are taken from `conductor`.
-        ledger: the run's spending.
+        max_steps: maximum number of steps.
+        call: call with the prompt and its position in the run. `conductor` determines sampling and grammar.
+        ledger: ledger of the run.
         may_accept: whether the text may accept the previous round's answer.
         has_tools: whether workers can receive the client's tools.
-        on_text: called with each piece of the text and the reply so far.
+        on_text: function that receives each delta of the text, and the reply so far.
     """
 
     def __init__(
@@ -120,17 +123,17 @@ class PlanStream:
             )
         self._call = replace(call, sampling=conductor.sampling, grammar=constraint)
         self.result: CallResult | None = None
-        """The conductor's call once it has begun; complete after iteration."""
+        """Result of the conductor's call, once the iteration has ended. None if the call gave no reply."""
         self.plan: Plan | None = None
-        """The whole plan, or None if it accepts the previous answer."""
+        """The whole plan, once the iteration has ended. None if the text accepts the previous answer."""
         self._is_late = False
 
     async def __aiter__(self) -> AsyncIterator[Step]:
         """Yield the steps.
 
         Raises:
-            InvalidPlan: the plan cannot run. Some steps may have been yielded.
-            WorkerError: the conductor failed or exceeded its time. Some steps may have been yielded.
+            InvalidPlan: the plan cannot run. Some steps may have been yielded before.
+            WorkerError: the conductor failed or exceeded its time. Some steps may have been yielded before.
             BudgetExceeded: the budget does not allow the call.
         """
         reply: Reply | None = None
@@ -148,10 +151,10 @@ class PlanStream:
         assert reply is not None, "it was opened, or an error was raised"
         self.plan = self._finish(cut_off=reply.finish is FinishReason.LENGTH)
         if self.plan is None and not self._may_accept:
-            raise InvalidPlan("The text accepts an answer where there is none yet.", reason=Reason.NO_PLAN)
+            raise InvalidPlan("The text accepts an answer, but there is none yet.", reason=Reason.NO_PLAN)
 
     async def _texts(self, reply: Reply) -> AsyncGenerator[str]:
-        """Yield the pieces of the plan's text without thoughts, until it ends or exceeds its limit of time or bytes."""
+        """Yield the plan's text without reasoning, until it ends or exceeds its limit of time or size."""
         limits = self._conductor
         ends_at_s, room = time.monotonic() + limits.timeout_s, PLAN_BYTES_PER_TOKEN * limits.max_plan_tokens
         async with aclosing(aiter(reply)) as deltas:
@@ -164,9 +167,7 @@ class PlanStream:
                     if not timeout.expired():
                         raise
                     self._is_late = True
-                    reply.cut(
-                        f"Not ended after {limits.timeout_s:g} s and cut off: billed at the call's bound."
-                    )
+                    reply.cut(f"The plan was cut off after {limits.timeout_s:g} s.")
                     return
                 if delta is None:
                     return
@@ -176,7 +177,7 @@ class PlanStream:
                 room -= len(delta.text.encode("utf-8", "surrogatepass"))
                 if room < 0 and not delta.finish:
                     reply.cut(
-                        f"Longer than max_plan_tokens ({limits.max_plan_tokens}) and cut off: billed at the call's bound."
+                        f"The plan was cut off because it was longer than max_plan_tokens ({limits.max_plan_tokens})."
                     )
                     return
 

@@ -1,7 +1,7 @@
-"""The record of a run, read by responses, the log line, the store, evaluation and rewards.
+"""The record of a run. Responses, log lines, the store, evaluation and training read it.
 
-It is the fold of the run's events (`fold.py`), so it can be read at any time, also while the run is active.
-With its task it contains all that is needed to continue the run (`moves.py`). `codec.py` encodes it as JSON.
+It results from the run's events (`fold.py`), so that it is up to date while the run is active. It contains
+everything that is needed to continue the run (`moves.py`). `codec.py` encodes it as JSON.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -26,21 +26,21 @@ VERSION = 1
 RunStatus = Literal["running", "waiting", "detached", "finished", "failed", "cancelled", "lost", "expired"]
 """State of a run.
 
-- `waiting`: for tool results from its client.
-- `detached`: left by its process, for another one to continue.
-- `lost`: its process ended, and no process continues it. Set by a store, not by an event.
-- `expired`: it waited too long. Set by a store, not by an event.
+- `waiting`: the run waits for tool results from its client.
+- `detached`: the process has left the run, and another process continues it.
+- `lost`: the process of the run ended, and no other process continues it. The store sets it, not an event.
+- `expired`: the run waited too long for its client. The store sets it, not an event.
 """
 
 
 def _version() -> int:
-    """Return the version. msgspec omits plain defaults but writes those of a factory."""
+    """Return the version. A factory is used because msgspec writes its default to the JSON, but omits plain defaults."""
     return VERSION
 
 
 class Account(Value, frozen=True):
-    """Owner of a run: the ids of the API key and its team. Empty if no key was required or the key has no
-    team.
+    """Owner of a run: the ids of the API key and of its team. They are empty if no key was required, or if the key
+    has no team.
     """
 
     key_id: str = ""
@@ -59,24 +59,25 @@ class Record(DefaultingValue, frozen=True, dict=True):
     created: float
     """Unix time."""
     workers: tuple[str, ...] = ()
-    """Names that its plans may use, in the order in which the conductor sees them."""
+    """Names of the workers that its plans may use, in the order in which the conductor sees them."""
     parent: CallSite | None = None
-    """The step of another run that this run answers."""
+    """Step of an outer run that this run answers. None if this is not an inner run."""
     owner: str = ""
-    """The process that executes it."""
+    """Id of the process that executes the run."""
     trace_id: str | None = None
     version: Annotated[int, msgspec.Meta(le=VERSION)] = msgspec.field(default_factory=_version)
     """Version of the record's schema."""
     seq: int = 0
-    """Number of its newest event."""
+    """Number of the newest event."""
     status: RunStatus = "running"
     plans: tuple[PlanRecord, ...] = ()
     answer: str = ""
-    """The complete answer. Empty if the run did not complete; the steps hold partial text."""
+    """The complete answer. Empty if the run is not complete. Incomplete text is in the steps."""
     finish: FinishReason | None = None
     failure: Failure | None = None
     wall_s: float = 0.0
-    """Time of its newest event. While the answer streams, the time of its newest piece, to 0.1 s."""
+    """Seconds from the start of the run to its newest event. While the answer streams, to the newest piece of the
+    answer, with a resolution of 0.1 s."""
     answer_began_s: float | None = None
     """Seconds from the start of the run to the first piece of the answer."""
     account: Account = NOBODY
@@ -84,9 +85,9 @@ class Record(DefaultingValue, frozen=True, dict=True):
     cached_from: str = ""
     """Id of the run whose answer was served from the cache. Empty if the run called models."""
     segments: tuple[Segment, ...] = ()
-    """One segment per suspension."""
+    """One segment per suspension: what happened up to it, and the client's reply."""
     lost_usd: Decimal = NOTHING_USD
-    """Cost of calls whose ends earlier processes did not record. `unmetered_calls` contains these calls."""
+    """Cost of calls that earlier processes did not record to their end. `unmetered_calls` contains these calls."""
 
     def __post_init__(self) -> None:
         # Skip the general check if possible, because a record is copied for each event. A status is always a
@@ -97,7 +98,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def shown(self) -> str:
-        """Text that the client sees: the answer, or the text beside the tool calls that the run waits for."""
+        """Text that the client receives: the answer, or the text that accompanies its tool calls if the run waits."""
         return self.segments[-1].text if self.status == "waiting" else self.answer
 
     @property
@@ -112,7 +113,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def n_tool_calls(self) -> int:
-        """Number of tool calls so far, which is the number of the next one."""
+        """Number of tool calls so far. Calls are numbered from 0, so this is also the number of the next one."""
         return 1 + max((c.number for s in self.steps for t in s.turns for c in t.calls), default=-1)
 
     @property
@@ -127,17 +128,21 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def fallback(self) -> str | None:
-        """Why one worker answered alone, or None if a plan was executed."""
+        """Reason why one worker answered alone, or None if a plan was executed."""
         return next((plan.why for plan in self.plans if plan.source == "fallback"), None)
 
     @cached_property
     def last_answer_plan(self) -> PlanRecord | None:
-        """The newest plan that gave an answer."""
+        """The newest plan that has produced an answer."""
         return next((plan for plan in reversed(self.plans) if plan.is_answered), None)
 
     @cached_property
     def answering_plan(self) -> PlanRecord | None:
-        """The plan whose last step is the answer: the newest that answered, else the newest that runs."""
+        """The plan whose last step is the answer.
+
+        It is the newest plan that has produced an answer. If there is none, it is the newest valid plan with
+        steps.
+        """
         runs = [plan for plan in self.plans if plan.steps and plan.rejection is None and plan.failure is None]
         return self.last_answer_plan or (runs[-1] if runs else None)
 
@@ -145,8 +150,8 @@ class Record(DefaultingValue, frozen=True, dict=True):
     def answering(self) -> CallResult | None:
         """The call whose output is the answer.
 
-        If the run waits, it is the call whose text accompanies the tool calls, provided that it was made
-        after the client's last results.
+        If the run waits, it is the call in which the answering step made new tool calls, or None if only other
+        steps did.
         """
         plan = self.answering_plan
         if plan is None or not plan.steps:
@@ -158,7 +163,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def new_turns(self) -> tuple[StepTurn, ...]:
-        """Turns whose tool calls the client received for the first time with the last suspension."""
+        """Turns whose tool calls the client first received with the last suspension."""
         earlier_numbers = {number for segment in self.segments[:-1] for number in segment.calls}
         new = set(self.segments[-1].calls) - earlier_numbers if self.segments else set[int]()
         return tuple(
@@ -172,14 +177,14 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @cached_property
     def calls(self) -> list[CallResult]:
-        """All calls that consumed tokens, plans included, without duplicates."""
+        """All calls that have a result, including the conductor's. Reused steps are not counted again."""
         plans = [plan.result for plan in self.plans if plan.result]
         own = [step for step in self.steps if step.reused_from is None]
         return plans + [result for step in own for result in step.results]
 
     @property
     def calls_without_answer(self) -> Iterator[Failure | Attempt]:
-        """Calls without an answer whose servers reported usage."""
+        """Calls without an answer that used tokens or money."""
         for plan in self.plans:
             yield from plan.calls_without_answer
         for step in self.steps:
@@ -187,7 +192,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def unmetered_calls(self) -> Iterator[UnmeteredCall]:
-        """Calls whose tokens were never reported, including open ones and those of earlier processes."""
+        """Calls whose usage was never reported, including open calls and calls of earlier processes."""
         for plan in self.plans:
             yield from plan.unmetered_calls
 
@@ -195,7 +200,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
     def cost_usd(self) -> Decimal | None:
         """Total cost, or None if the cost of a call is unknown.
 
-        The cost of calls that were open when a process was lost is known only to the ledger of the key.
+        If a process was lost, only the ledger of the API key knows the cost of its open calls.
         """
         if self.status == "lost" and not self.account.key_id and self.n_unmetered_calls:
             return None
@@ -214,26 +219,24 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @cached_property
     def usage(self) -> Usage:
-        """Tokens of all calls, failed ones included, as far as they are known."""
+        """Known token usage of all calls, including failed calls."""
         return sum((call.usage for call in (*self.calls, *self.calls_without_answer) if call.usage), Usage())
 
     @property
     def n_unmetered_calls(self) -> int:
-        """Number of calls whose streams were cut before the server reported usage. No sum includes their
-        tokens.
-        """
+        """Number of calls that ended without reported usage. Their tokens are not part of `usage`."""
         return sum(not call.is_open for call in self.unmetered_calls)
 
     @property
     def segment_usage(self) -> Usage:
-        """Tokens since the client last sent tool results, or all tokens if it never did."""
+        """Token usage since the client last sent tool results, or of the whole run if it never did."""
         before = [segment.usage for segment in self.segments if segment.given is not None]
         usage = self.segments[-1].usage if self.status == "waiting" else self.usage
         return usage - before[-1] if before else usage
 
     @property
     def segment_cost_usd(self) -> Decimal | None:
-        """Cost since the client last sent tool results, or None if unknown."""
+        """Cost since the client last sent tool results, or of the whole run if it never did. None if unknown."""
         before = [segment.cost_usd for segment in self.segments if segment.given is not None]
         cost_usd = self.segments[-1].cost_usd if self.status == "waiting" else self.cost_usd
         if not before or cost_usd is None:
@@ -242,12 +245,14 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @property
     def orchestration(self) -> Usage:
-        """Tokens of all calls of the newest segment except the answering one."""
+        """Token usage since the client last sent tool results, without the call that answers."""
         return self.segment_usage - self.answering_usage
 
     @property
     def answering_usage(self) -> Usage:
-        """Tokens of the answering call, or of the newest call that waits for its tools. Zero if unknown."""
+        """Token usage of the call that answers. If the run waits for tools, usage of the newest call that called
+        them. Zero if unknown.
+        """
         turns = self.new_turns if self.status == "waiting" else ()
         result = turns[-1].result if turns else self.answering
         return (result.usage if result else None) or Usage()
@@ -256,8 +261,8 @@ class Record(DefaultingValue, frozen=True, dict=True):
     def critical_path_s(self) -> float:
         """Duration of the run if every step had begun as early as possible.
 
-        A step can begin once it is written and its inputs are complete. The value is the longest such chain
-        through the answering plan.
+        A step can begin once it is written and all outputs that it reads are complete. The duration ends with the
+        last step of the answering plan, or when the conductor accepts the answer, if that is later.
         """
         plan = self.answering_plan
         if plan is None:
@@ -276,20 +281,22 @@ def _number(call: PendingCall) -> int:
 
 
 class RunRecords(Value, frozen=True):
-    """Records of a run and of its inner runs: all that is needed to show or continue it."""
+    """Records of a run and of its inner runs: everything that is needed to show or continue the run."""
 
     record: Record
     inner: Mapping[str, Record] = {}
     """Inner runs by id."""
     has_content: bool = True
-    """False if the texts are missing and only the numbers are here."""
+    """False if the texts were removed, so that only the numbers remain."""
 
     def __iter__(self) -> Iterator[Record]:
         yield self.record
         yield from self.inner.values()
 
     def calls_of(self, record: Record) -> Iterator[CallResult | Failure | Attempt]:
-        """Return the billed calls of one of these runs. Calls answered by an inner run are counted there."""
+        """Yield the billed calls of one of these runs. A call that an inner run has answered is not yielded,
+        because the calls of the inner run are counted.
+        """
         for call in (*record.calls, *record.calls_without_answer):
             if getattr(call, "inner_run", None) not in self.inner:
                 yield call
@@ -301,5 +308,9 @@ class RunRecords(Value, frozen=True):
         return sum((cost for cost in costs if cost is not None), Decimal(0))
 
     def lost_usd(self, paid_usd: Decimal) -> Decimal:
-        """Return the cost of calls whose ends were not recorded, given the total `paid_usd`."""
+        """Return the cost of calls that were paid but not recorded.
+
+        Args:
+            paid_usd: total amount that was paid for the run and its inner runs.
+        """
         return max(self.record.lost_usd, paid_usd - self.known_usd)

@@ -1,6 +1,6 @@
 """The main loop of a run: decide the next move (`moves.py`) and execute it until the run ends.
 
-The loop keeps no state between moves. The log contains all events, and the decisions read only the record.
+The loop has no state between moves. The log contains all events, and each decision depends only on the record.
 """
 
 import asyncio
@@ -45,7 +45,10 @@ SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer.
 
 
 async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
-    """Hold back `steps` while they equal those of `earlier`. Yield none if all are equal."""
+    """Yield `steps`, but hold them back as long as they equal the steps of the `earlier` plan.
+
+    If both plans have the same steps, yield nothing.
+    """
     pending: list[Step] = []
     is_same = bool(earlier)
     async for step in steps:
@@ -61,16 +64,16 @@ async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...])
 
 
 class RoundLoop:
-    """Drives one run to its terminal event.
+    """Executes one run until its terminal event.
 
     Args:
-        team: plans and answers.
+        team: team that plans and answers.
         members: workers of this run by name, in the order in which the conductor sees them.
-        log: the run's events; its record determines where to start.
-        ledger: the run's spending.
+        log: log of the run's events. Its record determines where to start.
+        ledger: ledger of the run.
         refusals: refusals by workers so far, shared with the outer run.
-        deadline_at_s: the caller's deadline, used if the task has none.
-        write_down: stores the record durably before the run is suspended.
+        deadline_at_s: deadline of the caller by `time.monotonic`, if the task has no deadline of its own.
+        write_down: function that stores the record durably before the run is suspended.
     """
 
     def __init__(
@@ -96,7 +99,7 @@ class RoundLoop:
         self._context = RunContext(task, members, ledger, log, self.now_s, terms)
 
     def now_s(self) -> float:
-        """Return the seconds since the run began, excluding gaps between processes."""
+        """Return the seconds since the run began, without gaps between processes."""
         return time.monotonic() - self._began
 
     @property
@@ -104,7 +107,10 @@ class RoundLoop:
         return self._log.record
 
     async def drive(self) -> None:
-        """Run to the terminal event. One of the few places that catch unexpected exceptions (docs/architecture.md)."""
+        """Execute the run until its terminal event.
+
+        This is one of the few places that catch unexpected exceptions (docs/architecture.md).
+        """
         deadline = asyncio.timeout(self._time_left_s())
         try:
             async with deadline:
@@ -158,7 +164,7 @@ class RoundLoop:
         )
 
     async def _finish(self, move: Finish) -> None:
-        """End the run with its answer. Publish it now if it was held back for the conductor's review."""
+        """End the run with its answer. Publish the answer first if it was held back for the conductor's review."""
         result = move.result
         if result is not None and not self._log.has_answer_begun and (result.output or result.reasoning):
             await self._log.append_piece(AnswerDelta(self.now_s(), result.output, result.reasoning))
@@ -166,7 +172,7 @@ class RoundLoop:
         self._log.append(RunFinished(self.now_s(), result.output if result else "", finish))
 
     async def _suspend(self) -> None:
-        """End this segment: store the record, then publish the tool calls."""
+        """Suspend the run until its client sends tool results: store the record, and then publish the tool calls."""
         plan = self._record.plans[-1]
         numbers = [
             call.number
@@ -182,8 +188,8 @@ class RoundLoop:
         await self._log.append_durably(RunSuspended(self.now_s(), calls, text, time.time()), write)
 
     async def _write_whole(self) -> None:
-        """Store the record. If this task is cancelled meanwhile, finish writing: a half-written run is
-        neither waiting nor ended.
+        """Store the record completely, even if this task is cancelled. A record that is written in part would be of a
+        run that neither waits nor has ended.
         """
         assert self._write_down is not None, "the caller has checked it"
         writing = asyncio.ensure_future(self._write_down())
@@ -209,8 +215,8 @@ class RoundLoop:
                 await self._execute(index, _all_of(plan), lambda: plan)
 
     def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a callback that sends the conductor's text to the journal. Its first piece contains all text
-        so far.
+        """Return a function that sends the conductor's text to the journal. The first piece that it sends contains all
+        text so far.
         """
         is_sent = False
 
@@ -281,16 +287,15 @@ class RoundLoop:
         last, index = plan.steps[-1], len(plan.steps) - 1
         if self._record.task.tools.is_forced and not may_call_tools(last, self._context.pool[last.worker]):
             message = (
-                f"Step {index} is the answer, which must call a tool, and the worker {last.worker} cannot call tools there. "
-                "Give the last step to a worker that can, with its tools."
+                f"Step {index} writes the answer and must call a tool, but worker {last.worker} cannot call tools in this step. "
+                "Give the last step to a worker that can call tools, and let it use them."
             )
             raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
 
     def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
-        """Return whether the run can answer without this plan, so that the conductor need not be awaited for
-        long.
+        """Return whether the run can answer without this plan. It then does not wait long for the conductor.
 
-        Either an earlier round has answered, or a worker that is free now can answer alone.
+        This is true if an earlier round has answered, or if a worker that is free now can answer alone.
         """
         task, alone = self._record.task, self._fallbacks[0]
         if task.strict or task.plan_only:
@@ -298,7 +303,11 @@ class RoundLoop:
         return move.round > 0 or (alone != conductor.member.name and self._context.pool[alone].is_free())
 
     def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
-        """Return the conductor's prompt: the task and, if any, the rejection or the previous plan with its outcome."""
+        """Return the conductor's prompt for a plan.
+
+        In a further round, it contains the previous plan and its outcome. In a repair, it contains the rejected plan
+        and the reason of its rejection.
+        """
         prompts, layout, task = self._team.prompts, self._conductor().layout, self._record.task
         pool, talk = list(self._context.pool.values()), with_tools_as_text(task.conversation)
         prompt = prompts.plan(layout, pool, task.max_steps, talk, task.tools)

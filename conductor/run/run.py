@@ -1,4 +1,4 @@
-"""A run as its readers see it, and the context that its steps share."""
+"""An active run as its readers use it, and the context that its steps share."""
 
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
@@ -30,9 +30,10 @@ class Run:
         self._is_detached = False
         self._cancel: Callable[[], object] | None = None
         self.inner: list[Run] = []
-        """Runs that execute its steps, in the order they began."""
+        """Inner runs that execute steps of this run, oldest first."""
         self.why_left: Failure | None = None
-        """Why the caller is gone, if it did not disconnect by itself. Recorded if the run is cancelled."""
+        """Reason why the run has lost its caller, or None if the caller disconnected. It is recorded if the run is
+        cancelled."""
 
     @property
     def record(self) -> Record:
@@ -46,27 +47,28 @@ class Run:
         return RunRecords(self.record, self._earlier | inner)
 
     def cancel(self) -> None:
-        """Cancel the run, as leaving its block does. Readers receive `RunCancelled`. An ended run does not
-        change.
+        """Cancel the run, as leaving its block does. Readers receive `RunCancelled`.
+
+        If the run has ended, this has no effect.
         """
         if self._cancel is not None:
             self._cancel()
 
     def on_cancel(self, cancel: Callable[[], object]) -> None:
-        """Set the function that `cancel` calls. For the driver of the run."""
+        """Set the function that `cancel` calls. The driver of the run calls this."""
         self._cancel = cancel
 
     def detach(self) -> None:
-        """Leave the run to another process.
+        """Hand the run over to another process.
 
-        The end of its block then closes the calls and appends `RunDetached` instead of `RunCancelled`, so
-        that `resume_run` can continue it from `records`.
+        At the end of its block, open calls are closed and readers receive `RunDetached` instead of
+        `RunCancelled`. `resume_run` can then continue the run from `records`.
         """
         self._is_detached = True
 
     @property
     def is_detached(self) -> bool:
-        """Whether the run, or the outer run that it is a step of, is left to another process."""
+        """Whether the run, or its outer run, is handed over to another process."""
         return self._is_detached or (self._outer is not None and self._outer.is_detached)
 
     def watch(self) -> None:
@@ -75,17 +77,17 @@ class Run:
 
     @property
     def answer(self) -> Subscription:
-        """All events, for the reader of the answer. A slow reader slows the answering worker."""
+        """All events, for the reader of the answer. A slow reader slows down the worker that writes the answer."""
         return self._log.answer
 
     def subscribe(
         self, after_seq: int | None = None, deltas: Literal["all", "none"] = "none"
     ) -> Subscription:
-        """Subscribe another reader, without back-pressure. See `EventLog.subscribe`."""
+        """Subscribe another reader. It does not slow down the run. See `EventLog.subscribe`."""
         return self._log.subscribe(after_seq, deltas)
 
     async def events(self) -> AsyncGenerator[Event]:
-        """Yield all events to the reader of the answer, the terminal one last."""
+        """Yield all events to the reader of the answer. The terminal event is the last one."""
         async for event in self.answer:
             yield event
 
@@ -99,12 +101,12 @@ class RunContext:
     """Context that the steps of a run share.
 
     Args:
-        task: the requested task.
-        pool: members that this request may use, by name, in the order in which the conductor sees them.
-        ledger: the run's spending.
-        log: the run's events.
-        now_s: returns the seconds since the run began.
-        terms: of the run's calls.
+        task: task of the run.
+        pool: workers that this request may use, by name, in the order in which the conductor sees them.
+        ledger: ledger of the run.
+        log: log of the run's events.
+        now_s: function that returns the seconds since the run began.
+        terms: conditions of the run's calls.
     """
 
     task: Task
@@ -136,7 +138,7 @@ class RunContext:
         tools: Toolset = NO_TOOLS,
         answer_format: AnswerFormat | None = None,
     ) -> Call:
-        """Return a call of this run whose observer records delays and failures."""
+        """Return a call of this run. Its observer records delays and failed attempts as events."""
         plan = self.log.record.plans[site.plan]
         worker = (plan.worker if site.step is None else plan.steps[site.step].worker) or ""
         observer = CallObserver(self, site, worker)
@@ -152,7 +154,7 @@ class RunContext:
         )
 
     def _begins(self, plan: PlanRecord, site: CallSite) -> bool:
-        """Return whether this is the first call of the run, and the run is not part of another one."""
+        """Return whether the call is the first one of a run that is not an inner run."""
         record = self.log.record
         if record.parent is not None or site.plan > 0 or record.calls:
             return False
@@ -162,7 +164,7 @@ class RunContext:
 
 @dataclass(frozen=True, slots=True)
 class CallObserver:
-    """Records what happens to a call. See `conductor.model.terms.Observer`."""
+    """Records the delays and failed attempts of a call as events. Implements `conductor.model.terms.Observer`."""
 
     _context: RunContext
     _site: CallSite

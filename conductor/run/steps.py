@@ -22,7 +22,7 @@ class StepWords:
     """Delivery of the text of one plan's steps.
 
     Args:
-        context: of the run.
+        context: context of the run.
         plan: index of the plan.
         live: whether the last step's text streams to the client.
     """
@@ -36,16 +36,16 @@ class StepWords:
         self._is_decided = asyncio.Event()
         self._waiting: dict[int, list[AnswerDelta]] = {}
         self._reported = set[int]()
-        """Steps whose text so far was sent to the observer."""
+        """Steps of which text has been sent to the journal."""
 
     async def find_last(self) -> int:
-        """Return the last step's index, once the plan's text has ended."""
+        """Wait until the plan's text has ended, and return the last step's index."""
         await self._is_decided.wait()
         assert self._last is not None
         return self._last
 
     async def decide(self, last: int) -> None:
-        """Mark `last` as the answering step once the plan's text has ended, and publish its text so far."""
+        """Set the answering step after the plan's text has ended, and publish the text of that step so far."""
         async with self.stopped:
             self._last = last
             self._is_decided.set()
@@ -54,13 +54,13 @@ class StepWords:
             self._waiting.clear()
 
     def are_seen(self, index: int) -> bool:
-        """Return whether the client has seen some of the step's text."""
+        """Return whether the client has received some of the step's text."""
         return index == self._last and self._context.log.is_answer_seen
 
     @property
     def may_change(self) -> bool:
-        """True if another answer may replace one that the client has partly seen. The client receives it with
-        its next request.
+        """True if another answer may replace one of which the client has received a part. The client receives the new
+        answer with its next request.
         """
         return self._context.task.may_change and self._context.log.record.parent is None
 
@@ -69,7 +69,7 @@ class StepWords:
         self._waiting.pop(index, None)
 
     def end_answer(self) -> None:
-        """Tell the client that this answer ends here and another one is being written."""
+        """Send the client the error that this answer has ended and another one is being written."""
         self._context.log.end_answer(RunFailed(self._context.now_s(), Failure.of(other_answer())))
 
     async def read(self, index: int, reply: Reply) -> None:
@@ -87,8 +87,9 @@ class StepWords:
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
 
     def _report(self, index: int, reply: Reply, delta: Delta) -> None:
-        """Send an inner step's text to the observer. The first piece contains all text so far. The last
-        step's text is the answer and is skipped.
+        """Send a step's text to the journal. The first piece contains all text so far.
+
+        The text of the answering step is not sent, because it is published as the answer.
         """
         if self.live and index == self._last:
             return
@@ -124,9 +125,9 @@ class StepCalls:
     """Builds the calls of one plan's steps.
 
     Args:
-        context: of the run.
+        context: context of the run.
         plan: index of the plan.
-        words: determines which step is the last.
+        words: delivery of the steps' text. It determines which step is the last.
     """
 
     def __init__(self, context: RunContext, plan: int, words: StepWords) -> None:
@@ -144,16 +145,16 @@ class StepCalls:
     async def call(
         self, index: int, step: Step, steps: Sequence[Step], messages: tuple[Message, ...]
     ) -> Call:
-        """Return a step's call with the user's requirements for the answer.
+        """Return the call for a step, with the user's requirements for the answer.
 
-        Any step may turn out to be the last, so all use the user's sampling. `stop` and the answer format
-        apply only to the answer: a request that sets one delays its steps until the plan's text has ended.
+        Any step may be the last one, so all steps use the user's sampling. `stop` and the answer format apply
+        only to the last step. If a request sets one of them, its steps wait until the plan's text has ended.
 
         Args:
-            index: of the step.
-            step: that is called.
-            steps: all steps written so far.
-            messages: prompt of its worker.
+            index: index of the step.
+            step: step that is run.
+            steps: all steps that have been written so far.
+            messages: prompt for the step's worker.
         """
         task = self._context.task
         sampling, answer_format = task.sampling, task.answer_format
@@ -169,7 +170,7 @@ class StepCalls:
         )
 
     def tools_left_out(self, step: Step) -> tuple[str, ...]:
-        """Return a note for the record if the step's worker is offered no tools because it calls none."""
+        """Return a note for the record if the step's worker cannot call tools and therefore received none."""
         is_left_out = self._context.task.tools and step.tools
         return (
             (TOOLLESS_NOTE,)
@@ -179,18 +180,18 @@ class StepCalls:
 
     @property
     def _conversation(self) -> Sequence[Message]:
-        """The user's conversation as workers see it. Tool calls become text, except if one worker answers
-        alone under its own name.
+        """The user's conversation as workers receive it. Tool calls are converted to text, unless the request
+        passes straight to one worker.
         """
         conversation = self._context.task.conversation
         is_plain = self._context.log.record.plans[self._plan].source == "worker"
         return conversation if is_plain else with_tools_as_text(conversation)
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
-        """Return the tools of a step's call.
+        """Return the tools for a step's call.
 
-        A required tool call applies only to the answering step, and only until it has called one. Such a
-        request delays its steps until the plan's text has ended.
+        If the request requires a tool call, only the answering step must call a tool, and only once. The steps of
+        such a request wait until the plan's text has ended.
         """
         tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
         if not tools or not may_call_tools(step, self._context.pool[step.worker]):

@@ -25,29 +25,30 @@ class Task(JsonValue, DefaultingValue, frozen=True):
         conversation: the user's messages, at least one.
         model: requested model name.
         sampling: decoding parameters of the answer.
-        plan: plan to run, or None to let the conductor write one.
+        plan: plan to run. None: the conductor writes one.
         plan_source: author of `plan`.
-        workers: allowed workers, in the order in which the conductor sees them; None for the whole pool.
+        workers: allowed workers, in the order in which the conductor sees them. None: the whole pool.
         exclude_workers: workers that may not be used.
-        max_steps: highest number of steps of a plan.
-        rounds: highest number of plans, including revisions.
-        depth: levels of inner runs; above 0, a step can be a run of its own.
+        max_steps: maximum number of steps in a plan.
+        rounds: maximum number of rounds. In each round after the first, the conductor may revise its plan.
+        depth: levels of inner runs. Above 0, a step can be a run of its own.
         budget: limit for all calls together.
-        deadline_s: seconds from the start of the run to the last byte.
-        stream: whether a reader consumes the answer as it is written; otherwise it may arrive in larger
-            pieces.
-        plan_only: stop after planning; no step is run.
-        strict: fail on an invalid plan, without a repair or a fallback. Used to evaluate plans.
-        tools: tools that steps may call; the client runs them.
-        answer_format: required format of the answer; None for any text.
-        operation: kind of call; all except a chat are passed through to one worker.
-        priority: order of its calls if workers have queues.
+        deadline_s: time limit in seconds, from the start of the run to the last byte of the answer.
+        stream: whether a reader receives the answer as it is written. Otherwise it may arrive in larger pieces.
+        plan_only: whether to stop after planning, without running a step.
+        strict: whether an invalid plan fails the run, without a repair or a fallback. It is used to evaluate
+            plans.
+        tools: tools that steps may call. The client runs them.
+        answer_format: required format of the answer. None: any text.
+        operation: kind of call. All kinds except a chat are passed through to one worker.
+        priority: priority of the calls in the queues of workers.
         may_change: whether the run outlives its readers. If its answer breaks off and cannot be continued,
-            another is written for a later request.
-        on_step_failure: handling of a failed step that does not define its own.
+            another one is written for a later request.
+        on_step_failure: rule for a failed step that has no rule of its own.
         left_out: request fields that are ignored and do not change the answer, one line each.
-        echo: request fields that responses of the client's API repeat, as JSON. Not used otherwise.
-        permit: resources that it may reach, regardless of the other fields, the conductor and the workers.
+        echo: request fields that responses of the client's API repeat, as JSON. They have no other use.
+        permit: limits on the workers that may be called and on the use of texts. No other field, and no plan,
+            can exceed them.
     """
 
     not_hashed: ClassVar[frozenset[str]] = frozenset({"echo"})
@@ -89,22 +90,23 @@ class Task(JsonValue, DefaultingValue, frozen=True):
 
     @property
     def n_rounds(self) -> int:
-        """Highest number of rounds. A given plan, or one that is not run, is never revised."""
+        """Maximum number of rounds. A plan that the request contains, or that is not run, is never revised."""
         return 1 if self.plan is not None or self.plan_only else self.rounds
 
 
 BYTES_PER_OUTPUT_TOKEN = 4
-"""Bytes per output token when another worker reads an output: prompts are bounded in bytes, outputs in tokens."""
+"""Assumed bytes per token of an output that another step reads. Outputs are limited in tokens, but prompts are bounded
+in bytes.
+"""
 
 
 def worst_case(
     plan: Plan, pool: Mapping[str, PoolMember], conversation: tuple[Message, ...], sampling: Sampling
 ) -> tuple[list[Usage], list[Decimal | None]]:
-    """Return the maximum tokens and cost of each step. Steps that would never run count 0; the cost is None
-    if a price is unknown.
+    """Return the maximum token usage and the maximum cost of each step, as two lists.
 
-    Reservations at run time are never larger, except for outputs with more than `BYTES_PER_OUTPUT_TOKEN`
-    bytes per token.
+    The usage of a step that would never run is zero. A cost is None if the price is unknown. Reservations at run
+    time are never larger, unless an output has more than `BYTES_PER_OUTPUT_TOKEN` bytes per token.
     """
     tokens: list[Usage] = []
     for index, step in enumerate(plan.steps):

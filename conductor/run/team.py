@@ -1,4 +1,4 @@
-"""A team of a conductor and workers, and the team as a worker of another run."""
+"""A team of a conductor and workers, and a worker that answers with a run of the whole team."""
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -37,10 +37,10 @@ class Team:
     """A conductor and a pool of workers.
 
     Args:
-        conductor: writes plans; None if only given plans are run.
+        conductor: model that writes plans. None if every request must contain its plan.
         pool: all workers by name, in the order in which the conductor sees them.
-        prompts: prompt texts.
-        fallback: worker that answers alone if planning fails; None for the first worker of the request.
+        prompts: texts of the prompts.
+        fallback: worker that answers alone if planning fails. None: the first worker of the request.
     """
 
     conductor: ConductorModel | None
@@ -86,9 +86,9 @@ class Team:
         return conductor if conductor and task.permit.allows(conductor.member.name) else None
 
     def fallbacks(self, task: Task) -> list[str]:
-        """Return the workers that may answer alone, the configured fallback first.
+        """Return the workers that may answer alone. The configured fallback is the first one.
 
-        Leave out workers that cannot handle the request's images, PDFs or tools, if another one can.
+        Workers that cannot handle the request's images, PDFs or tools are left out, unless no worker can.
         """
         members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)
@@ -107,10 +107,10 @@ def unknown_worker(name: str, param: str, allowed: Iterable[str], detail: str = 
     """Return the error for an unknown worker. It is the same for a worker that the caller may not see.
 
     Args:
-        name: of the worker.
-        param: the field that names it.
-        allowed: workers that the caller may call, for a suggestion.
-        detail: for the operator.
+        name: name of the worker.
+        param: request field that contains the name.
+        allowed: workers that the caller may call. The message may suggest one of them.
+        detail: information for operators.
     """
     hint = did_you_mean(name, allowed)
     message = f"The pool has no worker {quote(name)}.{hint} GET /v1/models lists them."
@@ -118,15 +118,18 @@ def unknown_worker(name: str, param: str, allowed: Iterable[str], detail: str = 
 
 
 TEAM = "team"
-"""Name of the team in the pool."""
+"""Name under which the whole team is a worker in the pool."""
 TEAM_CARD = "this whole team again: for a part that deserves a plan of its own"
 
 OpenInner = Callable[[Call], AbstractAsyncContextManager[Run]]
-"""Opens the inner run that answers a step's call."""
+"""Function that opens the inner run that answers a step's call."""
 
 
 class TeamWorker:
-    """A run as a worker of another run. The outer ledger pays for its calls, so the step itself costs nothing."""
+    """Worker that answers a call with a run of the whole team, an inner run.
+
+    The calls of the inner run are paid from the ledger of the outer run. The step itself costs nothing.
+    """
 
     def __init__(self, model: str, open_inner: OpenInner) -> None:
         self._model, self._open_inner = model, open_inner
@@ -140,7 +143,7 @@ class TeamWorker:
         """See `Worker.open`.
 
         Raises:
-            WorkerError: the inner run failed; its own error is the cause.
+            WorkerError: the inner run failed. Its error is the cause.
         """
         # The price is known only at the end.
         return open_reply(self.name, self._model, self._deltas(call), price=None)
@@ -163,7 +166,13 @@ class TeamWorker:
 
 
 def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolMember:
-    """Return the whole team as a pool member. `price` is the approximate cost of a call, for the conductor to read."""
+    """Return the whole team as a pool member.
+
+    Args:
+        model: name of the model that the team answers as.
+        open_inner: function that opens the inner run for a call.
+        price: approximate price of a call. Only the conductor's prompt shows it.
+    """
     worker = TeamWorker(model, open_inner)
     return PoolMember(
         TEAM, worker, TEAM_CARD, price=price, bills_inner_calls=True, sees_images=True, reads_pdfs=True
@@ -173,7 +182,7 @@ def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolM
 def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max_steps: int) -> Price | None:
     """Return the approximate price of a call to the whole team, or None if no worker's price is known.
 
-    The estimate is a plan of `max_steps` steps at the workers' mean price, plus the plan itself.
+    The estimate is the price of `max_steps` steps at the mean price of the workers, plus the conductor's price.
     """
     prices = [member.price for member in pool if member.price is not None]
     if not prices:
@@ -190,7 +199,7 @@ def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max
 
 
 def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:
-    """Return the tool calls of a waiting inner run as one turn of the outer step."""
+    """Return the tool calls of an inner run that waits for them as one turn of the outer step."""
     tool_calls = tuple(replace(each.call, id=str(each.number)) for each in calls)
     native = Native(TEAM, "", {"run": record.id})
     return replace(_total(record, FinishReason.TOOL_CALLS), tool_calls=tool_calls, native=native)
@@ -198,7 +207,7 @@ def _waits(record: Record, calls: tuple[PendingCall, ...]) -> Delta:
 
 @dataclass(frozen=True, slots=True)
 class WaitingInner:
-    """An inner run that waited for tools, and the results for it."""
+    """An inner run that waits for tool results, and the results that have arrived."""
 
     record: Record
     client_reply: Given
@@ -231,8 +240,9 @@ def _total(record: Record, finish: FinishReason | None) -> Delta:
 
 
 def _wrap(failure: Failure) -> PodiumError:
-    """Convert an inner run's failure for the outer step. Budget and deadline errors stay as they are: they
-    end the outer run, too.
+    """Convert an inner run's failure to the error of the outer step.
+
+    Budget and deadline errors are not changed, because they end the outer run too.
     """
     error = failure.to_error()
     if isinstance(error, Interrupted):

@@ -1,7 +1,8 @@
-"""History of a run with tools: a step's turns with its tools, and the segments between suspensions.
+"""History of a run whose steps call the client's tools.
 
-A run is suspended if it cannot continue without its client. A segment is what the client has received by
-then. The client's tool results start the next segment.
+A turn of a step consists of its worker's output, the tool calls in it, and their results. A run is suspended while it
+cannot continue without its client's tool results. A segment is the part of a run up to a suspension. The client's tool
+results start the next segment.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,20 +18,20 @@ from conductor.model.value import DefaultingValue, JsonValue, Value
 
 
 class GivenResult(Value, frozen=True):
-    """Result of the tool call with this number. The id is the provider's."""
+    """Result of the tool call with this number in the run. The id in `result` is the provider's."""
 
     number: int
     result: ToolResult
 
 
 class Given(JsonValue, frozen=True):
-    """Client input to a waiting run.
+    """Input from the client to a run that waits.
 
     Args:
-        results: results of some of the calls, in any order. Their ids are ignored.
-        said: new user messages sent with the results.
-        tools: tools from now on, or None for no change.
-        echo: request fields that responses repeat, as far as they differ from `Task.echo`.
+        results: results of some of the tool calls, in any order. Their ids are ignored.
+        said: new user messages that the client sent with the results.
+        tools: tools from now on. None: the tools do not change.
+        echo: request fields that responses repeat, if they differ from `Task.echo`.
     """
 
     not_hashed: ClassVar[frozenset[str]] = frozenset({"echo"})
@@ -48,9 +49,10 @@ class StepTurn(Value, frozen=True):
         result: result of the worker's call.
         calls: tool calls that the worker made.
         results: tool results that have arrived.
-        said: user messages sent with the results.
-        called_s: time of the calls in seconds since the run began, or None if it was not recorded.
-        answered_s: time of the last result, as `called_s`.
+        said: user messages that the client sent with the results.
+        called_s: time of the tool calls in seconds since the run began, or None if it was not recorded.
+        answered_s: time of the last result in seconds since the run began. None before it arrives, or if it was not
+            recorded.
     """
 
     result: CallResult
@@ -67,7 +69,7 @@ class StepTurn(Value, frozen=True):
 
     @property
     def messages(self) -> tuple[Message, ...]:
-        """The turn as its worker sees it, with the results in the order of the calls."""
+        """The turn as its worker receives it, with the results in the order of the calls."""
         parts: list[Part] = [Text(self.result.output)] if self.result.output else []
         parts += [pending.call for pending in self.calls]
         call_message = Message("assistant", tuple(parts), self.result.native)
@@ -76,7 +78,12 @@ class StepTurn(Value, frozen=True):
         return call_message, Message("tool", answered), *self.said
 
     def after(self, client_reply: Given, at_s: float | None = None) -> "StepTurn":
-        """Return the turn with its part of `client_reply`, which arrived at `at_s`."""
+        """Return the turn with the results in `client_reply` that belong to it.
+
+        Args:
+            client_reply: input from the client.
+            at_s: time of its arrival, in seconds since the run began.
+        """
         ids = {each.number: each.call.id for each in self.calls}
         new = tuple(
             GivenResult(each.number, replace(each.result, id=ids[each.number]))
@@ -93,14 +100,14 @@ class Segment(DefaultingValue, frozen=True):
     """Part of a run up to a suspension, and the client's reply.
 
     Args:
-        calls: numbers of the calls that the client received, including open ones of earlier segments.
-        text: shown to the client with them.
-        usage: of the whole run so far.
-        cost_usd: of the whole run so far; None if unknown.
-        given: the reply that ended the suspension; None while the run waits.
+        calls: numbers of the tool calls that the client received, including open calls of earlier segments.
+        text: text that the client received with the tool calls.
+        usage: token usage of the whole run so far.
+        cost_usd: cost of the whole run so far, or None if it is unknown.
+        given: client's reply that ended the suspension. None while the run waits.
         at_s: time of the suspension, in seconds since the run began. This clock stops during a suspension.
-        suspended: Unix time of the suspension; 0 if not recorded.
-        waited_s: duration of the suspension; 0 while the run waits.
+        suspended: Unix time of the suspension, or 0 if it was not recorded.
+        waited_s: duration of the suspension in seconds. 0 while the run waits.
     """
 
     calls: tuple[int, ...]
@@ -114,5 +121,5 @@ class Segment(DefaultingValue, frozen=True):
 
 
 def conversation(turns: Iterable[StepTurn]) -> tuple[Message, ...]:
-    """Return answered turns as messages that follow the worker's prompt."""
+    """Return the messages of `turns`. They follow the worker's prompt."""
     return tuple(message for turn in turns for message in turn.messages)

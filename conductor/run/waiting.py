@@ -7,8 +7,9 @@ from typing import Any
 
 
 async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
-    """Wait until `tasks` have ended, even if this task is cancelled meanwhile: they may be closing calls.
-    Raise the cancellation afterwards.
+    """Wait until `tasks` have ended, even if this task is cancelled, because they may be closing calls.
+
+    A cancellation is raised after they have ended.
     """
     cancelled: asyncio.CancelledError | None = None
     while pending := [task for task in tasks if not task.done()]:
@@ -21,8 +22,9 @@ async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def end_task(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task that never ends by itself, and wait until it has ended. Raise its error, if any. Do
-    nothing for None.
+    """Cancel a task that never ends by itself, wait until it has ended, and raise its error if it failed.
+
+    Do nothing if `task` is None.
     """
     if task is not None:
         task.cancel()

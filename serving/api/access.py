@@ -1,7 +1,7 @@
 """Table of all routes: who may call each, and which resources its answer may hold.
 
-`Admission` (`admission.py`) applies it before a route begins. What depends on a stored object, such as its
-team, is checked by the route.
+`Admission` (`admission.py`) applies the table before a route begins. The route itself makes the checks that
+depend on a stored object, such as which team owns it.
 """
 
 from collections.abc import Mapping
@@ -12,8 +12,8 @@ from serving.api.dialect import Dialects
 from serving.edge.exchange import PIECE_BYTES
 
 READ_BYTES = 1_048_576
-"""Bytes to read from a stored file at a time. Large, because the database skips through all that comes
-before.
+"""Number of bytes to read from a stored file at a time. It is large, because for each read the database skips
+through everything before.
 """
 
 
@@ -33,9 +33,9 @@ class Cost:
 
     Args:
         name: name of the kind.
-        counted: `reads` or `changes`: the limit that the answer counts against until the client has all of
-            it. Empty: none.
-        in_turn: whether only a few are processed at once, in turns among keys.
+        counted: limit that the answer counts against until the client has received all of it, `reads` or
+            `changes`. Empty: no limit.
+        in_turn: whether only a few requests of this kind are processed at once, with turns for each key.
         n_bytes: bytes of `limits.max_unread_bytes` to reserve from the beginning.
         streams, memory: description of these limits in docs/access.md.
     """
@@ -85,7 +85,7 @@ RUN = Cost(
 
 @dataclass(frozen=True, slots=True)
 class RouteAccess:
-    """Row of the table."""
+    """Access rule of one route: who may call it, and which resources its answer may hold."""
 
     who: Who
     cost: Cost
@@ -151,9 +151,9 @@ ROUTES: Mapping[str, RouteAccess] = {
     "POST /v1/admin/reload": RouteAccess(Who.ADMIN, CHANGE),
     "GET /v1/admin/openapi.json": RouteAccess(Who.ADMIN, CONSTANT),
 }
-"""Access by method and path, except for the dialects' paths. HEAD has the same access as GET."""
+"""Access rules by method and path, except for the dialects' paths. HEAD has the same rule as GET."""
 
 
 def access_table(dialects: Dialects) -> dict[str, RouteAccess]:
-    """Return the whole table, with the paths of `dialects`. Each of those starts a run."""
+    """Return the access rules of all routes. Each path of `dialects` starts a run."""
     return {f"POST {path}": RouteAccess(Who.RUN, RUN) for path in dialects.by_path} | dict(ROUTES)

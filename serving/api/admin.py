@@ -55,10 +55,10 @@ OPENAPI = "/openapi.json"
 
 
 async def administrator(request: Request, response: Response) -> Caller:
-    """Return the caller, who must have a key, and mark the response as not cacheable.
+    """Return the caller, which must have a key. Mark the response as not cacheable.
 
     Raises:
-        NotAllowed: the request has no key. Being local does not make a caller an administrator.
+        NotAllowed: the request has no key. A local caller without a key is not an administrator.
     """
     caller = caller_of(request)
     if not caller.has_key:
@@ -257,7 +257,7 @@ def _directory(request: Request) -> Directory:
 
 
 def _note(request: Request, caller: Caller, what: str, **fields: object) -> None:
-    """Log a change, and drop this replica's cached keys."""
+    """Log a change, and clear this replica's cache of keys, so that the change applies at once."""
     authenticator: Authenticator = request.app.state.authenticator
     authenticator.forget()
     logger.info(what, extra={FIELDS: {"by_key_id": caller.account.key_id, **fields}})

@@ -1,8 +1,9 @@
 """Admission of requests: applies the table of `access.py` to every route.
 
-Runs have their own slots (`serving/sessions/admission.py`). Everything else that lasts or is large is counted
-here until the client has all of its answer: by key, by team and for the whole router. All that is admitted
-together stays below `router.max_ongoing_requests`, beyond which Ray Serve would delay its own health checks.
+Runs have their own slots (`serving/sessions/admission.py`). All other requests that last long or have large
+answers are counted here, by key, by team and for the whole router, until the client has received the whole
+answer. The total stays below `router.max_ongoing_requests`, beyond which Ray Serve would delay its own health
+checks.
 """
 
 import asyncio
@@ -29,25 +30,28 @@ from serving.sessions.service import Service
 from serving.shares import Room, Share
 
 READS_AT_ONCE = 4
-"""Reads to process at once. One place is reserved for keys that have none."""
+"""Number of reads to process at once. One of the places is reserved for keys that have no read in progress.
+"""
 TURN_S = 1.0
-"""A read that takes longer is waiting for a store or a run, not for this process, so the next one may begin.
+"""Seconds after which the next read may begin. A read that takes longer is waiting for a store or a run, not
+for this process.
 """
 CHANGES = 4
 """Divisor of `limits.max_reads`: a quarter as many changes as reads may be open."""
 Rows = dict[str, tuple[RouteAccess, KeyScope | None]]
-"""By method: row of the table, and the scope that a key needs. None if any key is enough or none is needed.
+"""Access rule by HTTP method, and the scope that a key needs. The scope is None if any key is enough, or no
+key is needed.
 """
 ANONYMOUS = Account("-")
 """Account of a request without a key on a public route."""
 
 
 class Admission:
-    """Admission for all routes of a router.
+    """Applies the access table to all routes of a router.
 
     Args:
-        service: has the settings with the limits.
-        table: access to all routes; see `access_table`.
+        service: service whose settings have the limits.
+        table: access rules of all routes; see `access_table`.
     """
 
     def __init__(self, service: Service, table: Mapping[str, RouteAccess]) -> None:
@@ -66,10 +70,10 @@ class Admission:
         self.turns = FairQueue(READS_AT_ONCE)
 
     def guard(self, routes: Sequence[BaseRoute]) -> list[BaseRoute]:
-        """Return `routes`, each guarded by its rows of the table.
+        """Return `routes`, each guarded by its access rules.
 
         Raises:
-            LookupError: a route has no row.
+            LookupError: a route has no rule in the table.
         """
         return [self._guard(route) for route in routes]
 
@@ -111,7 +115,7 @@ class Admission:
             yield lease
 
     def _holding_body(self, cost: Cost, account: Account, n_bytes: int) -> AbstractContextManager[None]:
-        """Count a body like the conversation of a run: it is in memory while its request waits and is
+        """Count a body against the memory for runs, because it is in memory while its request waits and is
         processed.
         """
         priority: Priority = "batch" if cost is UPLOAD else "interactive"
@@ -119,10 +123,10 @@ class Admission:
 
 
 class Lease:
-    """Resources of one request, beside its place.
+    """Resources that one request holds, in addition to its place among the open requests.
 
     Args:
-        admission: counts the resources.
+        admission: admission that counts the resources.
         account: account of the request.
     """
 
@@ -130,33 +134,33 @@ class Lease:
         self._admission, self._account = admission, account
         self._turn: asyncio.TimerHandle | None = None
         self.unread = Share(admission.unread, account)
-        """Unread bytes of the answer."""
+        """Number of bytes of the answer that the client has not read."""
 
     async def wait_for_turn(self) -> None:
-        """Wait until fewer than `READS_AT_ONCE` others are being processed."""
+        """Wait until fewer than `READS_AT_ONCE` other reads are being processed."""
         await self._admission.turns.take("interactive", self._account.key_id)
         self._turn = asyncio.get_running_loop().call_later(TURN_S, self.end_turn)
 
     def end_turn(self) -> None:
-        """Let the next read begin: this answer is ready, and at most waits for its client."""
+        """End the turn of this read, so that the next one can begin. Do nothing if it has ended already."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
             self._admission.turns.give_back(self._account.key_id)
 
     def close(self) -> None:
-        """Release everything."""
+        """Release all resources of the request."""
         self.end_turn()
         self.unread.resize(0)
 
 
 class _Guarded:
-    """Route that is guarded by its rows of the table.
+    """Route that checks its access rules before it answers.
 
     Args:
         app: the route's application.
-        rows: rows of the table, by method.
-        admission: counts the requests.
+        rows: access rules by method.
+        admission: admission that counts the requests.
     """
 
     def __init__(self, app: ASGIApp, rows: Rows, admission: Admission) -> None:
@@ -177,8 +181,8 @@ class _Guarded:
 
 
 class _Answer:
-    """Response to one client. Its turn ends when the response begins. A response larger than one piece is
-    counted.
+    """Response to one client. The turn of its request ends when the response begins. A response larger than
+    `PIECE_BYTES` counts as unread.
 
     Args:
         scope, receive, send: the ASGI arguments.
@@ -188,7 +192,9 @@ class _Answer:
     def __init__(self, scope: Scope, receive: Receive, send: Send, lease: Lease) -> None:
         self._scope, self._receive, self._send, self._lease = scope, receive, send, lease
         self._start: Message | None = None
-        """Start of a large response, held until its body comes: the response may still be rejected."""
+        """Start of a large response. It is held until the body comes, because the response may still be
+        rejected.
+        """
         self._is_refused = False
 
     async def send(self, message: Message) -> None:

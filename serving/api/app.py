@@ -62,8 +62,8 @@ def build_api(
         service: runs the requests and stores their records.
         dialects: API dialects, each at its path.
         directory: teams and API keys. None: the server has no keys and accepts local callers only.
-        reload: reads the settings files again. None: the server was started without any.
-        work: batches. None: batches are kept in memory.
+        reload: function that reads the settings files again. None: the server was started without such files.
+        work: runner of batches. None: batches are stored in memory.
     """
     # FastAPI's own documentation pages load scripts from a CDN, and its schema lacks the bodies that routes
     # parse themselves. `openapi.py` serves the complete schema.
@@ -145,8 +145,8 @@ async def _render_query_error(request: Request, exc: Exception) -> Response:
 
 
 def _field(place: Sequence[str | int]) -> str:
-    """Return the name of the invalid field, such as `limit` or `scopes[0]`. Entries of a set are numbered as
-    sent.
+    """Return the name of the invalid field, such as `limit` or `scopes[0]`. Entries of a set have the order
+    in which the client sent them.
     """
     names = [n for n, part in enumerate(place) if isinstance(part, str)]
     return str(place[names[-1]]) + "".join(f"[{index}]" for index in place[names[-1] + 1 :])

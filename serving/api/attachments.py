@@ -24,7 +24,7 @@ PDF_MARK, MARK_WITHIN = b"%PDF-", 1024
 """A PDF has its marker within this many bytes (ISO 32000, Annex H of 1.7). A text may contain it, too."""
 NAME_CHARS = 200
 MOST_KEPT = 16
-"""Limit for the stored files that one request may name."""
+"""Maximum number of stored files that one request may name."""
 NO_ADDRESS = "files are not downloaded from URLs. Send the file itself, or upload it with POST /v1/files and send its id"
 
 
@@ -32,7 +32,7 @@ def to_file(name: str | None, data: str, media_type: str = "") -> File:
     """Return the file in `data`: a `data:` URL, or base64.
 
     Raises:
-        ValueError: there is no file that is accepted.
+        ValueError: `data` is not a file that is accepted.
     """
     return file_of(name, _content(data), media_type)
 
@@ -76,8 +76,8 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
     Nothing is loaded if the request would be too large or there is no memory for it.
 
     Raises:
-        BadTask: the request names too many files, or one that is missing, not visible to `caller` or of no
-            use to models.
+        BadTask: the request names too many files, or a file that is missing, not visible to `caller`, or
+            neither a PDF nor text.
         TooLarge: the files together exceed the limit for a body.
         Overloaded: there is no room for the files at the moment.
         StoreUnavailable: the store is unreachable.
@@ -122,7 +122,7 @@ async def _read(file: StoredFile, place: str, store: BatchStore) -> File:
 
 
 def base64_bytes(n_bytes: int) -> int:
-    """Return the length of so many bytes in base64."""
+    """Return the length of `n_bytes` bytes in base64."""
     return -(-n_bytes // 3) * 4
 
 

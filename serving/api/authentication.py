@@ -18,11 +18,14 @@ from serving.edge.capacity import ALIVE, READY
 from serving.edge.checks import is_loopback
 
 CALLER = "podium.caller"
-"""In a scope: the `Caller`."""
+"""Key in an ASGI scope for the `Caller`."""
 STILL = "podium.still"
-"""In a scope: a function that checks the key again. Its `repr` does not show the key."""
+"""Key in an ASGI scope for a function that checks the API key again. The function's `repr` does not show the
+key.
+"""
 CONSOLE = "/console"
-"""Public, including subpaths; the page asks for a key. `ALIVE` is public too, and of `READY` the status code.
+"""Path of the console. It is public, including its subpaths, because the page asks its user for a key.
+`ALIVE` is public too. Without a key, `READY` returns only the status.
 """
 Headers = Iterable[tuple[bytes, bytes]]
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
@@ -37,7 +40,8 @@ FIRST_KEY = (
 
 
 async def authenticate(authenticator: Authenticator, scope: Scope) -> None:
-    """Remove the key from the scope, and put its `Caller` there.
+    """Find the caller of a request by its API key. Put the `Caller` into the scope, and remove the key from
+    it.
 
     Raises:
         NotAllowed: the caller may not use this server.
@@ -115,7 +119,7 @@ def caller_in(scope: Scope) -> Caller:
 
 
 async def is_still_accepted(request: Request) -> bool:
-    """Return whether the key of a long-lasting request is still accepted. The key is looked up every few
+    """Return whether the key of a long request is still accepted. The key is looked up only every few
     seconds, however often this is called.
     """
     look: Callable[[], Awaitable[bool]] = request.scope[STILL]
@@ -137,8 +141,8 @@ def _is_local(server: str, headers: Headers) -> bool:
     """Return whether the request comes from this machine: to its loopback address `server`, and not through a
     proxy for another machine.
 
-    HAProxy connects to replicas over loopback, whoever sent the request, and names the client in a header. So
-    behind HAProxy, a request without that header is not local.
+    HAProxy connects to replicas over loopback even for requests from other machines, and names the client in
+    a header. So behind HAProxy, a request without that header is not local.
     """
     named = [_text(value) for name, value in headers if name in CLIENTS]
     if not named and os.environ.get(BEHIND_HAPROXY) == "1":

@@ -1,5 +1,5 @@
-"""Sends a line of a batch to this router's own routes, without a socket. It gets the same parsing, policies,
-rate limits, budgets and runs as any request.
+"""Sends a line of a batch to this router's own routes, without a socket. The line gets the same parsing,
+policies, rate limits, budgets and runs as any other request.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from serving.batches.runner import AGAIN_S, LATER, LineAnswer, SendLine
 
 
 def line_sender(app: FastAPI) -> SendLine:
-    """Return a function that sends lines to the routes of `app`. It bypasses the edge and the authentication:
-    the caller is known.
+    """Return a function that sends lines to the routes of `app`. It bypasses the edge and the authentication,
+    because the caller is known.
     """
 
     async def send_line(path: str, body: bytes, caller: Caller, name: str) -> LineAnswer:

@@ -51,7 +51,7 @@ class NewBatch(BaseModel):
 
 @router.post("/v1/batches")
 async def create(request: Request) -> Response:
-    """Create a batch, which runs each line of a file as a request of its own, within 24 hours."""
+    """Create a batch. It runs each line of a file as a request of its own, within 24 hours."""
     caller = caller_of(request)
     check_keeps(caller)
     body = read_body(NewBatch, await request.body())

@@ -1,5 +1,5 @@
-"""FastAPI route with a bound on the number of parts in its body, like routes that parse their bodies
-themselves.
+"""FastAPI route that limits the number of parts in a JSON body. Routes that parse their own bodies have the
+same limit.
 """
 
 from collections.abc import Callable, Coroutine
@@ -14,8 +14,8 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class BoundedRoute(APIRoute):
-    """Route class for an `APIRouter` whose routes declare their bodies. FastAPI parses those before any of
-    our code runs.
+    """Route class for an `APIRouter` whose routes declare their bodies. FastAPI would otherwise parse a body
+    before its parts are counted.
     """
 
     def get_route_handler(self) -> Handler:

@@ -13,10 +13,11 @@ router = APIRouter()
 
 @router.get("/v1/budget")
 async def budget(request: Request, response: Response) -> OwnBudget:
-    """Return the daily and monthly budgets of your key and your team: limit, spent, reserved for open calls,
-    left.
+    """Return the daily and monthly budgets of your key and your team. Each has its limit, and the amounts
+    that are spent, reserved for open calls, and left.
 
-    Every key may call this. Responses to runs have the amount left in `x-podium-budget-left-usd`.
+    Every key may call this. The responses of runs have the remaining amount in the header
+    `x-podium-budget-left-usd`.
     """
     directory: Directory | None = request.app.state.directory
     account = caller_of(request).account

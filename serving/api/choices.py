@@ -19,7 +19,8 @@ DONE = b"data: [DONE]\n\n"
 
 
 class ChoicesResponse(Response):
-    """Response that merges all of `responses`. The first failure replaces the answer and ends the others.
+    """Response that merges all of `responses`. The first failure replaces the whole answer and ends the other
+    responses.
 
     Args:
         responses: one for each choice, in order.
@@ -60,7 +61,7 @@ class ChoicesResponse(Response):
 
 
 class Merged:
-    """Merges what the responses send into one response."""
+    """Merges the messages that several responses send into one response."""
 
     def __init__(self, n: int, send: Send) -> None:
         self._send, self._turn = send, asyncio.Lock()
@@ -107,8 +108,8 @@ class Merged:
         await self._write(body, is_last=True)
 
     async def _pass_on(self, index: int, body: bytes) -> None:
-        """Send the events of a stream with the number of their choice. Drop its end marker: `end` sends one
-        for all.
+        """Send the events of one choice's stream, each with the index of the choice. Drop the stream's end
+        marker, because `end` sends one for all choices.
         """
         out = b""
         for event in body.split(b"\n\n"):
@@ -154,8 +155,8 @@ class Merged:
 
 
 def join(bodies: Sequence[Json]) -> Json:
-    """Merge responses: all choices in order, the sum of their usage, and each run's `podium` in
-    `podium.choices`.
+    """Merge responses into one. It has all choices in order, the sum of their usage, and each run's `podium`
+    in `podium.choices`.
     """
     choices = [choice | {"index": index} for index, body in enumerate(bodies) for choice in body["choices"]]
     runs = [body["podium"] for body in bodies]
@@ -169,7 +170,7 @@ def join(bodies: Sequence[Json]) -> Json:
 
 
 def add(usages: Sequence[Json]) -> Json:
-    """Add up counts by name, at any depth."""
+    """Return the sums of usage counts by name, in nested objects too."""
     names = dict.fromkeys(name for usage in usages for name in usage)
     return {name: _sum([usage[name] for usage in usages if name in usage]) for name in names}
 

@@ -34,13 +34,13 @@ from serving.edge.checks import too_large, too_much_text
 from serving.sessions.service import Service
 
 IS_BATCH = "podium.is_batch"
-"""Key in a scope: true for a line of a batch, whose answer can wait."""
+"""Key in an ASGI scope. True for a line of a batch, whose answer can wait."""
 BETA_HEADERS = ("anthropic-beta", "openai-beta")
-"""Headers that ask for beta features. They are ignored, and noted in the record."""
+"""Headers that ask for beta features. They are ignored, and the record lists them."""
 ANSWER = "Answer a conversation, as a stream if `stream` is true."
 PLAN = "Return the plan for this request and its worst-case cost. Only the conductor is called and billed."
 MOST_RUNS = 128
-"""Limit for the answers to one request."""
+"""Maximum number of answers to one request."""
 
 
 def build_router(dialects: Dialects) -> APIRouter:
@@ -101,7 +101,8 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
 
 
 def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) -> None:
-    """Check that all answers to a request fit into the limits of one minute.
+    """Check that the answers to a request fit into the caller's limits per minute, so that it can be admitted
+    at all.
 
     Raises:
         BadTask: see `check_possible`.
@@ -115,7 +116,7 @@ def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) 
 
 
 def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
-    """Check that a request for several answers ends with its client and does not ask for too many.
+    """Check that the runs of a request for several answers end with the request, and are not too many.
 
     Raises:
         BadTask: the runs would outlive the request, or are too many.
@@ -129,7 +130,8 @@ def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
 
 
 async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Service) -> None:
-    """Check that a request for several answers continues no waiting run, which can have only one answer.
+    """Check that a request for several answers does not continue a waiting run, which can have only one
+    answer.
 
     Raises:
         BadTask: the request has tool results for a waiting run, or a call id that was not issued here.
@@ -142,8 +144,8 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
 
 
 class PlanResponse(RunResponse):
-    """Response that owns a run that ends with its plan. If the client disconnects, the conductor's call is
-    closed.
+    """Response to `POST /v1/plans`. Its run ends once it has a plan. If the client disconnects, the
+    conductor's call is closed.
     """
 
     plan_only = True

@@ -1,7 +1,7 @@
-"""Interface of the wire formats (dialects), and their choice by path.
+"""Interface of the API dialects, and the choice of a dialect by path.
 
-The run, its record and its events are the same for all dialects. A dialect parses the request and writes the
-response.
+A dialect is a wire format, such as OpenAI's Chat Completions. It parses the request and writes the response.
+The run, its record and its events are the same for all dialects.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +17,8 @@ from serving import errors
 from serving.api.request import ApiRequest
 
 CallId = Callable[[int], str]
-"""Returns the client's id for the tool call with a number (`PendingCall`)."""
+"""Function that returns the client's id of a tool call, given the number of the call (`PendingCall.number`).
+"""
 
 
 class EarlierRuns(Protocol):
@@ -32,7 +33,9 @@ class EarlierRuns(Protocol):
         ...
 
     async def call_id(self, id: str) -> CallId:
-        """Return the function for the call ids of a run. Raises like `find`."""
+        """Return a function that gives the client's id of each tool call of a run. It raises the same errors
+        as `find`.
+        """
         ...
 
     async def items(self, conversation: str) -> list[dict[str, Any]]:
@@ -51,15 +54,15 @@ class Encoder(Protocol):
     """Encoder of one run as a stream."""
 
     def begin(self) -> bytes:
-        """Return what comes before the first event."""
+        """Return the bytes that begin the stream, before those of the first event."""
         ...
 
     def encode(self, event: Event) -> bytes:
-        """Return what `event` adds to the stream, often nothing. A terminal event ends the stream."""
+        """Return the bytes that `event` adds to the stream, often none. A terminal event ends the stream."""
         ...
 
     def heartbeat(self) -> bytes:
-        """Return bytes that keep an idle client from timing out, but that it does not show."""
+        """Return bytes that keep an idle client from timing out. Clients do not show them to their users."""
         ...
 
 
@@ -71,12 +74,12 @@ class Dialect(Protocol):
     format_field = "response_format"
     """Request field with the answer format."""
     joins = False
-    """True if every retry after a failure joins the run of the first request
-    (`serving/sessions/deduplication.py`). False: only requests with tools do.
+    """Whether the retry of any failed request joins the run of the first request
+    (`serving/sessions/deduplication.py`). If False, only retries of requests with tools do.
     """
     tells_again = False
-    """True if a background stream can be resumed after any of its events. It is then read from the store, so
-    that all readers receive the same events.
+    """Whether a client can resume a background stream after any of its events. Such a stream is read from the
+    store, so that all readers receive the same events.
     """
 
     def parse(self, body: bytes) -> ApiRequest:
@@ -104,8 +107,8 @@ class Dialect(Protocol):
 
         Args:
             error: the failure.
-            is_paid: whether a model was called. Then the status must not cause a retry, whatever headers a
-                client reads.
+            is_paid: whether a model was called. If so, the status must not cause a retry, even for clients
+                that ignore headers.
             is_joined: whether a retry would get this failure instead of a new run.
         """
         status = errors.row(error).status
@@ -117,23 +120,25 @@ class Dialect(Protocol):
         return 202, {"id": record.id, "object": "workflow", "status": record.status}
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
-        """Check that a request may send tool results to a run, as far as it depends on the dialect.
+        """Check whether a request may send tool results to a waiting run. This covers only conditions of the
+        dialect.
 
         Raises:
             BadTask: a field contradicts the run. The message names it.
         """
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
-        """Return the echoed fields of a request with tool results that differ from those of the run's first
-        request.
+        """Return the fields of a request with tool results that its response repeats (the echo), as far as
+        they differ from those of the run's first request.
         """
         return {}
 
     async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
-        """Return `request` with everything that it refers to, such as stored earlier turns.
+        """Load everything that `request` refers to, such as stored earlier turns. Return the completed
+        request.
 
         Raises:
-            BadTask: something is not stored, or the caller may not see it.
+            BadTask: something that the request refers to is not stored, or the caller may not see it.
             StoreUnavailable: the store is unreachable.
         """
         return request

@@ -12,7 +12,7 @@ from serving.store.tool_ids import CallName
 
 
 class CallersRuns:
-    """Runs that `caller` may read, and conversations of its own team or key; see `EarlierRuns`."""
+    """Runs and conversations that `caller` may read. Implements `EarlierRuns`."""
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service, self._caller = service, caller
@@ -31,7 +31,7 @@ class CallersRuns:
         return await self._service.conversations.items(conversation)
 
     async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
-        """Return a conversation. One of another team counts as missing.
+        """Return a conversation. A conversation of another team counts as missing.
 
         Raises:
             UnknownName: the caller has no such conversation.

@@ -18,14 +18,14 @@ from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
 
 FILES_PER_CONNECTION = 2
-"""File descriptors to reserve per waiting connection: as many connections may be open, and Ray needs files
-too.
+"""Number of file descriptors to reserve per waiting connection. Connections whose request is being answered
+need as many, and Ray needs files too.
 """
 
 
 def in_proxy() -> list[Middleware]:
-    """Return the edge for Serve's proxy, for connections and requests. Incomplete requests never reach the
-    router.
+    """Install the connection limits in Serve's proxy, and return the middleware that checks its requests.
+    Incomplete requests never reach the router.
     """
     policy, room = _bound_connections(EdgeProtocol)
     return [Middleware(Edge, policy=policy, room=room, error_body=DIALECTS.error_body)]
@@ -41,8 +41,8 @@ def in_replica() -> list[Middleware]:
 
 
 def _bound_connections(base: type[EdgeProtocol]) -> tuple[HttpPolicy, WaitingRoom]:
-    """Replace Uvicorn's HTTP protocol. Turn off its WebSocket protocol, so that the edge answers handshakes
-    with 426.
+    """Replace Uvicorn's HTTP protocol by `base` with limits. Turn off Uvicorn's WebSocket protocol, so that
+    the edge answers WebSocket handshakes with 426.
     """
     policy = HttpPolicy.from_environment(os.environ)
     room = WaitingRoom(

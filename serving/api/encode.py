@@ -1,4 +1,4 @@
-"""JSON encoding for everything that a record may hold. An unusual value must not make a whole list or stream
+"""JSON encoding for every value that a record may hold. An unusual value must not make a whole list or stream
 fail.
 """
 

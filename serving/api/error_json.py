@@ -1,6 +1,6 @@
-"""Failures as JSON, in records and in responses.
+"""JSON form of failures, in records and in responses.
 
-`detail` is for operators: records have it (`operator_json`), responses never do (`error_json`).
+The field `detail` is for operators. Records have it (`operator_json`), and responses never do (`error_json`).
 """
 
 import re
@@ -17,20 +17,20 @@ from serving.sessions.deduplication import has_called
 FACTS = ("reason", "worker", "step", "cost", "spent", "held", "limit", "deadline_s", "retry_after_s")
 
 AGAIN = re.compile(r"(?<=\.) Try again(?: later| soon)?\.")
-"""Advice to retry in messages of errors, which does not consider what the run has cost so far."""
+"""Advice to retry in error messages. It does not consider what the run has cost so far."""
 PAID_AGAIN = " A new request is billed again."
 
 
 def caller_failure(error: PodiumError | Failure, record: Record) -> Failure:
-    """Return the failure of a run for its caller. If models were paid, a note on the cost replaces advice to
-    retry.
+    """Return the failure of a run for its caller. If a model was called, replace any advice to retry by a
+    note that a new request is billed again.
     """
     failure = _failure(error)
     return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if has_called(record) else failure
 
 
 def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
-    """Return `error` for a caller: the four fields of OpenAI's errors, and further facts as `podium`."""
+    """Return an error as callers see it: the four fields of OpenAI's errors, and more details in `podium`."""
     failure, status = _failure(error), row(error)
     facts: dict[str, Any] = {name: value for name in FACTS if (value := failure.get(name)) not in (None, "")}
     if "retry_after_s" in facts:
@@ -59,7 +59,7 @@ def operator_json(error: PodiumError | Failure) -> dict[str, Any]:
 
 
 def attempt_json(attempt: Attempt) -> dict[str, Any]:
-    """Return a failed call that was followed by another one, for a caller."""
+    """Return a failed attempt at a call as callers see it. It was followed by another attempt."""
     return {
         "worker": attempt.worker,
         "error": attempt.error,

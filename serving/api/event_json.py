@@ -94,7 +94,8 @@ def _step_end(event: StepFinished | StepWaits | StepReused | StepAborted) -> Jso
 def details(event: Event) -> Json | None:
     """Return an event as `GET /v1/workflows/{id}/events` shows it, or None if it is not shown.
 
-    It adds to `progress` the output of steps and conductors, as far as the team's policy stores texts.
+    In addition to the events of `progress`, it shows the output of steps and conductors if the team's policy
+    allows storing texts.
     """
     match event:
         case PlanEnded() | StepFinished():
@@ -122,7 +123,9 @@ def details(event: Event) -> Json | None:
 
 
 def _piece(event: AnswerDelta | WorkDelta) -> Json:
-    """Return a piece of the answer, or of the output of an inner step or the conductor (`step` is null)."""
+    """Return a piece of the answer, or of the output of an inner step. For the conductor's output, `step` is
+    null.
+    """
     piece: Json = {"text": event.text, "reasoning": event.reasoning, "at_s": seconds(event.at_s)}
     if isinstance(event, AnswerDelta):
         return {"type": "answer", **piece}

@@ -1,9 +1,9 @@
-"""Event streams of runs, as server-sent events. Any number of watchers of a run cost as much as one.
+"""Event streams of runs, as server-sent events. Many watchers of a run cost hardly more than one.
 
-Each watched run has one feed on a router. The router's own store notifies it of events; for a run of another
-router it polls the store. It encodes each event once and holds a window of the encoded events. A watcher that
-falls behind the window, or starts too late for it, gets a feed of its own, which reads the store at that
-watcher's pace.
+A watcher is a client that follows the events of a run. Each watched run has one feed on a router, which
+encodes each event once and holds a window of the encoded events (frames). The router's own store notifies the
+feed of new events; for a run of another router, the feed polls the store. A watcher that falls behind the
+window, or starts too late for it, gets a feed of its own, which reads the store at that watcher's pace.
 """
 
 import asyncio
@@ -27,10 +27,11 @@ from serving.store.rows import Item
 from serving.store.store import EventPage
 
 WINDOW_BYTES = 262_144
-"""Bytes of events that a feed holds. Larger events are held whole and counted in `limits.max_unread_bytes`.
+"""Number of bytes of events that a feed holds. A larger event is held whole, and the excess counts in
+`limits.max_unread_bytes`.
 """
 MOST_PENDING = 1_000
-"""Limit for events of a local run that wait for its feed."""
+"""Maximum number of new events of a local run that wait to be encoded by its feed."""
 PAUSE_S = 0.05
 """Pause between two sends to the watchers."""
 SOONEST_S, LATEST_S = 0.1, 0.25
@@ -43,14 +44,16 @@ Frame = tuple[int, bytes]
 
 
 class Feed:
-    """Events of one run, without those that its watchers have already. It reads no further ahead than its
-    first watcher.
+    """Encoded events of one run, for all its watchers.
+
+    The feed drops the oldest events that its fastest watcher already has. It reads at most about
+    `WINDOW_BYTES` ahead of that watcher.
 
     Args:
-        service: has the run, or its store.
+        service: service that gives access to the run and its store.
         id: id of the run.
-        room: counts the bytes that the feed holds.
-        account: account of the first watcher, to which those bytes count.
+        room: memory budget for the bytes that the feed holds beyond its window.
+        account: account of the watcher that opened the feed. Those bytes count against it.
     """
 
     def __init__(self, service: Service, id: str, room: Room, account: Account) -> None:
@@ -60,7 +63,7 @@ class Feed:
         self.is_over = False
         """True if `frames` has the last events of the run."""
         self.is_full = False
-        """True if there was no room for the next events. The feed ends then, and its watchers have to
+        """True if there was no memory for the next events. The feed then ends, and its watchers have to
         reconnect.
         """
         self.watchers = set[FeedSubscription]()
@@ -110,8 +113,8 @@ class Feed:
         return True
 
     def trim(self) -> None:
-        """Drop frames that the first watcher has, down to `WINDOW_BYTES`. Call it when a watcher has moved
-        on.
+        """Drop frames that the fastest watcher already has, until at most `WINDOW_BYTES` are left. Call this
+        after a watcher has received frames.
         """
         first = max((each.n_frames for each in self.watchers), default=0)
         while self._n_bytes > WINDOW_BYTES and self.n_dropped < first:
@@ -152,7 +155,9 @@ class Feed:
                 await self._woken.wait()
 
     def _take_pending(self) -> bool:
-        """Take the notified events, if they follow the newest one. Return False if the store must be read."""
+        """Add the events of the last notification, if they directly follow the newest event. Return False if
+        the store must be read instead.
+        """
         self._woken.clear()
         self._pending = [item for item in self._pending if item.seq > self._newest]
         if not self._pending or self._pending[0].seq > self._newest + 1:
@@ -179,7 +184,7 @@ class Feed:
 
     @property
     def _n_large(self) -> int:
-        """Bytes beyond the window: frames, and the answer that they are made from."""
+        """Number of bytes beyond the window, for the frames and for the text of the answer so far."""
         return max(0, self._n_bytes + self._answer.n_chars - WINDOW_BYTES)
 
     async def _page(self) -> EventPage:
@@ -191,7 +196,7 @@ class Feed:
 
 
 class FeedSubscription:
-    """Place of one watcher in the feed of a run; see `Feeds.watch`.
+    """Position of one watcher in the feed of a run; see `Feeds.watch`.
 
     Args:
         feeds: the router's feeds.
@@ -211,16 +216,16 @@ class FeedSubscription:
         return self._feed.is_over and self.n_frames == self._feed.n_frames
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for news or the end. Return False after `timeout_s` seconds."""
+        """Wait for new events or the end. Return False if there are none after `timeout_s` seconds."""
         if self.n_frames < self._feed.n_dropped:  # the feed dropped frames that this watcher still needs
             await self.leave()
             self._join()
         return await self._feed.wait(self.n_frames, timeout_s)
 
     def take(self) -> bytes | None:
-        """Return the next frames to send, about `PIECE_BYTES`, or None if there is no room for them.
+        """Return the next frames to send, about `PIECE_BYTES` long, or None if there is no memory for them.
 
-        A watcher holds no more than that in memory of its own until it takes the next piece.
+        Until its next call, the watcher holds no other frames in memory of its own.
         """
         feed, piece, n_bytes = self._feed, list[bytes](), 0
         for seq, frame in islice(feed.frames, max(0, self.n_frames - feed.n_dropped), None):
@@ -253,8 +258,8 @@ class Feeds:
     """Feeds of the runs that are being watched.
 
     Args:
-        service: has the runs.
-        room: counts the bytes of answers that clients have not read yet.
+        service: service that gives access to the runs.
+        room: memory budget for bytes that clients have not read yet.
     """
 
     def __init__(self, service: Service, room: Room) -> None:
@@ -263,7 +268,7 @@ class Feeds:
 
     @asynccontextmanager
     async def watch(self, id: str, account: Account, after: int) -> AsyncGenerator[FeedSubscription]:
-        """Watch a run until the end of the block. The watcher has the events up to number `after`."""
+        """Watch a run until the end of the block. The watcher already has the events up to number `after`."""
         watch = FeedSubscription(self, id, account, after)
         try:
             yield watch
@@ -290,8 +295,10 @@ class Feeds:
 
 
 def show_event(event: Event, answer: RetoldAnswer) -> list[Json]:
-    """Return an event as watchers see it. Of an answer that is written again, only its new part is shown. If
-    it differs from the first one, all of it is shown as `answer_restarted`.
+    """Return an event as watchers see it, as one or more JSON objects or none.
+
+    If an answer is written again, for example after a failure, only its new part is shown. If it differs from
+    the first version, the whole answer is shown as `answer_restarted`.
     """
     before: AnswerDelta | None = None
     match event:

@@ -47,10 +47,12 @@ class FeedbackBody(BaseModel):
 
 @router.post("/v1/workflows/{id}/feedback")
 async def give_feedback(request: Request, id: str) -> Response:
-    """Give feedback on the answer of a run that your team started. It replaces earlier feedback of the same key.
+    """Give feedback on the answer of a run that your team started. It replaces earlier feedback from the same
+    key.
 
-    Texts are stored without secrets for as long as those of the run, if the team's policy allows storing
-    texts. The record of the run shows the feedback as `feedback`.
+    Comments and other texts require a policy that allows storing texts. Secrets are removed from them, and
+    they are deleted together with the texts of the run. `GET /v1/workflows/{id}` returns the feedback in the
+    field `feedback`.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -67,7 +69,7 @@ async def give_feedback(request: Request, id: str) -> Response:
 
 
 def feedback_json(feedback: Feedback) -> Json:
-    """Return feedback as a record shows it."""
+    """Return feedback in the format of run records."""
     return {
         "key_id": feedback.key_id or None,
         "created": feedback.made_us // 1_000_000,
@@ -79,7 +81,8 @@ def feedback_json(feedback: Feedback) -> Json:
 
 
 def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedback:
-    """Return what may be stored of `body`.
+    """Return the feedback as it is stored: without secrets and, if a policy requires it, without personal
+    data.
 
     Raises:
         BadTask: `body` is empty, or has texts although the texts of the run are no longer stored.

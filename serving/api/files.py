@@ -39,7 +39,7 @@ Kept = TypeVar("Kept", StoredFile, Batch)
 
 
 class ExpiresAfter(BaseModel):
-    """When a file expires, as in OpenAI's API."""
+    """Rule for when a file expires, as in OpenAI's API."""
 
     anchor: Literal["created_at"]
     seconds: Annotated[int, Field(ge=3_600, le=2_592_000)]
@@ -129,7 +129,7 @@ async def content(request: Request, id: str) -> Response:
 
 async def _pieces(store: BatchStore, id: str, piece: bytes, n_bytes: int) -> AsyncGenerator[bytes]:
     """Yield `piece` and the rest of the file. A slow client holds only one piece in memory. If the file is
-    deleted meanwhile, the response ends early.
+    deleted before the client has all of it, the response ends early.
     """
     n_sent = 0
     while piece:
@@ -220,7 +220,7 @@ async def _in_pieces(body: bytes, payer: str) -> AsyncGenerator[bytes]:
 
 
 async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | None]:
-    """Return the purpose, the name and the content of the file in a form, and for how many seconds to store
+    """Return the purpose, the name and the content of the file in a form, and the number of seconds to store
     it.
 
     Raises:
@@ -245,7 +245,7 @@ async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | No
 
 
 def _expiry_s(form: FormData) -> int | None:
-    """Return for how many seconds the form asks to store the file, or None if it does not say.
+    """Return the number of seconds to store the file that the form requests, or None if it requests none.
 
     Raises:
         BadTask: `expires_after` is invalid.

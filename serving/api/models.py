@@ -34,7 +34,7 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
-    """Return one model."""
+    """Return one model that the caller may use."""
     service: Service = request.app.state.service
     policies = caller_of(request).policies
     check_name(name, service.pool, policies)

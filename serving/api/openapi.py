@@ -81,7 +81,7 @@ async def openapi(request: Request) -> Response:
 
 
 def document(routes: Sequence[BaseRoute]) -> Json:
-    """Return the document for `routes`, without mounted folders."""
+    """Return the OpenAPI document for `routes`. It does not describe mounted folders."""
     read = get_openapi(
         title="Podium",
         version="1",

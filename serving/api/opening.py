@@ -25,15 +25,15 @@ from serving.store.journal import NOT_WRITTEN
 
 
 class RunOpener:
-    """Opens the run of one request, once.
+    """Finds or starts the run that answers one request.
 
     Args:
-        service: starts and finds runs.
+        service: service that starts and finds runs.
         request: the client's request.
-        headers: headers of the request, for its trace.
-        caller: the client.
+        headers: headers of the request, for its trace context.
+        caller: caller that sent the request.
         id: id for a new run.
-        keeping: how the run outlives its client. None: it ends with the response.
+        keeping: options of a run that continues without its client. None: the run ends with the response.
         siblings: the other runs that answer the request. None: this is the only one.
     """
 
@@ -51,13 +51,15 @@ class RunOpener:
         self._caller, self._id, self._keeping, self._siblings = caller, id, keeping, siblings
         self._sessions = service.sessions
         self.rate: RateReservation = NO_RATES
-        """What the request has used of the caller's rate limits."""
+        """Part of the caller's rate limits that this request uses."""
         self.is_left = False
-        """True if the client disconnected before a kept run had begun."""
+        """True if the client disconnected before a run that continues without its client had begun."""
         self.is_joined = True
-        """True if a retry gets the failure of this run instead of a new run."""
+        """True if a retry of the request gets the failure of this run instead of a new run."""
         self.own: Run | None = None
-        """The run, if it ends with this response, or a view of an earlier run. None for a kept run."""
+        """The run, if it ends with this response or belongs to an earlier request. None for a run that
+        continues without its client.
+        """
         self.joinable: Run | None = None
         """The run, if a retry would join it."""
 
@@ -78,7 +80,7 @@ class RunOpener:
 
     @asynccontextmanager
     async def _open_unnamed(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
-        """Open a run that ends with this response, or the run of an earlier equal request."""
+        """Open a new run that ends with this response, or the run of an equal earlier request."""
         earlier, is_cached = self._sessions.requests, self._request.podium.cache
         match = await earlier.find(
             resolved.task, self._caller.account, may_join=may_join, may_be_cached=is_cached
@@ -137,8 +139,8 @@ class RunOpener:
         return self._sessions.follow(claim.run_id, self._caller.account, opened)
 
     async def _wait_until_begun(self, match: Match) -> bool:
-        """Wait for a claimed run; see `wait_until_begun`. It reads the store like a follower, so it counts as
-        one.
+        """Wait until the run of an earlier request has begun. The wait reads the store like a client that
+        follows the run, so it counts as one; see `wait_until_begun`.
         """
         claim = _claim_of(match)
         with self._sessions.read(claim.run_id, self._caller.account):

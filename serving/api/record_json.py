@@ -28,12 +28,12 @@ def console_url(run_id: str) -> str:
 
 
 def messages_json(messages: Iterable[Message]) -> list[Json]:
-    """Return prompts as they were sent."""
+    """Return messages as JSON. Pictures, files and tool calls are described in words."""
     return [_message(message) for message in messages]
 
 
 def turns_json(step: StepRecord) -> Json:
-    """Return a step's turns with its tools, or nothing if the step called none."""
+    """Return the turns in which a step called tools, or {} if it called none."""
     return {"turns": [_turn(turn) for turn in step.turns]} if step.turns else {}
 
 
@@ -55,7 +55,7 @@ def _seconds(at_s: float | None) -> float | None:
 
 
 def call_of_tool(pending: PendingCall) -> Json:
-    """Return a tool call as its step made it."""
+    """Return the number, the name and the arguments of a tool call."""
     return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
 
 
@@ -99,7 +99,9 @@ NONE: Inner = {}
 
 
 def model_name(record: Record) -> str:
-    """Return the requested name. If a worker failed over, return the worker that answered."""
+    """Return the model name that the client requested. If it requested a worker and another worker answered,
+    return the name of that one.
+    """
     plan = record.answering_plan
     if plan is None or plan.source != "worker":
         return record.model
@@ -107,11 +109,11 @@ def model_name(record: Record) -> str:
 
 
 def usage(record: Record) -> Json:
-    """Return the tokens of the answering step, with those of all other calls in the details and in
-    `total_tokens`.
+    """Return the tokens of the answering step. The details and `total_tokens` also have the tokens of all
+    other calls.
 
-    `unmetered_calls` counts calls whose tokens are unknown and in none of the sums. `cost_is_bound` says that
-    the cost is an upper bound for that reason.
+    `unmetered_calls` counts calls whose tokens are unknown, and which no sum includes. `cost_is_bound` is
+    true if the cost is an upper bound for that reason.
     """
     answering, rest = record.answering_usage, record.orchestration
     return {
@@ -134,7 +136,7 @@ def usage(record: Record) -> Json:
 
 
 def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
-    """Return the `podium` object of an answer. `trace` includes its steps in full."""
+    """Return the `podium` object of an answer. With `trace`, it has all steps in full."""
     return {
         "workflow_id": record.id,
         "rounds": record.rounds,
@@ -153,7 +155,9 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
 def workflow(
     record: Record, inner: Inner = NONE, *, for_operator: bool = True, has_content: bool = True
 ) -> Json:
-    """Return the whole record. `content` is false if only the lengths of its texts are stored."""
+    """Return the whole record of a run. Its field `content` is false if only the lengths of the texts are
+    stored.
+    """
     plan = record.answering_plan
     return {
         "id": record.id,
@@ -190,7 +194,7 @@ def workflow(
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
-    """Return every step of every plan in full, in the order in which they were written."""
+    """Return every step of every plan in full, in the order in which the steps were written."""
     return [
         _step(plan, step, inner, for_operator=for_operator) for plan in record.plans for step in plan.steps
     ]
@@ -205,7 +209,7 @@ def step_json(step: StepRecord | Step) -> Json:
 
 
 def dollars(amount: Decimal | None) -> float | None:
-    """Return an amount for JSON; an unknown one is null."""
+    """Return an amount for JSON, or None if it is unknown."""
     return None if amount is None else float(amount)
 
 
@@ -230,8 +234,8 @@ def _brief(step: Json) -> Json:
 
 
 def _tries(step: StepRecord) -> tuple[Attempt, ...]:
-    """Return the failed calls of a step, up to the one that answered. If none answered, leave out the last
-    one: its error is the step's own.
+    """Return the failed calls of a step, before the one that answered. If no call answered, leave out the
+    last one, because its error is the step's own.
     """
     own = step.failure if step.result is None and step.started_s is not None else None
     return (*step.cut, *step.failed, *(own.attempts if own else ()))

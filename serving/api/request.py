@@ -37,7 +37,7 @@ EFFORT_STEPS: dict[str, int] = {
     "max": 5,
 }
 EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
-"""Rounds that an effort adds to the model's own."""
+"""Planning rounds that an effort adds to the rounds in the model's settings."""
 MOST = 1_000_000_000
 """Upper bound for every limit, so that sums of limits fit into JSON numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
@@ -45,11 +45,11 @@ CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 PICTURE_TOKENS = 1_600
 """Estimated tokens of a picture of usual size, from the providers' own counts."""
 MOST_PARTS = 20_000
-"""Limit for the messages and parts of a conversation together. A short request can refer to earlier turns or
-hold compacted ones, and more parts would keep a router busy for seconds.
+"""Maximum number of messages and parts of a conversation together. Even a short request can refer to many
+earlier turns or contain compacted ones, and more parts would keep a router busy for seconds.
 """
 MOST_NAMES = 1000
-"""Limit for the workers that a request may name."""
+"""Maximum number of workers that a request may name."""
 
 
 def check_size(messages: Iterable[Message], param: str) -> None:
@@ -71,7 +71,7 @@ class _Strict(BaseModel):
 
 
 class PlannedStep(_Strict):
-    """Step of a plan that the request brings."""
+    """Step of a plan that is part of the request."""
 
     worker: str = Field(description="Name of the worker.")
     subtask: str = Field(default="", description="Task for the worker. Empty: the question itself.")
@@ -167,7 +167,7 @@ class ApiRequest:
         conversation: messages, at least one.
         sampling: sampling parameters of the answer.
         effort: reasoning effort. It also bounds the number of steps.
-        podium: limits of this request, and how its run is shown.
+        podium: options beyond OpenAI's fields, such as limits and how the run is shown.
         stream: whether to stream the answer.
         include_usage: whether a stream ends with the usage of the run.
         tools: tools that the model may call; the client runs them.
@@ -176,8 +176,8 @@ class ApiRequest:
         operation: operation of the worker `model`. Only a chat has a plan.
         priority: `batch` if the answer can wait.
         n: number of answers, each with a run of its own.
-        more: further prompts to complete, beside `conversation`.
-        n_beside: number of other answers that share its limits of cost and tokens.
+        more: further prompts to complete, in addition to `conversation`.
+        n_beside: number of other answers that share the request's limits of cost and tokens.
         as_base64: whether to return embeddings as base64 instead of numbers.
         places: request field of each message, for error messages. Empty: `messages[i].content[j]`.
         left_out: a line for each field that was ignored because it does not change the answer, for the
@@ -220,8 +220,8 @@ class ApiRequest:
 
     @property
     def token_estimate(self) -> int:
-        """Estimated tokens of the text and of one answer. What a plan uses beyond that is known once the run
-        has ended.
+        """Estimated tokens of the text and of one answer. The tokens that a plan uses beyond that are known
+        only when the run has ended.
         """
         return self.text_token_estimate + (self.sampling.max_output_tokens or ANSWER_TOKENS)
 
@@ -242,7 +242,7 @@ class ApiRequest:
 
     @property
     def text_token_estimate(self) -> int:
-        """Estimated tokens of that text."""
+        """Estimated tokens of the messages, the tools and the plan."""
         texts = list(self._texts)
         n_chars = sum(map(len, texts))
         if all(map(str.isascii, texts)):
@@ -297,37 +297,37 @@ def _shape_text(shape: Mapping[str, Any]) -> str:
 
 
 Tier = Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"]
-"""Service tiers of OpenAI's APIs. Others are rejected: a client that sends `Flex` or `batch` accepts a delay,
-and would silently be served without it.
+"""Service tiers of OpenAI's APIs. Other values are rejected: a client that sends `Flex` or `batch` accepts a
+delay for a lower price, and would silently get neither.
 """
 FLEX = "flex"
 
 
 def priority_of(tier: Tier | None) -> Priority:
-    """Return the priority of a tier: only `flex` can wait."""
+    """Return the priority of a service tier. Only a request with the tier `flex` can wait."""
     return "batch" if tier == FLEX else "interactive"
 
 
 def tier_of(priority: Priority) -> str:
-    """Return the tier at which a request was served."""
+    """Return the service tier that a response reports for a priority."""
     return FLEX if priority == "batch" else "default"
 
 
 PATHS = {"chat": "/v1/chat/completions", "text_completion": "/v1/completions", "embeddings": "/v1/embeddings"}
 FIELDS = {name: name for name in WireOptions.__struct_fields__} | {"top_logprobs": "logprobs"}
-"""Fields of Chat Completions, by the name of the option."""
+"""Request fields of Chat Completions, by the name of the option in `WireOptions`."""
 
 
 def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Container[str]]) -> None:
-    """Check that the name in the request serves the requested operation.
+    """Check that the model or worker that the request names supports the requested operation.
 
     Args:
         request: the request.
         pool: the workers.
-        allowed: returns the names that the caller may use.
+        allowed: function that returns the names that the caller may use.
 
     Raises:
-        BadTask: the name does not serve the operation. The message suggests names that do.
+        BadTask: the operation is not supported. The message suggests workers that support it.
     """
     wanted, name = request.operation, request.model
     member = pool.members.get(name)
@@ -352,7 +352,7 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     """Check that every worker that may answer supports the options of the task.
 
     Raises:
-        BadTask: a worker does not. `param` names the field.
+        BadTask: a worker does not support an option. `param` names the field.
     """
     options = task.sampling.options.set_options
     if not options:
@@ -363,7 +363,7 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
 
 
 def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
-    remedy = "call a worker that does by its name; GET /v1/models lists them as `podium.takes`."
+    remedy = "call a worker that does. GET /v1/models lists the options of each worker as `podium.takes`."
     if option == "token_prompt":
         message = f"prompt: {quote(worker)} does not accept tokens (`token_prompt`). Send text, or {remedy}"
         return BadTask(message, param="prompt")
@@ -377,12 +377,12 @@ MOST_CHARS = 255
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """How a run outlives its client.
+    """Options of a run that continues if its client disconnects.
 
     Args:
-        key: the client's idempotency key. None: every request is a new one.
-        may_change: whether a later answer may replace the first one. False if the events of the run are
-            numbered.
+        key: the client's idempotency key. None: the request always starts a new run.
+        may_change: whether an answer that is written again may differ from the first one. False if the client
+            receives numbered events.
     """
 
     key: IdempotencyKey | None
@@ -390,8 +390,8 @@ class Keeping:
 
 
 async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
-    """Return how the run of a request outlives its client, or None if it does not. For `may_change` see
-    `Keeping`.
+    """Return the options of a run that continues if its client disconnects, or None if the run ends with its
+    client. For `may_change`, see `Keeping`.
 
     Raises:
         BadTask: the `Idempotency-Key` is malformed.
@@ -408,9 +408,10 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_ch
 
 
 def _name_on_record(name: str) -> str:
-    """Return `name` as it is stored. Whatever the policy, an address or a key in it is stored as a digest.
+    """Return an idempotency key as it is stored. If it contains personal data or a secret, only its digest is
+    stored, whatever the policy.
 
-    Other names stay as they are, so that replicas of an earlier version find the same claims.
+    Other keys are stored unchanged, so that replicas of an earlier version find the same claims.
     """
     return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
 

@@ -56,7 +56,9 @@ def resolve(
     plan_only: bool = False,
     fetchers: Collection[str] | None = None,
 ) -> ResolvedTask:
-    """Resolve a request against the pool and its caller's policies. For `fetchers` see `find_fetchers`.
+    """Turn a request into a task, and choose the team that runs it.
+
+    The policies of the caller limit both. `fetchers` is the result of `find_fetchers`.
 
     Raises:
         UnknownModel: no model, workflow or worker has that name.
@@ -72,7 +74,7 @@ def resolve(
 
 
 def _without_far_pictures(team: Team, fetchers: Collection[str]) -> Team:
-    """Return `team` with pictures turned off for workers that would reject their URLs. These get a note
+    """Return `team` without pictures for workers that would reject their URLs. Those workers get a note
     instead.
     """
 
@@ -123,7 +125,7 @@ def _resolve(
 
 
 def _check_tools(task: Task) -> None:
-    """Check that a run with tools may be stored while it waits for its client.
+    """Check that a run with tools may be stored, because it must be while it waits for its client.
 
     Raises:
         NotAllowed: the policy does not allow storing its text.
@@ -133,7 +135,7 @@ def _check_tools(task: Task) -> None:
 
 
 def _to_asked(request: ApiRequest, settings: Settings) -> Asked:
-    """Return what `request` itself asks for, to check against its caller's policies."""
+    """Return the parts of `request` that must be checked against its caller's policies."""
     podium = request.podium
     fixed = [] if podium.plan is not None else _workers_of(request.model, settings)
     return Asked(
@@ -192,8 +194,8 @@ def _may_ask(name: str, pool: Pool, policies: Policies, permit: Permit, *, has_p
 
 
 def _workers_of(name: str, settings: Settings) -> list[str]:
-    """Return the workers that a workflow calls, or the worker itself. Empty for a model, whose conductor
-    chooses.
+    """Return the workers that a workflow calls, or the worker itself. Return an empty list for a model,
+    because its conductor chooses.
     """
     if name in settings.models:
         return []
@@ -231,14 +233,14 @@ def _check_given_plan(
 
 
 def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
-    """Return `task`, with a note for the record if none of `steps` can call the client's tools.
+    """Return `task`. If none of `steps` can call the client's tools, add a note for the record.
 
     Args:
         task: task of the request.
         steps: the steps that may call tools, each with its worker.
 
     Raises:
-        BadTask: none of them can, but the request requires a tool call.
+        BadTask: no step can call tools, but the request requires a tool call.
     """
     if not task.tools or any(may_call_tools(step, member) for step, member in steps):
         return task
@@ -253,7 +255,9 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
 
 
 async def find_fetchers(request: ApiRequest, pool: Pool) -> frozenset[str] | None:
-    """Return the workers that may receive the URLs of the request's pictures, or None if there are none."""
+    """Return the workers that may receive the URLs of the request's pictures, or None if there are no such
+    URLs.
+    """
     images = [part for _, part in _attachments(request) if isinstance(part, Image)]
     urls = [part.url for part in images if not part.url.startswith(INLINE)]
     return await pool.find_fetchers(urls) if urls else None
@@ -265,7 +269,8 @@ def _check_attachments(
     """Check that at least one of `members` can read each picture and file, so that none is dropped silently.
 
     Raises:
-        BadTask: no worker can read one, or fetch a picture from its URL. `param` names its place.
+        BadTask: no worker can read a picture or file, or fetch a picture from its URL. `param` names the
+            field.
     """
     for place, part in _attachments(request):
         able = [member for member in members if reads(member, part)]
@@ -289,7 +294,9 @@ def _check_attachments(
 
 
 def _is_fetched(part: Image | File, members: Iterable[PoolMember], fetchers: Collection[str] | None) -> bool:
-    """Return whether one of `members` may receive the URL of `part`. True if `part` is no URL."""
+    """Return whether one of `members` may receive the URL of `part`. Return True if `part` has no URL to
+    fetch.
+    """
     if fetchers is None or not isinstance(part, Image) or part.url.startswith(INLINE):
         return True
     return any(member.name in fetchers for member in members)

@@ -23,9 +23,10 @@ def success(body: Any, headers: dict[str, str] | None = None, status: int = 200)
 
 
 def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Response:
-    """Return what `make` returns for the application's routes, as a JSON response.
+    """Return a JSON response whose content never changes, such as the OpenAPI document.
 
-    The content is made once. A client that has it (`If-None-Match`) gets a 304.
+    `make` creates the content from the application's routes, and is called once. A client that already has
+    the content (`If-None-Match`) gets a 304.
     """
     contents: dict[Any, tuple[bytes, str]] = request.app.state.constants
     if make not in contents:
@@ -39,7 +40,9 @@ def constant(request: Request, make: Callable[[Sequence[BaseRoute]], Any]) -> Re
 
 
 async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest: dict[str, Any]) -> Response:
-    """Return a list as a JSON response: `show` of each item in `data`, beside `rest`. Encode it in slices."""
+    """Return a list as a JSON response. `data` has `show(item)` of each item, and the fields of `rest` are
+    added. A long list is encoded in slices, so that other tasks run in between.
+    """
     encoded_items = [dumps(show(item)) async for item in in_slices(items)]
     head, tail = dumps({"object": "list"}), dumps(rest)
     body = b'%s,"data":[%s]%s' % (head[:-1], b",".join(encoded_items), b"," + tail[1:] if rest else b"}")
@@ -47,7 +50,9 @@ async def success_list(items: Iterable[Item], show: Callable[[Item], Any], rest:
 
 
 def failure(request: Request, error: PodiumError, status: int | None = None) -> Response:
-    """Return `error` in the dialect of the request's path. `status` overrides the status of its type."""
+    """Return an error response in the dialect of the request's path. `status` overrides the status of its
+    type.
+    """
     dialects: Dialects = request.app.state.dialects
     content = dumps(dialects.error_body(error, request.scope["path"]))
     return Response(content, status or errors.row(error).status, errors.headers(error), "application/json")

@@ -1,8 +1,9 @@
 """Requests with tool results: finds their run, and continues it.
 
-Agents retry up to 30 times, and run a tool before the answer has ended. Results that were sent before
-therefore attach to their run or get its answer again, so that no model is called twice. Rejected are only
-different results, another API key, an id that was not issued here, and a run that no longer waits.
+Agents retry up to 30 times, and may run a tool before the answer has ended. Results that were sent before
+therefore attach to their run or get its answer again, so that no model is called twice. Results are rejected
+only if they differ from earlier ones, come with another API key, have an id that was not issued here, or
+belong to a run that no longer waits.
 """
 
 import asyncio
@@ -32,17 +33,17 @@ from serving.store.tool_ids import CallIds
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds between polls of a run that another request has just resumed."""
 SETTLES_S = 10.0
-"""Seconds that a resumption may take to be stored."""
+"""Maximum number of seconds to wait until the run that another request has resumed is stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """Tool results of a client for a run.
+    """Tool results that a client sends to a run.
 
     Args:
         run_id: id of the run.
-        results: results by call number.
-        messages: new messages of the user.
+        results: results by the number of the tool call.
+        messages: new user messages after the results.
         request: request with the results.
         dialect: dialect of the request.
     """
@@ -55,10 +56,10 @@ class ToolAnswer:
 
 
 def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> ToolAnswer | None:
-    """Return the tool results at the end of the conversation, for the newest run among them, or None if there
-    are none.
+    """Return the tool results at the end of the conversation, or None if there are none. If they belong to
+    several runs, return those of the newest run.
 
-    Results before the last answer in words are history.
+    Results before the last assistant message without tool calls are history, and are ignored.
 
     Raises:
         BadTask: a call id was not issued here, or one call has two different results.
@@ -118,7 +119,7 @@ async def attach(
 
 @dataclass(frozen=True, slots=True)
 class _Repeated:
-    """Run with a segment that ended with the same results."""
+    """Run that has already received the same results. They ended its segment with the number `segment`."""
 
     records: RunRecords
     segment: int
@@ -156,7 +157,7 @@ async def _settle(
                 _check_same(record, answer, resume_input)
             return _Repeated(records, match.segment)
         await asyncio.sleep(pause_s)  # another request has just resumed the run, which is not stored yet
-    raise AssertionError("the timeout of `attach` ends the loop")
+    raise AssertionError("unreachable: the timeout of `attach` ends this loop")
 
 
 def _new_results(record: Record, answer: ToolAnswer) -> Given:
@@ -172,7 +173,7 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
     """Check that the request has the answer format and the storage options that the run started with.
 
     Raises:
-        BadTask: it has others.
+        BadTask: the request has a different one.
     """
     answer.dialect.check_resumes(answer.request, record)
     wanted, original = answer.request.answer_format, record.task.answer_format
@@ -220,7 +221,7 @@ def _same(one: ToolResult, other: ToolResult) -> bool:
 
 
 def _refuse_late(answer: ToolAnswer) -> None:
-    """Reject results that no run waits for, unless the user sends a new message: then they are history.
+    """Reject results that no run waits for. If the user also sends a new message, accept them as history.
 
     Raises:
         BadTask: there is no new message.

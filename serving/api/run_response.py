@@ -1,8 +1,8 @@
 """The response that owns a run.
 
-The response is a coroutine that holds the run's scope. When the client disconnects, leaving the scope closes
-every task, call and cost reservation. A generator in a `StreamingResponse` would not do: under ASGI 2.3 it is
-not closed when the client disconnects.
+The response is a coroutine that holds the run's scope. When the client disconnects, the coroutine leaves the
+scope, which closes every task, call and cost reservation. A generator in a `StreamingResponse` would not
+work: under ASGI 2.3, it is not closed when the client disconnects.
 """
 
 import asyncio
@@ -43,7 +43,7 @@ from serving.store.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
 SHOWN = AnswerDelta | RunFinished | RunSuspended
-"""Events that show the client a part of the answer, or its end."""
+"""Events that show the client a part of the answer, or end it."""
 
 
 class RunResponse(Response):
@@ -76,8 +76,8 @@ class RunResponse(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request (ASGI).
 
-        Return when the answer is sent. If the client disconnects first, return when everything is closed,
-        except a run that continues so that a retry can join it.
+        Return when the answer is sent. If the client disconnects first, return when everything is closed. A
+        run that a retry can join continues without its client.
         """
         notify_on_drop(scope, self._note_why)
         account = self._caller.account
@@ -167,7 +167,7 @@ class RunResponse(Response):
             await self._send_json(run, resolved, wire)
 
     def _call_id(self, run_id: str) -> CallId:
-        """Return the function that signs call numbers into the ids that clients see."""
+        """Return a function that turns the number of a tool call into the signed id that the client sees."""
         ids = self._call_ids
 
         def sign(number: int) -> str:
@@ -218,7 +218,7 @@ class RunResponse(Response):
         return await self._stream_rest(run, encoder, wire)
 
     async def _stream_from_store(self, run: Run, wire: Wire) -> None:
-        """Stream the stored events, so that every reader receives the same ones, now and later."""
+        """Stream the stored events, so that every reader receives the same events, now and later."""
         run.answer.close()
         n_given = sum(segment.given is not None for segment in run.record.segments)
         async with retell(self._service.store, run.record.id, n_given) as replay:
@@ -252,11 +252,13 @@ class ReplayResponse(RunResponse):
     key is no longer accepted.
 
     Args:
-        records: the run as it was when the segment ended.
-        segment: number of the segment.
-        is_same: whether to replay the stored events, which are the same for all readers (a background run).
-        is_accepted: returns whether the key is still accepted.
-        args, named: as for `RunResponse`. `request` is the earlier request, as far as answers repeat it.
+        records: the run as it was when the replayed segment ended. A segment lasts until the run waits for
+            tool results, or ends.
+        segment: number of the replayed segment, from 0.
+        is_same: whether to replay the stored events of a background run, which are the same for all readers.
+        is_accepted: function that returns whether the key is still accepted.
+        args, named: as for `RunResponse`. `request` is the earlier request, with the fields that its response
+            repeats.
     """
 
     def __init__(
@@ -292,7 +294,7 @@ class ReplayResponse(RunResponse):
 
 
 def _may_call_tools(record: Record) -> bool:
-    """Return whether the run can have tool calls: it has tools, or it waited for some earlier."""
+    """Return whether the run can have tool calls: it has tools, or it has waited for tool results before."""
     return bool(record.task.tools or record.segments)
 
 
@@ -310,9 +312,10 @@ def _error_of(event: Event) -> PodiumError | None:
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
-    """Return the events up to the first piece of the answer or the end, or until `first_byte_s` have passed.
+    """Return the events up to the first part of the answer or its end. Return earlier if `first_byte_s`
+    seconds have passed.
 
-    The time counts from the first event, which comes at once: by then the store has a record of the run.
+    The time counts from the first event, which comes at once. The store then has a record of the run.
 
     Raises:
         PodiumError: the run failed in this time, so that the failure can still become an HTTP status.
@@ -330,6 +333,6 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Return when the client has disconnected."""
+    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

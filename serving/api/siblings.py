@@ -7,8 +7,8 @@ from serving.sessions.deduplication import has_called
 
 
 class Siblings:
-    """The `n` runs of a request. No run starts before all are admitted, since a rejected one would waste the
-    others' calls.
+    """The `n` runs of a request. No run starts before all of them are admitted. Otherwise, the rejection of
+    one run would waste the calls of the others.
     """
 
     def __init__(self, n: int) -> None:

@@ -33,7 +33,7 @@ class Wire:
     ) -> None:
         self._send, self._dialect, self._siblings = send, dialect, siblings
         self._budget = budget
-        """Returns the headers with the caller's remaining budget."""
+        """Function that returns the headers with the caller's remaining budget."""
         self.run: Run | None = None
         """The run, once there is one. Its id is in the headers and in errors."""
         self.extra: dict[str, str] = {}
@@ -68,7 +68,7 @@ class Wire:
     async def error(self, error: PodiumError) -> None:
         """Send an error before the first byte.
 
-        If models were paid, or the dialect reports the failure as final, a header tells SDKs not to retry.
+        If a model was called, or the dialect reports the failure as final, a header tells SDKs not to retry.
         """
         was_paid = self.run is not None and has_called(self.run.record)
         was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)

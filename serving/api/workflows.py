@@ -70,8 +70,6 @@ async def workflows(
     """List the newest runs of the caller's team, including those that are still running.
 
     The list has only the lengths of texts; `GET /v1/workflows/{id}` returns the texts. If `has_more` is true,
-    pass `next_after` as `after` to read the next page. A page with fewer runs than `limit` may have a next
-    page: one request searches for about 0.3 s, and some filters match few runs.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -121,14 +119,15 @@ async def events(
     last_event_id: Annotated[str | None, Header()] = None,
     after: Annotated[int, Query(ge=0)] = 0,
 ) -> Response:
-    """Stream the events of a run as server-sent events, from its beginning or after `Last-Event-ID`, until it
-    ends.
+    """Stream the events of a run as server-sent events until the run ends. The stream starts at the first
+    event, or after `Last-Event-ID`.
 
-    Every replica can serve the stream. Pieces of the answer are included from the first watcher on; the first
-    piece has all text until then. For a run that outlives its client, all pieces are included.
+    Every replica can serve the stream. From the moment at which a client first watches the run, the answer
+    arrives in pieces as it is written; the first piece has all earlier text. For a run that continues without
+    its client, all pieces are stored and sent.
 
-    The stream ends early if the key is no longer accepted, or if its clients leave too many bytes unread. A
-    new request then returns the error.
+    The stream ends early if the key is no longer accepted, or if the clients of the key leave too many bytes
+    unread. A new request then returns the error.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -172,8 +171,8 @@ def _workflow_json(run: RunRecords, caller: Caller) -> record_json.Json:
 
 
 def _now(record: Record) -> record_json.Json:
-    """Return how long a run has been running, by this machine's clock, without the time that it waited for
-    its client.
+    """Return for how many seconds an open run has been running by this machine's clock, not counting its
+    waits for the client.
     """
     if record.status != "running":
         return {}
@@ -182,8 +181,8 @@ def _now(record: Record) -> record_json.Json:
 
 
 async def _waits_for(run: RunRecords, service: Service) -> record_json.Json:
-    """Return the tool calls that a run waits for, with the ids for their results. A run in the background has
-    sent them to no client.
+    """Return the tool calls whose results a run waits for, with the ids to send the results with. A
+    background run has not sent these ids to any client.
     """
     record = run.record
     if record.status != "waiting" or not run.has_content:

@@ -1,4 +1,4 @@
-"""LoRA adapters of one engine: fetch, check and load each one before a request uses it.
+"""LoRA adapters of one vLLM engine. Each adapter is fetched, checked and loaded before a request uses it.
 
 If a request names an adapter that vLLM has not loaded, vLLM loads it in the middle of a step, and an error
 there ends the engine. Loading each adapter on its own first keeps the engine alive. vLLM evicts the least
@@ -23,13 +23,15 @@ from serving.lora.fetching import cache, fetch
 FETCH_TIMEOUT_S = 300.0
 """Maximum time to fetch and check one adapter."""
 FAILURE_TTL_S = 10.0
-"""How long calls reuse a failed load instead of retrying it. An explicit `load` retries at once."""
+"""Seconds for which calls get the error of a failed load instead of retrying it. An explicit `load` retries
+immediately.
+"""
 
 logger = logging.getLogger("podium")
 
 
 class Adapters:
-    """Adapters loaded into one engine, each with its name and an id that is never reused.
+    """Adapters that are loaded into one engine. Each has a name, and an id that is never reused.
 
     Args:
         engine: the vLLM engine.
@@ -119,8 +121,9 @@ class Adapters:
 
 
 def model_folder(model: str) -> Path | None:
-    """Return the folder that the engine loads its model from (a local folder or the hub's cache), or None if
-    the model is not on this machine.
+    """Return the folder from which the engine loads its model, or None if the model is not on this machine.
+
+    This is a local folder, or a folder in the cache of the Hugging Face hub.
     """
     if Path(model).is_dir():
         return Path(model)

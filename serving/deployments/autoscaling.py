@@ -1,9 +1,11 @@
-"""Autoscaling policy: the number of replicas, from the load that they report and from open requests.
+"""Autoscaling policy, which computes the number of replicas from their reported load and from open requests.
 
-A stream is one open request from its first token to its last. A policy that only counts requests therefore
-keeps few replicas while their queues grow. Each replica reports its own `load`; 1.0 is the load that one
-replica should carry. See `Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and
-`Router.record_autoscaling_stats` (steps running and waiting). Ray Serve applies the delays, factors and
+A stream counts as a single open request, however long it lasts. A policy that only counts requests would
+therefore keep few replicas while their queues grow.
+
+Each replica reports its own `load`. 1.0 is the load that one replica should carry. See
+`Engine.record_autoscaling_stats` (vLLM's queue and KV cache) and `Router.record_autoscaling_stats` (calls
+that run and wait). Ray Serve applies the delays, factors and
 bounds of `autoscaling_config` to the result.
 """
 
@@ -16,7 +18,7 @@ from serving.settings.scale import Scaling
 LOAD = "load"
 """Name of the metric that a replica reports."""
 REPORTS = 4
-"""Reports per look-back period, over which the load is averaged."""
+"""Number of reports in each look-back period. The load is averaged over such a period."""
 MAX_INTERVAL_S = 10.0
 """Longest time between two reports, Ray Serve's default. The first call to a deployment scaled to zero may
 wait this long before a replica starts. Ray 2.60 ignores the environment variables that should replace this
@@ -26,9 +28,10 @@ POLICY = "serving.deployments.autoscaling:by_load"
 
 
 def by_load(context: AutoscalingContext) -> tuple[float, dict[str, Any]]:
-    """Return the larger of two replica counts: one by calls running or waiting, one by reported loads.
+    """Return the number of replicas that are needed: the larger of two estimates.
 
-    While a replica has not reported its load yet, the loads neither remove nor add a replica.
+    One estimate counts the calls that run or wait. The other adds the loads that the replicas report. As long
+    as a replica has not reported its load, the second estimate does not remove replicas.
     """
     running = context.current_num_replicas
     if running == 0 or context.config is None:

@@ -23,15 +23,18 @@ from serving.settings.workers import VllmSettings
 from serving.telemetry.spans import EXPORTER
 
 PREFIX_ROUTER = "serving.deployments.prefix_router.PrefixRouter"
-"""Routes calls with a common prefix, e.g. a conductor's prompt, to the replica that has it cached. An import
-path, because a process that only reads a configuration should not import Ray's router.
+"""Request router that sends calls with a common prefix, such as a conductor's prompt, to the replica that has
+the prefix in its cache. This is an import path, because a process that only reads a configuration should not
+import Ray's router.
 """
 ENGINE = "serving.deployments.engine.Engine"
-"""An import path, because importing vLLM takes ten seconds and building the application does not need it."""
+"""Replica class of an engine. This is an import path, because importing vLLM takes ten seconds and building
+the application does not need it.
+"""
 NO_MEDIA_HOST = "none.invalid"
 """A host that never resolves (RFC 2606). vLLM would treat an empty `allowed_media_domains` as "any host"."""
 NO_REDIRECTS = {"VLLM_MEDIA_URL_ALLOW_REDIRECTS": "0"}
-"""Keeps vLLM from following a redirect from an allowed host to another one."""
+"""Environment variable that keeps vLLM from following a redirect from an allowed host to another host."""
 ADAPTERS_A_WORKER = 2
 """LoRA slots in an engine for each worker with an adapter: the current adapter, and the previous one while
 its requests finish. With one slot, requests for the new adapter would wait for the last request of the old
@@ -40,7 +43,7 @@ one.
 
 
 def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | None = None) -> Any:
-    """Return the bound deployment of a vllm worker's engine, ready to be passed to the router.
+    """Build the bound Ray Serve deployment of a vLLM worker's engine, which is then passed to the router.
 
     Args:
         worker: the worker that owns the engine.
@@ -70,17 +73,20 @@ def engine_deployment(worker: VllmSettings, settings: Settings, engine: type | N
 
 
 def by_prefix_and_load(scale: Scale) -> RequestRouterConfig:
-    """Return a request router that prefers the replica with the prompt's prefix in its cache, until that
-    replica has half a replica's load more than the least busy one.
+    """Configure a request router that prefers the replica with the prompt's prefix in its cache.
 
-    With Ray's default threshold, calls that share a prefix, such as a system prompt, pile up on one replica.
+    If that replica has many more calls than the least busy one, the load decides instead. The allowed
+    difference is half of a replica's target load. With Ray's default, calls that share a prefix, such as a
+    system prompt, would pile up on one replica.
     """
     arguments = {"imbalanced_threshold": scale.target_ongoing_requests / 2}
     return cast(Any, RequestRouterConfig)(request_router_class=PREFIX_ROUTER, request_router_kwargs=arguments)
 
 
 def gpus_of(worker: VllmSettings) -> int:
-    """Return the GPUs of one replica: at least as many as its parallelism needs, or 0 if it runs on CPUs."""
+    """Return the number of GPUs of one replica: at least as many as its parallelism needs, or 0 if it uses
+    CPUs.
+    """
     return worker.scale.gpus and max(worker.scale.gpus, _parallel(worker))
 
 
@@ -91,7 +97,7 @@ def _parallel(worker: VllmSettings) -> int:
 
 
 def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]:
-    """Return vLLM's engine arguments: those of the worker's settings, and the ones derived from them."""
+    """Return the engine arguments for vLLM: those in the worker's settings, and others that follow from them."""
     # Several engines may serve the same model; metrics tell them apart by the worker's name.
     arguments = {"enable_prefix_caching": True, "served_model_name": worker.name, **worker.engine}
     arguments["allowed_media_domains"] = arguments.get("allowed_media_domains") or [NO_MEDIA_HOST]
@@ -105,8 +111,10 @@ def engine_arguments(worker: VllmSettings, settings: Settings) -> dict[str, Any]
 
 
 def _machines(worker: VllmSettings) -> dict[str, Any]:
-    """Return a replica's resources: at most one GPU for its own process, or a placement group whose bundles
-    are filled by vLLM's Ray workers.
+    """Return the Ray options for the resources of a replica.
+
+    A replica with at most one GPU uses it in its own process. For several GPUs it gets a placement group, in
+    whose bundles vLLM starts its Ray workers.
     """
     scale, gpus = worker.scale, gpus_of(worker)
     actor: dict[str, Any] = {"num_cpus": scale.num_cpus}
@@ -130,14 +138,14 @@ def _bundle(scale: Scale, cpus: float) -> dict[str, float]:
 def router_deployment(
     settings: Settings, engines: dict[str, Any], source: SettingsSource | None = None
 ) -> Any:
-    """Return the bound deployment of the HTTP ingress, which plans, runs and streams.
+    """Build the bound Ray Serve deployment of the router, the HTTP ingress that plans, runs and streams.
 
-    The router calls API workers from its own process, and each engine over a handle.
+    The router calls API workers from its own process, and each engine through a deployment handle.
 
     Args:
         settings: the complete settings.
         engines: handles of the engine deployments, by worker name.
-        source: the file that the settings came from; the router follows its changes.
+        source: file from which the settings were read, or None. The router reloads it when it changes.
     """
     from serving.deployments.router import Router
 
@@ -163,8 +171,9 @@ def _deployment(target: type | str, options: dict[str, Any]) -> Any:
 
 
 def environment_of(service: str, outer: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that Ray sets in a deployment's replicas: the service name in traces,
-    and a sampling ratio of 1.0 (Serve's default is 0.01).
+    """Return the environment variables for tracing that Ray sets in a deployment's replicas.
+
+    They set the service name, and a sampling ratio of 1.0 instead of Serve's default of 0.01.
 
     Ray writes these variables to its logs and its store in plain text, so they hold no secrets. Keys,
     `HF_TOKEN`, `OTEL_EXPORTER_OTLP_HEADERS` and addresses with a password reach replicas through the

@@ -1,4 +1,6 @@
-"""Join an answer's chunks into fewer messages. A message costs a replica the same for one token or ten."""
+"""Join the chunks of an answer into fewer messages. A message costs a replica as much for one token as for
+ten.
+"""
 
 import time
 from collections.abc import AsyncGenerator, Callable
@@ -10,16 +12,16 @@ from serving.workers.vllm import Chunk
 async def coalesce(
     chunks: AsyncGenerator[Chunk], gap_s: Callable[[], float], now_s: Callable[[], float] = time.monotonic
 ) -> AsyncGenerator[Chunk]:
-    """Yield the first chunk with text immediately, and then the chunks joined so that messages are at least
-    `gap_s` apart. The last chunk is sent immediately.
+    """Join chunks so that at least `gap_s()` seconds pass between two messages.
 
-    There is no timer: a message is sent with the first chunk that arrives after its time. Closing the
-    generator closes `chunks`.
+    The first chunk with text and the last chunk are yielded immediately. There is no timer: a message is
+    yielded when the first chunk arrives after the gap. Closing the generator closes `chunks`.
 
     Args:
         chunks: the answer's chunks.
-        gap_s: called after each message for the minimum time to the next one; 0 sends every chunk on its own.
-        now_s: the clock.
+        gap_s: returns the minimum number of seconds until the next message. It is called after each message.
+            If it returns 0, every chunk is a message of its own.
+        now_s: clock in seconds.
     """
     pending: Chunk | None = None
     due_s = 0.0
@@ -35,7 +37,7 @@ async def coalesce(
 
 
 def after(earlier: Chunk, chunk: Chunk) -> Chunk:
-    """Return both chunks as one. Token counts are running totals, so those of `chunk` are kept."""
+    """Join two consecutive chunks. Token counts are running totals, so those of the later `chunk` are used."""
     return chunk._replace(
         text=earlier.text + chunk.text,
         reasoning=earlier.reasoning + chunk.reasoning,

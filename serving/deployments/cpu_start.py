@@ -1,7 +1,7 @@
-"""Start a vLLM engine on a CPU faster (profile: docs/decisions/0023), in a data type that the CPU supports.
+"""Make a vLLM engine on a CPU start faster, and choose a data type that the CPU supports.
 
-An engine is three processes (replica, engine core, worker). Each one takes ten seconds of a core to import
-vLLM and torch.
+An engine consists of three processes (replica, engine core, worker). Each of them uses ten seconds of CPU
+time to import vLLM and torch. Profile: docs/decisions/0023.
 """
 
 import json
@@ -45,11 +45,11 @@ def config_of(folder: Path) -> dict[str, Any]:
 def register(folder: Path) -> None:
     """Import the model's class in this process.
 
-    Otherwise vLLM starts a process that imports all of vLLM to inspect the class without touching a GPU,
-    which took most of a first start.
+    Otherwise vLLM starts a separate process that imports all of vLLM, only to inspect the class without using
+    a GPU. That took most of the time of a first start.
 
     Args:
-        folder: the model. If it is not a local folder, vLLM handles it.
+        folder: folder of the model. If it is not a local folder, nothing is imported.
     """
     for name in config_of(folder).get("architectures", []):
         if (entry := ModelRegistry.models.get(name)) is not None:
@@ -57,10 +57,12 @@ def register(folder: Path) -> None:
 
 
 class ForkedWorkers(MultiprocExecutor):
-    """Executor whose workers fork from the engine core, with everything imported, if forking is safe.
+    """Executor that forks its workers from the engine core if that is safe, so that they need not import
+    anything.
 
-    vLLM forks by default, but not under Ray: a replica has threads and connections that must not be copied,
-    so it spawns the engine core, and the core would spawn its workers as well.
+    vLLM forks by default, but not under Ray. A replica has threads and connections that must not be copied,
+    so it starts the engine core as a new process. By default, the core would then start its workers as new
+    processes as well.
     """
 
     def _init_executor(self) -> None:
@@ -72,7 +74,8 @@ class ForkedWorkers(MultiprocExecutor):
 def can_fork(traces_endpoint: str | None) -> bool:
     """Return whether the engine core may fork its workers.
 
-    It may if it has no threads yet (exporting traces starts some), and if no worker is bound to cores: the
-    variables that bind them are only read by a new process.
+    It may if two conditions are met. The core must not have threads yet, which the export of traces would
+    start. Workers must not be bound to CPU cores, because only a new process reads the variables that bind
+    it.
     """
     return traces_endpoint is None and envs.VLLM_CPU_OMP_THREADS_BIND == "nobind"

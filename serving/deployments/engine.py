@@ -1,7 +1,8 @@
-"""A vLLM engine in a replica: continuous batching, prefix caching, constrained decoding, abort on close.
+"""A vLLM engine in a Ray Serve replica.
 
-The replica's process runs vLLM's `AsyncLLM` with vLLM's own chat rendering and reasoning parsers, and no
-layer between (docs/decisions/0001). This module knows vLLM; it does not know plans, pools or HTTP.
+The replica's process runs vLLM's `AsyncLLM` directly, with vLLM's own chat rendering and reasoning parsers
+(docs/decisions/0001). A request is aborted when its generator is closed. This module depends on vLLM, but not
+on plans, pools or HTTP.
 """
 
 import asyncio
@@ -40,17 +41,19 @@ from serving.telemetry.spans import find_endpoint, outgoing_headers
 from serving.workers.vllm import Chunk, ChunkCall, EngineCall
 
 MOST_CHARS_A_TOKEN = 128
-"""Length of the longest tokens in current vocabularies, which are runs of spaces."""
+"""Maximum length of a token in characters. In current vocabularies, the longest tokens are sequences of
+spaces.
+"""
 LONGEST_GAP_S = 0.25
-"""Longest time between two messages of a streamed answer, however many answers there are."""
+"""Maximum seconds between two messages of a streamed answer, however many answers are streamed."""
 Split = Callable[[RequestOutput], tuple[str, str]]
 
 
 class Engine:
-    """A replica's engine.
+    """vLLM engine of one replica.
 
     Args:
-        model: a folder, or a name on the Hugging Face hub.
+        model: folder of the model, or its name on the Hugging Face hub.
         engine: vLLM's engine arguments. Also `chat_template_kwargs`, e.g. `{enable_thinking: false}`, and
             `tool_call_parser`, vLLM's name of the parser for the model's tool calls.
         messages_per_s: see `Scale.messages_per_s`.
@@ -92,7 +95,7 @@ class Engine:
         """Return whether the engine is healthy and has answered a warm-up call for its model and each
         adapter.
 
-        The first call of a new engine takes seconds longer.
+        The engine is warmed up because its first call takes several seconds longer than others.
 
         Args:
             adapters: adapters that the replica must be able to serve.
@@ -105,8 +108,9 @@ class Engine:
         return not self._engine.errored
 
     async def load(self, adapter: str) -> AdapterError | None:
-        """Fetch and load an adapter, and warm it up. Return the error if that fails; the engine is then
-        unchanged.
+        """Fetch and load an adapter, and warm it up. Return the error if that fails.
+
+        After an error, the engine is unchanged.
         """
         try:
             await self._adapters.load(adapter)
@@ -129,8 +133,10 @@ class Engine:
             pass
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report the load for `autoscaling.by_load`. It is 0 for an engine without requests, because the last
-        step's figures may be out of date.
+        """Report the engine's load for `autoscaling.by_load`.
+
+        The load is 0 if the engine has no requests, because the statistics of its last step may be out of
+        date.
         """
         return {LOAD: self._load.load if self._engine.get_num_unfinished_requests() else 0.0}
 
@@ -141,8 +147,8 @@ class Engine:
     async def generate(self, call: EngineCall) -> AsyncGenerator[Chunk | WorkerError]:
         """Answer `call`. If the generator is closed or cancelled, the engine aborts the request.
 
-        A call that the engine rejects ends with the error as its last item. If it were raised, Ray Serve
-        would log a client's mistake as a failure of the replica.
+        If the engine rejects the call, the error is yielded as the last item. If it were raised, Ray Serve
+        would log the mistake of a client as a failure of the replica.
 
         Raises:
             WorkerUnavailable: the engine failed.
@@ -161,7 +167,9 @@ class Engine:
             raise WorkerUnavailable("the engine failed. Try again.", detail=str(exc)) from exc
 
     def _gap_s(self, call: EngineCall) -> float:
-        """Return the minimum time between two messages of an answer: all answers share `messages_per_s`."""
+        """Return the minimum seconds between two messages of an answer. All answers together get
+        `messages_per_s`.
+        """
         fair_s = self._engine.get_num_unfinished_requests() / self._messages_per_s
         return max(call.gap_s, min(fair_s, LONGEST_GAP_S))
 
@@ -230,7 +238,9 @@ class Engine:
         return self._with_prefix(prompts[0], call.prefix)
 
     def _with_prefix(self, prompt: EngineInput, prefix: str) -> EngineInput:
-        """Append the tokens of `prefix` to `prompt`. The chat template would strip spaces at its end."""
+        """Append the tokens of `prefix` to `prompt`. A chat template would remove the spaces at the end of
+        the prefix.
+        """
         if prefix:
             tokens = self._engine.get_tokenizer().encode(prefix, add_special_tokens=False)
             cast(Any, prompt)["prompt_token_ids"] = [*cast(Any, prompt)["prompt_token_ids"], *tokens]
@@ -277,7 +287,7 @@ class Engine:
         return LogprobReader(call.top_logprobs, parser.extract_content_ids if parser else None)
 
     def _thought_parser(self, call: EngineCall) -> ReasoningParser | None:
-        """Return a reasoning parser for one answer, or None if the output is all answer, as in plans."""
+        """Return a reasoning parser for one answer, or None if the output has no reasoning, as in plans."""
         if not self._reasoning_parser or call.ebnf or call.is_text:
             return None
         make = ReasoningParserManager.get_reasoning_parser(self._reasoning_parser)
@@ -320,5 +330,5 @@ def _texts(content: str | list[dict[str, Any]]) -> list[str]:
 
 
 def _finish(reason: str | None) -> str | None:
-    """Return the finish reason. `abort` becomes None, so that the reader sees a truncated stream."""
+    """Return the finish reason, or None for `abort`, so that the reader treats the stream as truncated."""
     return reason if reason in ("stop", "length") else None

@@ -1,4 +1,4 @@
-"""Load of a vLLM engine, from its scheduler's statistics."""
+"""Load of a vLLM engine, computed from the statistics of its scheduler."""
 
 from typing import Any
 
@@ -6,11 +6,12 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 from vllm.v1.metrics.stats import SchedulerStats
 
 KV_FULL = 0.9
-"""Share of the KV cache above which an engine starts to preempt requests and recompute them."""
+"""Share of the KV cache at which an engine counts as full. Above it, vLLM preempts and recomputes requests.
+"""
 
 
 class EngineLoad(StatLoggerBase):
-    """The scheduler's latest statistics. One instance per engine; vLLM calls `record` after every step."""
+    """Latest statistics of an engine's scheduler. vLLM calls `record` after every step."""
 
     def __init__(self) -> None:
         self._stats = SchedulerStats()
@@ -29,11 +30,13 @@ class EngineLoad(StatLoggerBase):
         self._stats = scheduler_stats or self._stats
 
     def log_engine_initialized(self) -> None:
-        """Do nothing; vLLM requires the method."""
+        """Do nothing. vLLM requires this method."""
 
     @property
     def load(self) -> float:
-        """Larger of cache use and queue length. 1.0 is a full engine; above it, requests wait."""
+        """Load by cache use or by queue length, whichever is larger. 1.0 is a full engine. Above it, requests
+        wait.
+        """
         running, waiting = self._stats.num_running_reqs, self._stats.num_waiting_reqs
         by_queue = (running + waiting) / max(running, 1) if waiting else 0.0
         return max(by_queue, self._stats.kv_cache_usage / KV_FULL)

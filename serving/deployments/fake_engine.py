@@ -1,7 +1,7 @@
-"""A FAKE engine: no model, but start-up time, queue and token rate like a vLLM replica.
+"""A FAKE engine without a model. Its start-up time, queue and token rate are like those of a vLLM replica.
 
 Use it to test autoscaling, routing and draining on machines that cannot run many real engines. It runs only
-if the settings name it (`stand_in`), and its answers say that it is one.
+if the settings ask for it (`stand_in`), and its answers say that they come from a stand-in.
 """
 
 import asyncio
@@ -33,10 +33,10 @@ WORDS = [
 
 
 class FakeEngine:
-    """An engine with the interface of `serving.deployments.engine.Engine`.
+    """Fake engine with the interface of `serving.deployments.engine.Engine`.
 
     Args:
-        settings: a dump of `StandInSettings`.
+        settings: fields of `StandInSettings`.
     """
 
     def __init__(self, settings: dict[str, float]) -> None:
@@ -56,7 +56,7 @@ class FakeEngine:
         return self._unfinished
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report unfinished calls per slot while calls wait, or else 0."""
+        """Report the number of unfinished calls per slot if calls wait, or 0 if none waits."""
         waits = self._unfinished > self._settings.slots
         return {LOAD: self._unfinished / self._settings.slots if waits else 0.0}
 

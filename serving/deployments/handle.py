@@ -19,13 +19,15 @@ from serving.lora.adapters import AdapterError
 from serving.workers.vllm import Chunk, EngineCall
 
 READY_TIMEOUT_S = 2.0
-"""An engine that does not answer `ready` within this time is not ready."""
+"""Maximum seconds for the answer to `ready`. An engine that takes longer counts as not ready."""
 FIRST_CHUNK_CHECK_S = 1.0
-"""Interval at which a call without its first chunk checks whether the engine has a replica."""
+"""Seconds between two checks whether the engine has a replica, while a call waits for its first chunk."""
 LOAD_TIMEOUT_S = 330.0
 """Maximum time to load an adapter in every replica. Slightly more than a replica allows for fetching it."""
 BROADCAST_TRIES, BROADCAST_INTERVAL_S = 10, 0.5
-"""How often, and at which interval, to look for replicas that load an adapter. After that, there are none."""
+"""Number of attempts to find replicas that should load an adapter, and seconds between two attempts. If all
+fail, the engine has no replica.
+"""
 
 
 @contextlib.contextmanager
@@ -33,8 +35,8 @@ def detach_from_request() -> Generator[None]:
     """Make the calls inside the block independent of the current Serve request.
 
     When a client disconnects, Ray Serve cancels the calls that its request made to other replicas, without
-    notifying the code that waits for them. A run that outlives its client would then wait forever. The run
-    ends its calls itself.
+    notifying the code that waits for them. A run that continues without its client would then wait forever.
+    Detached calls are ended by the run itself.
     """
     current: Any = _serve_request_context
     token = current.set(replace(_get_serve_request_context(), _internal_request_id=""))
@@ -45,13 +47,14 @@ def detach_from_request() -> Generator[None]:
 
 
 class EngineHandle:
-    """An `EngineClient` over a deployment handle.
+    """`EngineClient` that calls an engine through its Ray Serve deployment handle.
 
-    The handle's options are set once, because `.options()` on every call would load Serve's controller.
+    The options of the handle are set once, because calling `.options()` for every call would put load on
+    Serve's controller.
 
     Args:
-        handle: the deployment's handle.
-        replicas: the replicas of its application.
+        handle: handle of the engine's deployment.
+        replicas: replicas of the application's deployments.
     """
 
     def __init__(self, handle: Any, replicas: Replicas) -> None:
@@ -101,8 +104,8 @@ class EngineHandle:
         """Stream the answer to `call`; see `EngineClient.generate`.
 
         Raises:
-            WorkerUnavailable: the engine failed, or lost its last replica. A fallback answers sooner than a
-                new replica starts.
+            WorkerUnavailable: the engine failed or lost its last replica. The call does not wait for a new
+                replica, because a fallback answers sooner.
             WorkerBusy: the replicas' queues are full.
         """
         if await self._replicas.is_still_down(self._name):
@@ -139,7 +142,11 @@ class EngineHandle:
     async def _first(
         self, response: Any, waiting: Callable[[str], None] | None
     ) -> Chunk | PodiumError | None:
-        """Return the first chunk, or None if there is none."""
+        """Wait for the first chunk, and return it, or None if the answer has none.
+
+        Raises:
+            WorkerUnavailable: the engine has lost its replicas.
+        """
         patience = asyncio.timeout(None)
         try:
             async with patience:
@@ -154,9 +161,10 @@ class EngineHandle:
             raise _down() from exc
 
     async def _watch_replicas(self, waiting: Callable[[str], None] | None, patience: asyncio.Timeout) -> None:
-        """Call `waiting` while the first replica starts. Expire `patience` if the replicas were lost.
+        """Check periodically whether the engine has a replica, while a call waits for its first chunk.
 
-        A cold start is progress, a lost replica is an error.
+        Call `waiting` while the first replica starts. If the engine has lost its replicas, expire `patience`,
+        which ends the wait.
         """
         while True:
             await asyncio.sleep(FIRST_CHUNK_CHECK_S)

@@ -1,10 +1,10 @@
-"""Bind Serve's replicas to loopback if the rest of the local Ray listens there.
+"""Make Serve's replicas listen only on loopback if the local Ray node does so.
 
 Each replica has a gRPC server for calls from other replicas. It unpickles what it receives and only checks
 Ray's token (`RAY_AUTH_MODE=token`). Ray Serve 2.60 binds it to all interfaces and has no setting for the
-address. On a cluster, the network also blocks outside access (docs/security.md); on a single machine there is
-no such network. The address is the node's own, usually 127.0.0.1, because callers connect to the node's
-address. Several nodes on one machine have different loopback addresses.
+address. In a cluster, the network also blocks access from outside (docs/security.md), but a single machine
+has no such protection. The replicas listen on the address of their node, usually 127.0.0.1, because callers
+connect to that address. Several nodes on one machine have different loopback addresses.
 """
 
 from functools import partial
@@ -20,8 +20,9 @@ _add_port = _replica.add_port_to_grpc_server
 
 
 def listen_on_loopback() -> None:
-    """Bind this replica's gRPC server to its node's address if that is a loopback address. Call it in the
-    replica's constructor, before the server listens.
+    """Bind this replica's gRPC server to the address of its node, if that is a loopback address.
+
+    Call this in the replica's constructor, before the server listens.
     """
     address = ip_address(cast(Any, ray.util).get_node_ip_address())
     if address.is_loopback:

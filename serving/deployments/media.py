@@ -1,9 +1,11 @@
 """Fetch the pictures that a call to a vLLM engine links to, from hosts that the settings allow.
 
-vLLM would fetch any URL of a client from inside the engine's network, including loopback, cloud metadata and
-neighbours (SSRF). Podium therefore fetches pictures itself, only from allowed hosts, with a client that
-checks the address when it connects, and passes the content to vLLM. All other pictures must be in the
-request, as `data:` URLs.
+vLLM would fetch any URL that a client sends from inside the engine's network, including addresses of the
+machine itself, of cloud metadata services and of neighbouring servers (server-side request forgery).
+
+Podium therefore fetches the pictures itself and passes their content to vLLM. It fetches only from allowed
+hosts, with a client that checks the address when it connects. All other pictures must be in the request, as
+`data:` URLs.
 """
 
 import asyncio
@@ -21,9 +23,10 @@ from serving.egress.reach import AddressForbidden, reach_of_hosts
 from serving.workers.vllm import EngineCall
 
 MAX_BYTES = 20_000_000
-"""Limit for all pictures of a call together; the same as the default of `limits.max_body_bytes`."""
+"""Maximum size of all fetched pictures of a call together. Equal to the default of `limits.max_body_bytes`.
+"""
 TIMEOUT_S = 20.0
-"""Limit for fetching all pictures of a call."""
+"""Maximum seconds for fetching all pictures of a call."""
 INLINE = "data:"
 PICTURE = re.compile(r"image/[a-z0-9.+-]{1,40}")
 """Accepted media types."""
@@ -33,9 +36,9 @@ async def inline_pictures(call: EngineCall, hosts: Collection[str]) -> EngineCal
     """Return the call with every linked picture replaced by its content.
 
     Args:
-        call: the conversation in OpenAI's format.
-        hosts: allowed hosts, compared exactly. A host name may only resolve to public addresses; a literal IP
-            address may be any.
+        call: call with the conversation in OpenAI's format.
+        hosts: allowed hosts, which are compared exactly. A host name may resolve only to public addresses. An
+            IP address in the list may be of any kind.
 
     Raises:
         WorkerRefused: a URL is neither `data:` nor `http(s):` on one of `hosts`, or cannot be fetched.
@@ -99,7 +102,10 @@ async def _fetch(client: httpx2.AsyncClient, url: str, room: int) -> tuple[str, 
 
 
 def _refusal(detail: str) -> WorkerRefused:
-    """Return one message for every cause: a client must not learn what answers at an address."""
+    """Return the error for a picture that cannot be fetched.
+
+    The message is the same for every cause, so that a client cannot find out which addresses answer.
+    """
     return WorkerRefused(
         "A picture cannot be fetched from its URL. Send the picture as data:image/...;base64,....",
         detail=detail,

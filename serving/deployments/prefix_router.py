@@ -1,8 +1,9 @@
-"""Route calls to the engine replica that knows the prompt's prefix, unless it is much busier than others.
+"""Route each call to the engine replica that has the prompt's prefix in its cache, unless it is too busy.
 
-Ray's router of this kind keeps the prefixes of all callers in one actor. If that actor ends, e.g. with its
-node, Ray does not restart it, and every call to every replica waits forever. Here each caller remembers the
-prompts that it sent itself: no shared state, no network call. This module knows nothing about vLLM.
+Ray's own router of this kind stores the prefixes of all callers in one actor. If that actor ends, for example
+with its node, Ray does not restart it, and every call to every replica waits forever. Here each caller
+remembers only the prompts that it sent itself, so no state is shared and no network call is needed. This
+module does not depend on vLLM.
 """
 
 import time
@@ -15,11 +16,13 @@ from conductor.model.terms import Places
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1
-"""Share of the prompt that a replica must know; otherwise the one that knows least gets the call. Ray's
-value.
+"""Minimum share of the prompt that a replica must have seen. Otherwise the replica with the fewest remembered
+characters gets the call. The value is the same as in Ray.
 """
 FULL_CHARS, KEPT_CHARS = 400_000, 360_000
-"""Characters remembered per replica before eviction, and after it. Ray's values."""
+"""Maximum number of characters remembered for a replica, and the number that is left after eviction. The
+values are the same as in Ray.
+"""
 
 
 class PrefixMemory:
@@ -41,8 +44,10 @@ class PrefixMemory:
             self._tree.evict_tenant_by_lru(replica, chars - KEPT_CHARS)
 
     def best(self, prompt: str, replicas: Sequence[str]) -> list[str]:
-        """Return the replicas that have seen most of the prompt, or the ones that have seen least overall if
-        the match is below `MIN_MATCH`. The list is empty if no replica is known.
+        """Return the replicas that have seen the longest prefix of the prompt.
+
+        If they have seen less than `MIN_MATCH` of it, return the replicas with the fewest remembered
+        characters. The list is empty if no replica is known.
         """
         matched, owners = self._tree.prefix_match(prompt, list(replicas))
         if len(matched) < MIN_MATCH * len(prompt):
@@ -51,10 +56,11 @@ class PrefixMemory:
 
 
 class PrefixRouter(RaysRouter):
-    """Ray's prefix router with a memory of its own in place of Ray's actor.
+    """Ray's prefix router, with a memory in this process instead of Ray's actor.
 
     Args:
-        imbalanced_threshold: difference in open calls between two replicas above which load decides.
+        imbalanced_threshold: maximum difference in open calls between two replicas. If it is larger, the less
+            busy replica gets the call.
     """
 
     def initialize_state(self, imbalanced_threshold: float) -> None:
@@ -87,8 +93,8 @@ class PrefixRouter(RaysRouter):
     ) -> list[list[Any]]:
         """Return candidates in order of preference, like Ray's router.
 
-        A call that is sent again, because it failed or is late, goes to the least busy replica that has not
-        had it: the one that knows its prompt is the one that had it before.
+        A call that is sent again because it failed or is late goes to the least busy replica that has not
+        received it yet. The replica with its prompt in the cache is the one that received it before.
         """
         places = _places_of(pending_request)
         others = [each for each in candidate_replicas if _name(each.replica_id) not in places.used_names]
@@ -107,7 +113,11 @@ class PrefixRouter(RaysRouter):
     async def _prefix_match_best_replicas(
         self, pending_request: Any, candidate_replicas: list[Any]
     ) -> list[list[Any]]:
-        """Return the replicas with the best match, or [] to let Ray take the less busy of two random ones."""
+        """Return the replicas with the best match.
+
+        If there are none, or if the load decides, the list is empty. Ray then takes the less busy of two
+        random replicas.
+        """
         if not (pending_request and pending_request.args) or await self._is_uneven(candidate_replicas):
             return [[]]
         by_id = {_name(each.replica_id): each for each in candidate_replicas}
@@ -115,7 +125,7 @@ class PrefixRouter(RaysRouter):
         return [[by_id[each] for each in best]]
 
     async def _is_uneven(self, replicas: list[Any]) -> bool:
-        """Return whether two replicas differ so much in open calls that load decides."""
+        """Return whether the numbers of open calls differ so much between replicas that the load decides."""
         lengths: list[int] = []
         unknown: list[Any] = []
         for replica in replicas:
@@ -126,7 +136,10 @@ class PrefixRouter(RaysRouter):
         return bool(lengths) and max(lengths) - min(lengths) > self._imbalanced_threshold
 
     def _queue_length(self, replica: Any) -> int | None:
-        """Return the cached queue length, or None if it is unknown or full (it may have room by now)."""
+        """Return the cached queue length of a replica, or None if it is unknown.
+
+        A cached length that fills the queue also counts as unknown, because the queue may have room by now.
+        """
         if not self._use_replica_queue_len_cache:
             return None
         length: int | None = self._replica_queue_len_cache.get(replica.replica_id)
@@ -138,8 +151,9 @@ def _name(replica_id: Any) -> str:
 
 
 def _places_of(pending_request: Any) -> Places:
-    """Return the record of where the call has been sent. Ray passes the caller's own object, not a copy, so
-    the caller sees what is written to it.
+    """Return the record of the replicas to which the call has been sent.
+
+    Ray passes the caller's own object and not a copy, so the caller sees what is written to it.
     """
     call = pending_request.args[0] if pending_request and pending_request.args else None
     return getattr(call, "places", None) or Places()

@@ -1,4 +1,4 @@
-"""Report measurements to Ray's metrics, which each node's agent exports to Prometheus; and sample levels.
+"""Report measurements to Ray's metrics, which the agent of each node exports to Prometheus.
 
 Ray labels every series with its process (`WorkerId`) and node (`NodeAddress`), so Podium adds no replica
 label.
@@ -15,7 +15,7 @@ from serving.telemetry.measurement import Measurement, MeasurementSink, report
 from serving.telemetry.metrics import INSTRUMENTS, MOST_SERIES, OTHER, Instrument, to_prometheus
 
 SAMPLED_EVERY_S = 5.0
-"""Ray reports to its agent every 10 s by default."""
+"""Seconds between two samples of the gauges. By default, Ray reports to its agent every 10 s."""
 
 
 class RayMeter:
@@ -39,13 +39,17 @@ class RayMeter:
 
 
 class Series:
-    """Reported label sets, at most `MOST_SERIES` per instrument, because Ray's agent keeps them all."""
+    """Label sets that were reported for each instrument. Ray's agent keeps them all in memory, so their
+    number is limited to `MOST_SERIES`.
+    """
 
     def __init__(self) -> None:
         self._tags: dict[str, dict[tuple[str, ...], dict[str, str]]] = {each.name: {} for each in INSTRUMENTS}
 
     def tags(self, instrument: Instrument, labels: tuple[str, ...]) -> dict[str, str]:
-        """Return the labels as Ray takes them. Above `MOST_SERIES`, every new label becomes `OTHER`."""
+        """Return the labels in Ray's format. If there are `MOST_SERIES` label sets already, every label of a
+        new set becomes `OTHER`.
+        """
         series = self._tags[instrument.name]
         if labels not in series and len(series) >= MOST_SERIES:
             labels = (OTHER,) * len(labels)
@@ -68,7 +72,10 @@ def _metric(instrument: Instrument) -> Any:
 
 
 def sample(meter: MeasurementSink, levels: Callable[[], Iterable[Measurement]]) -> None:
-    """Report `levels` every `SAMPLED_EVERY_S`, from a thread that also runs while the event loop is busy."""
+    """Report the gauges that `levels` returns, every `SAMPLED_EVERY_S` seconds.
+
+    A thread does this, so that the gauges are also reported while the event loop is busy.
+    """
 
     def forever() -> None:
         while True:

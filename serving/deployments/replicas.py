@@ -7,9 +7,9 @@ from ray import serve
 from ray.serve.schema import ApplicationStatusOverview, ServeStatus
 
 Counts = dict[str, dict[str, int]]
-"""Deployment -> state (`running`, `starting`, `stopping`, ...) -> count."""
+"""Number of replicas by deployment and by state, such as `running`, `starting` or `stopping`."""
 STATUS_TTL_S = 1.0
-"""How long a status is reused. The whole cluster has one controller to ask."""
+"""Seconds for which a status is reused, because the whole cluster has only one controller."""
 
 
 class Replicas:
@@ -22,7 +22,9 @@ class Replicas:
         self._overview_s = float("-inf")
 
     async def counts(self) -> Counts:
-        """Return the current counts, at most `STATUS_TTL_S` old."""
+        """Return the current number of replicas by deployment and state. It is at most `STATUS_TTL_S` seconds
+        old.
+        """
         overview = await self._account()
         return {
             name: {state.lower(): count for state, count in deployment.replica_states.items() if count}
@@ -36,17 +38,20 @@ class Replicas:
         return entry is not None and entry.status == "HEALTHY" and not any(entry.replica_states.values())
 
     async def is_down(self, deployment: str) -> bool:
-        """Return whether the deployment was healthy and has lost every replica. Serve then starts a new one,
-        which takes as long as any start.
+        """Return whether the deployment was healthy and has then lost all its replicas.
+
+        Serve starts a new one in that case, which takes as long as any start.
         """
         return _is_down(await self._account(), deployment)
 
     async def is_still_down(self, deployment: str) -> bool:
-        """Like `is_down`, but ask the controller only if the last status was down."""
+        """Return what `is_down` returns, but ask the controller only if the deployment was down in the last
+        status.
+        """
         return _is_down(self._overview, deployment) and await self.is_down(deployment)
 
     async def _account(self) -> ApplicationStatusOverview | None:
-        """Return the status, from a thread because Serve's call blocks."""
+        """Return the status of the application. Serve's call blocks, so it runs in a thread."""
         loop = asyncio.get_running_loop()
         async with self._asking:
             if loop.time() - self._overview_s > STATUS_TTL_S:
@@ -56,8 +61,10 @@ class Replicas:
 
 
 def _is_down(overview: ApplicationStatusOverview | None, deployment: str) -> bool:
-    """Return whether the deployment is down. One that starts, for the first time or from zero, is not: Serve
-    reports it as updating or upscaling.
+    """Return whether the deployment is down.
+
+    A deployment that starts, for the first time or after it was scaled to zero, is not down. Serve reports it
+    as updating or upscaling.
     """
     entry = overview.deployments.get(deployment) if overview else None
     return (

@@ -1,4 +1,6 @@
-"""HTTP ingress as a Serve replica. It rebuilds its pool for every new `user_config`."""
+"""Ray Serve replica that serves Podium's HTTP API. It rebuilds its pool of workers for every new
+`user_config`.
+"""
 
 import asyncio
 import logging
@@ -44,12 +46,12 @@ logger = logging.getLogger("podium")
 
 
 class Router:
-    """A router replica.
+    """Replica of the router, which is the HTTP ingress.
 
     Args:
-        settings: a dump of `Settings`.
+        settings: fields of `Settings`.
         engines: handles of the vLLM deployments, by the name of the worker that owns each.
-        source: fields of a `SettingsSource` if the settings came from a file.
+        source: fields of a `SettingsSource` if the settings were read from a file, or None.
     """
 
     def __init__(
@@ -114,20 +116,21 @@ class Router:
     async def reconfigure(self, user_config: dict[str, Any]) -> None:
         """Apply the pool, adapters, prices, prompts and limits of `user_config`. Open runs keep the old ones.
 
-        Return once every adapter is loaded and new requests use the new settings. If this raised, Serve would
-        end the replica. A running replica therefore keeps its current settings, and reports what it rejected
-        in its log and at `/readyz`.
+        Return once every adapter is loaded and new requests use the new settings. If this method raised an
+        error, Serve would end the replica. Therefore a running replica that cannot use `user_config` keeps
+        its current settings, and reports the reason in its log and at `/readyz`.
 
         Raises:
-            SettingsError: a new replica, without earlier settings to keep, cannot use `user_config`.
+            SettingsError: the replica is new, so it has no earlier settings to keep, and cannot use
+                `user_config`.
         """
         await self._live.patch(user_config)
 
     async def check_health(self) -> None:
-        """Start the background tasks on the first call, which Serve makes after configuration.
+        """Start the background tasks on the first call, which Serve makes after `reconfigure`.
 
-        Earlier errors end the replica and appear in Serve's status. An unusable store does so too; an
-        unreachable one does not.
+        An error before that ends the replica and appears in Serve's status. A store that cannot be used ends
+        the replica as well, but a store that cannot be reached does not.
         """
         if not self._live.is_up:
             try:
@@ -158,8 +161,9 @@ class Router:
         await self._directory.aclose()
 
     async def record_autoscaling_stats(self) -> dict[str, float]:
-        """Report the load for `autoscaling.by_load`: model calls, running or waiting, per
-        `router.target_calls`.
+        """Report the router's load for `autoscaling.by_load`.
+
+        It is the number of model calls that run or wait, divided by `router.target_calls`.
         """
         return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
 

@@ -1,4 +1,4 @@
-"""Check that every router can reach the store: a local file is not enough for Ray on several machines."""
+"""Check that every router can reach the store. If Ray runs on several machines, a local file is not enough."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, cast
@@ -17,12 +17,13 @@ def find_shared_address(
     """Return the address of this cluster's store for a router.
 
     Args:
-        settings: names the variable or file with the address.
-        environment: the router's environment.
-        nodes: returns Ray's nodes; `ray.nodes` if None.
+        settings: settings that name the variable or file with the address.
+        environment: environment variables of the router.
+        nodes: function that returns Ray's nodes, or None for `ray.nodes`.
 
     Raises:
-        StoreError: the store cannot be used, or only from one of several machines.
+        StoreError: the store cannot be used, or the cluster has several machines and only one of them can use
+            it.
     """
     address = find_address(settings, environment)
     alive = [node for node in (nodes or cast(Nodes, cast(Any, ray).nodes))() if node["Alive"]]

@@ -1,7 +1,8 @@
-"""Log probabilities of an answer's tokens, from vLLM's outputs, aligned with the visible text.
+"""Log probabilities of an answer's tokens. They are read from vLLM's outputs and aligned with the visible
+text.
 
-This module knows vLLM's outputs; it does not know the engine, nor how an API dialect writes log
-probabilities.
+This module depends on the format of vLLM's outputs, but neither on the engine nor on the formats of the API
+dialects.
 """
 
 from collections.abc import Callable
@@ -16,22 +17,22 @@ LEAST = -9999.0
 
 
 class LogprobReader:
-    """Reads the log probabilities of one answer.
+    """Reader of one answer's log probabilities.
 
     A token is returned with the chunk of text in which it begins. Tokens without visible text are not
     returned, such as those of a stop sequence, a tool call or the end of the answer.
 
     Args:
-        n_top: number of most likely tokens to report per position.
-        content_ids: returns those of all token ids so far that follow the reasoning; None if the model does
-            not reason.
+        n_top: number of most likely tokens to report for each position.
+        content_ids: function that takes all token ids so far, and returns those that follow the reasoning.
+            None if the model does not reason.
     """
 
     def __init__(self, n_top: int, content_ids: Callable[[list[int]], list[int]] | None = None) -> None:
         self._n_top, self._content_ids = n_top, content_ids
         self._ids, self._pending = list[int](), list[TokenLogprob]()
         self._ahead = 0
-        """Number of visible characters without a returned token."""
+        """Number of visible characters whose token was not returned yet."""
 
     def feed(self, completion: CompletionOutput, text: str) -> tuple[TokenLogprob, ...]:
         """Return the tokens that begin in `text`.
@@ -64,7 +65,7 @@ class LogprobReader:
 
 
 def _token(position: dict[int, Logprob], n_top: int) -> TokenLogprob:
-    """Return the token at a position, which vLLM lists first, and the most likely alternatives."""
+    """Return the token at a position with the most likely alternatives. vLLM lists the chosen token first."""
     chosen, *_ = position.values()
     ranked = sorted((each for each in position.values() if each.rank), key=lambda each: each.rank or 0)
     top = tuple(Likely(_text(each), _value(each)) for each in ranked if (each.rank or 0) <= n_top)

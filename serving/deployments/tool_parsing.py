@@ -1,7 +1,7 @@
 """Read tool calls from the output of a vLLM engine, with vLLM's own parser for the model.
 
-A model that must call a tool is constrained to JSON by the tools' schemas, and that JSON is read directly.
-This module knows vLLM's parsers; it does not know the engine, nor whose tools they are.
+If the model must call a tool, its output is constrained to JSON that matches the schemas of the tools, and
+that JSON is read directly. This module depends on vLLM's parsers, but not on the engine.
 """
 
 import copy
@@ -20,12 +20,12 @@ from serving.workers.vllm import ChunkCall, EngineCall
 
 
 class ToolReader:
-    """Reads the tool calls of one answer. Text outside the calls is streamed; calls are read at the end.
+    """Reader of one answer's tool calls. Text outside the calls is streamed. The calls are read at the end.
 
     Args:
         parser: vLLM's name of the model's parser (`--tool-call-parser`).
         tokenizer: the model's tokenizer.
-        call: a call with tools.
+        call: call that offers tools.
 
     Raises:
         KeyError: vLLM has no such parser.
@@ -44,7 +44,9 @@ class ToolReader:
         self._text, self._ids, self._streamed = "", list[int](), ""
 
     def constrain(self, sampling: SamplingParams) -> None:
-        """Change `sampling` so that calls can be read, and so that one is written if it is required."""
+        """Change `sampling` so that tool calls can be read. If a tool call is required, force the model to
+        write one.
+        """
         sampling.skip_special_tokens = self._request.skip_special_tokens
         if not self._call.must_call:
             return
@@ -78,7 +80,9 @@ class ToolReader:
         return content
 
     def end(self) -> tuple[str, tuple[ChunkCall, ...]]:
-        """Return the text that was withheld as a possible call but is not one, and the tool calls."""
+        """End the answer. Return text that was withheld because it could have been a tool call, and the tool
+        calls.
+        """
         calls = self._read_forced_calls() if self._call.must_call else self._parse_calls()
         if calls:
             return "", calls if self._call.parallel_calls else calls[:1]

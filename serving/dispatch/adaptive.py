@@ -10,10 +10,11 @@ Additive increase, multiplicative decrease, as in TCP (https://www.rfc-editor.or
 - Recovery after busy: one more slot per answered call, up to the earlier limit (slow start, section 3.1). If
   the worker is busy again before that, the earlier limit is lowered.
 
-A tenant that sends longer prompts for a while looks like an overloaded worker. Therefore each party
-(`serving/witnesses.py`) has one vote, however many calls it makes: the median over all parties decides on a
-decrease, and most parties must become faster after it. A party that calls alone can take away at most three
-quarters of the slots. They are restored by the first call of another party that is not late.
+A tenant that sends longer prompts for a while looks like an overloaded worker. Therefore each tenant has one
+vote, however many calls it makes: the median over all tenants decides on a decrease, and first tokens must
+become faster for most tenants after it. A tenant that is the only caller can take away at most three quarters
+of the slots. The first call of another tenant whose first token is not late restores them. The code calls a
+tenant a party (`serving/witnesses.py`).
 """
 
 import time
@@ -32,23 +33,26 @@ LATE = 2.0
 LEAST_LATE_S = 0.05
 """Minimum time in seconds from which first tokens are late."""
 LOWER_EVERY_S = 1.0
-"""Minimum interval between reductions of the earlier limit, because a short busy period says little about it.
+"""Minimum interval between reductions of the limit that `Slots` recovers to. A short busy period says little
+about that limit.
 """
 HELPED = 0.9
-"""Maximum share of the earlier time at which first tokens count as faster after a decrease."""
+"""First tokens count as faster after a decrease if they take at most this share of the time before it."""
 WINDOW = 10
-"""Minimum number of calls that are judged together. The number of slots, if that is higher."""
+"""Minimum number of calls in a window, whose first tokens are judged together. With more slots than that, a
+window has as many calls as there are slots.
+"""
 LEAST_ALONE = 0.25
-"""Share of all slots that remains if only one party reports late first tokens."""
+"""Minimum share of the slots that remains if the first tokens of only one tenant are late."""
 FORGET = 1.02
-"""Factor of the best time per window of calls with free slots, so that the best time of an idle night does
-not last. Calls with full slots never raise the best time, because they may wait in a queue of the worker
-itself.
+"""Factor by which the best time may rise after each window of calls that found a free slot, so that the best
+time of an idle night does not last. Calls that took the last slot never raise the best time, because they may
+wait in a queue of the worker itself.
 """
 
 
 class Slots:
-    """Learned number of slots.
+    """Number of slots that is learned from the worker's responses.
 
     Args:
         most: maximum number of slots, and the number at the start.
@@ -57,7 +61,7 @@ class Slots:
     def __init__(self, most: int) -> None:
         self._most, self._limit = most, float(most)
         self._good, self._lowered_s = float(most), -inf
-        """Limit before the worker was busy, and the time at which it was last lowered."""
+        """Limit to recover to, from before the worker was busy, and the time at which it was last lowered."""
         self._has_grown = False
         """True if the limit was raised since the last decrease and is below the maximum."""
         self._first_token_s: dict[str, list[float]] = {}
@@ -68,7 +72,7 @@ class Slots:
         self._before_cut: tuple[float, dict[str, list[float]]] | None = None
         """Limit and times to the first token before the last decrease for late first tokens."""
         self._doubted: tuple[str, float] | None = None
-        """Party that alone caused the last decrease, and the limit before it."""
+        """Tenant whose calls alone caused the last decrease, and the limit before that decrease."""
         self._cut_s = -inf
         """Time (`time.monotonic`) of the last decrease. Calls sent before it are not judged."""
 
@@ -147,9 +151,9 @@ class Slots:
 
 
 def _are_sooner(before: Mapping[str, Sequence[float]], now: Mapping[str, Sequence[float]]) -> bool:
-    """Return whether the first tokens of most parties are faster than before.
+    """Return whether first tokens became faster for most tenants.
 
-    Each party with calls in both windows counts by itself. All other parties count as one.
+    Each tenant with calls in both windows has one vote. All other tenants share one vote.
     """
     both = before.keys() & now.keys()
     pairs = [(before[each], now[each]) for each in both]
@@ -163,13 +167,13 @@ def _are_sooner(before: Mapping[str, Sequence[float]], now: Mapping[str, Sequenc
 
 
 class AdaptiveLimiter(Limiter):
-    """Limiter that learns the number of slots, with `slots` as its maximum."""
+    """Limiter that learns how many calls the worker can handle at once. `slots` is the maximum."""
 
     def __init__(self, name: str, slots: int, max_wait_s: float = inf) -> None:
         super().__init__(name, slots, max_wait_s)
         self.learned = Slots(slots)
         self.witnesses = Witnesses()
-        """Tenants that got busy responses."""
+        """Tenants whose calls the worker rejected as busy."""
 
     def on_sent(self, terms: Terms) -> None:
         """See `Limiter.on_sent`."""

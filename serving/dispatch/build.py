@@ -51,14 +51,16 @@ HEDGE_SHARE = 0.05
 
 
 def dispatcher(own: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> Dispatcher:
-    """Return the dispatcher of one worker: its own route first, then those of its fallbacks."""
+    """Return the dispatcher of one worker. It tries the worker's own route first, then those of its
+    fallbacks.
+    """
     chain = chain_of(own, settings)
     chosen = {each.worker: each.why for each in chain if each.why}
     return Dispatcher([routes[name] for name in (own.name, *(each.worker for each in chain))], chosen)
 
 
 def build_routes(clients: Mapping[str, Worker], settings: Settings, health: Health) -> dict[str, Route]:
-    """Return the route of every worker, by name. Fallbacks share them."""
+    """Return the route of every worker, by name. A worker and those that fall back to it share its route."""
     return {own.name: _route(clients, own, settings, health) for own in settings.workers}
 
 
@@ -113,7 +115,7 @@ def _limiter(own: WorkerSettings) -> Limiter:
 def _deployments(
     clients: Mapping[str, Worker], own: ApiSettings, settings: Settings, health: Health
 ) -> tuple[Target, ...]:
-    """Return the deployments of a worker, each with its own slots and health."""
+    """Build the target of each deployment of a worker. Each one has its own slots and health."""
     targets: list[Target] = []
     for deployment, (place, there) in zip(own.deployments, places_of(own).items(), strict=True):
         deployment_health = health.of(identity_of(there, settings, place))
@@ -130,7 +132,11 @@ def _deployments(
 
 
 def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
-    """Return the maximum number of calls that break off if one replica of an engine ends, as a retry reserve."""
+    """Return how many retries the worker's retry budget can hold.
+
+    If a replica of a vLLM engine is lost, all its calls break off at once, so the budget must cover that
+    number.
+    """
     owner = settings.worker(own.deployment) if isinstance(own, VllmSettings) and own.deployment else own
     if isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1:
         return max(RESERVE, owner.scale.max_ongoing_requests)
@@ -138,8 +144,9 @@ def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
 
 
 def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
-    """Return whether calls are hedged. By default only if calls are free and there is another replica or
-    deployment.
+    """Return whether to send a hedge, which is a second attempt, for calls whose first token is late.
+
+    By default, calls are hedged only if they cost nothing and the worker has another replica or deployment.
     """
     if own.hedge is not None:
         return own.hedge

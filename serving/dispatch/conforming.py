@@ -1,7 +1,8 @@
 """Validation and repair of answers in a requested format.
 
-A strict answer is buffered until it is complete and matches its schema, whatever the provider promises. If it
-does not match, the same worker gets one repair attempt and is shown the fault. The repair is billed and
+An answer in a strict format is buffered until it is complete and is checked against its schema, even if the
+provider guarantees the format. If it does not match, the same worker may repair it once. The prompt of the
+repair contains the answer and its fault. The repair is billed and
 recorded like any other attempt. It can call no tools, because a suspended run does not store that it was
 repairing and would start another repair. An answer that was cut or filtered, or that calls tools, is passed
 on unchanged, because its finish reason tells the client.
@@ -31,7 +32,7 @@ LAX_NOTE = "The answer does not match the requested format, which is not strict:
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """Invalid answer and its fault, for a repair."""
+    """An answer that does not match its format, and what is wrong with it. A worker is asked to repair it."""
 
     text: str
     fault: str
@@ -40,12 +41,15 @@ class Repair:
 def ask_for_form(
     call: Call, translate: Translate, repair: Repair | None = None
 ) -> tuple[Call, tuple[str, ...]]:
-    """Translate the answer format of the call for its provider. Return the call, and notes for the record.
+    """Translate the call's answer format into the form that its provider accepts.
+
+    Return the changed call, and notes for the record.
 
     Args:
         call: call with an `answer_format`.
         translate: translation of the provider.
-        repair: invalid first answer, or None. A repair can call no tools. They remain in the request, because
+        repair: invalid first answer that the worker should repair, or None. A repair can call no tools. They
+            remain in the request, because
             providers check earlier tool calls against them.
     """
     wanted = call.answer_format
@@ -72,7 +76,9 @@ def ask_for_form(
 
 
 async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | None]:
-    """Read the whole answer. Return a reply that can be read again, and the fault of the answer, or None.
+    """Read an answer to its end and check its format.
+
+    Return a reply that can be read again, and the fault of the answer, or None if it matches its format.
 
     Raises:
         WorkerError: the answer broke off.
@@ -89,7 +95,7 @@ async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | N
 
 
 def invalid_answer(reply: Reply, fault: str) -> AnswerInvalid:
-    """Return the error of an answer that does not match the format, with its charges."""
+    """Build the error for an answer that does not match its format. The error carries the cost of the answer."""
     error = AnswerInvalid(
         f"The answer of {reply.worker} does not match the requested format. {fault}", worker=reply.worker
     )
@@ -98,7 +104,10 @@ def invalid_answer(reply: Reply, fault: str) -> AnswerInvalid:
 
 
 def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
-    """Return the text of the answer, without a Markdown fence, and its fault, or None."""
+    """Return the text of the answer and its fault, or None if it matches its format.
+
+    If the answer matches without the Markdown fence around it, the fence is removed.
+    """
     text = "".join(reply.texts)
     if reply.tool_calls or reply.finish in (FinishReason.LENGTH, FinishReason.CONTENT_FILTER):
         return text, None
@@ -111,7 +120,7 @@ def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
 
 
 def _again(reply: Reply, text: str) -> Reply:
-    """Return a reply that yields a read answer again, in one delta."""
+    """Return a reply that yields an answer once more that was already read. It has one delta."""
     whole = Delta(
         text,
         "".join(reply.thoughts),
@@ -150,7 +159,7 @@ def _with_fault(messages: tuple[Message, ...], repair: Repair) -> tuple[Message,
 
 
 async def note_fault(deltas: AsyncGenerator[Delta], wanted: AnswerFormat) -> AsyncGenerator[Delta]:
-    """Pass on the deltas, and add a note at the end if the answer does not match the format."""
+    """Yield the deltas unchanged, and then a note for the record if the answer does not match its format."""
     texts: list[str] = []
     is_whole = False
     async with aclosing(deltas):

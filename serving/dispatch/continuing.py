@@ -1,9 +1,9 @@
-"""Continuation of an answer that broke off and whose beginning the client already has (`Call.prefix`).
+"""Continuation of an answer that broke off after the client received its beginning (`Call.prefix`).
 
 If the API can continue an assistant turn, the prefix is sent as one (prefill). Otherwise an instruction asks
 the model to continue, and its output is buffered until it is known to follow the prefix (`resume_point.py`).
-Output that does not is a failure before the first token: it is billed, the client sees none of it, and a
-fallback may be tried.
+Output that does not follow the prefix counts as a failure before the first token: it is billed, the client
+sees none of it, and a fallback may be tried.
 """
 
 from collections.abc import AsyncGenerator, Callable
@@ -35,11 +35,13 @@ class BrokenOff(NotContinued):
 
 
 Form = Literal["plain", "prefill", "ask"]
-"""Form of a call: unchanged, with its prefix as the model's turn, or with an instruction to continue."""
+"""How to send a call: unchanged, with its prefix as the start of the model's turn, or with an instruction to
+continue the prefix.
+"""
 
 
 def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:
-    """Return the form in which the call is sent first."""
+    """Return the form in which to send the call first."""
     if not call.prefix:
         return "plain"
     # a blank prefix has no words to repeat, so the model starts again, possibly with the same blanks
@@ -48,13 +50,14 @@ def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """Call for the rest of an answer.
+    """Call that asks a worker for the rest of an answer.
 
     Args:
         form: form of the call.
         call: original call.
         adapted_call: call to send.
-        blanks: whitespace at the end of the prefix, which a prefilled turn is sent without.
+        blanks: whitespace that was removed from the end of the prefix, because the prefix is sent as the
+            model's turn.
         seam: finds the new text in the output of a model that was instructed to continue.
     """
 
@@ -66,14 +69,15 @@ class Continuation:
 
     @classmethod
     def of(cls, call: Call, form: Form) -> "Continuation":
-        """Adapt the call to a form.
+        """Adapt the call to the form in which it is sent.
 
         A prefill is sent without the whitespace at its end, because tokens start with whitespace and the
         model would repeat it.
 
-        The text that an instructed model has to repeat counts as output. A limit of the rest is therefore
-        raised by the bytes of the repetition, as an upper bound of its tokens. The rest may exceed its limit
-        by the unused part of this bound. It is cut short only if the budget allows no more.
+        The text that an instructed model has to repeat counts as output. Therefore the output limit is raised
+        by the number of bytes of that text, which is an upper bound of its tokens. The rest of the answer may
+        then exceed its own limit by the unused part of this bound. It is cut short only if the budget allows
+        no more.
         """
         if form == "plain":
             return cls(form, call, _without_room(call))
@@ -110,7 +114,8 @@ class Continuation:
     async def _find_seam(self, opened: AsyncExitStack, reply: Reply, seam: Seam) -> None:
         """Buffer the reply until its new text starts.
 
-        A reply that repeats far more than instructed and then reaches its output limit counts as broken off.
+        A reply counts as broken off if it repeats much more than instructed and then reaches its output
+        limit.
         """
         texts: list[str] = []
         try:
@@ -140,7 +145,9 @@ class Continuation:
 
 
 def _without_room(call: Call, repeated: str = "") -> Call:
-    """Limit the output to the rest of the answer plus the `repeated` text, and to the reserved budget."""
+    """Limit the output to the rest of the answer plus the `repeated` text, but never above the limit for
+    which the budget is reserved.
+    """
     most = call.sampling.max_output_tokens
     rest_tokens = call.terms.rest_tokens
     if rest_tokens is None or most is None:
@@ -150,8 +157,7 @@ def _without_room(call: Call, repeated: str = "") -> Call:
 
 
 async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], texts: list[str]) -> list[Delta]:
-    """Buffer deltas until new text starts, and return them. Only the last one has text, which is the new
-    text.
+    """Buffer deltas until new text starts, and return them. Only the last of them has text: the new text.
 
     Args:
         seam: finds the new text.
@@ -182,9 +188,9 @@ async def _first(buffered: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncG
 
 
 async def _unless_full(deltas: AsyncGenerator[Delta], worker: str) -> AsyncGenerator[Delta]:
-    """Pass on the deltas of a reply that repeated too much, and raise if it reaches its output limit.
+    """Yield the deltas of a reply that repeated too much, and raise if it reaches its output limit.
 
-    Otherwise the client would take the limit of this call for the limit of the answer.
+    Otherwise the client would see the finish reason `length`, although only this call reached a limit.
 
     Raises:
         WorkerUnavailable: the reply reached its output limit.
@@ -199,7 +205,7 @@ async def _unless_full(deltas: AsyncGenerator[Delta], worker: str) -> AsyncGener
 
 
 async def _without(blanks: str, deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
-    """Remove whitespace from the start of the reply that the prefix already has."""
+    """Yield the deltas without the whitespace at their start that the prefix already ends with."""
     async with aclosing(deltas):
         async for delta in deltas:
             if blanks and delta.text:

@@ -38,22 +38,23 @@ class Dispatcher:
     """A worker and its fallbacks. Implements `conductor.model.worker.Worker`.
 
     After a `WorkerError` before the first token, the call is retried at the same worker or fails over to the
-    next one. A bad key fails over like an outage.
+    next one. A rejected API key causes a failover, like an outage.
 
-    Some workers are tried last, and the record says so:
+    Some workers are tried last, which the record of the run shows:
 
     - An unhealthy worker. When its circuit allows it again, one call probes it.
     - A worker whose queue is too long. The limit is shorter while another worker could answer immediately.
 
-    A queued call moves to another worker that could answer immediately, and returns if that one fails. A call
-    whose worker becomes unhealthy while it waits for a slot is not sent there if another worker is ready.
+    A queued call moves to another worker as soon as that one could answer immediately. It comes back if the
+    other worker fails. If a worker becomes unhealthy while a call waits for its slot, the call goes to
+    another worker that is ready.
 
-    If all workers fail and one of them rejected the prompt as too long, that error is raised, because agents
-    respond to it by shortening the prompt.
+    If all workers fail and one of them rejected the prompt as too long, `ContextOverflow` is raised, because
+    agents respond to it by shortening the prompt.
 
     Args:
         routes: workers in the order in which they are tried.
-        chosen: by name, why a fallback was chosen that the settings do not name.
+        chosen: reasons for the fallbacks that were chosen automatically, by the name of the fallback.
     """
 
     def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -68,12 +69,13 @@ class Dispatcher:
     async def open(self, call: Call) -> AsyncGenerator[Reply]:
         """Open a reply from the first worker that answers. See `Worker.open`.
 
-        `worker` of the reply is the worker that answers. `attempts` lists the failed and skipped ones before
-        it. `notes` say how a fallback was chosen that the settings do not name.
+        In the reply, `worker` is the worker that answers, and `attempts` lists the earlier attempts that
+        failed or were skipped. If an automatically chosen fallback answers, one of the `notes` gives the
+        reason for the choice.
 
         Raises:
-            WorkerUnavailable: no worker answered. Also raised without a call if all workers are unhealthy and
-                the caller has a fallback.
+            WorkerUnavailable: no worker answered. If all workers are unhealthy and the caller has a fallback
+                of its own, this is raised without sending the call.
         """
         # Before the choice of a worker: otherwise the first one would expect a run that a fallback answers.
         self._routes[0].limiter.arrive(call.site.run)
@@ -172,12 +174,13 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
 async def _try(
     stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, *, has_fallback: bool
 ) -> Reply:
-    """Make one attempt at the current worker, with a hedge if it is late. Return the reply once its format is
-    checked.
+    """Make one attempt at the current worker. Return the reply once its format is checked.
+
+    If the first token is late, a second attempt (a hedge) may be sent at the same time.
 
     Args:
         stack: exit stack that closes the attempt.
-        expected: exit stack of the reservation at another worker that the call may move to.
+        expected: exit stack of the slot that is reserved at another worker, if the call moves there.
         attempts: earlier attempts at the call.
         has_fallback: whether another worker is free to answer.
     """
@@ -240,7 +243,7 @@ def _check_allowed(attempts: Attempts) -> None:
 
     Raises:
         WorkerRefused: the permit excludes the worker, or the worker has refused in this run.
-        WorkerUnavailable: its answer to this call broke off, and the retry budget is used up.
+        WorkerUnavailable: the worker broke off its answer to this call, and its retry budget is used up.
     """
     route, tries, terms = attempts.route, attempts.tries, attempts.call.terms
     if not terms.permit.allows(route.name):
@@ -258,8 +261,9 @@ def _check_allowed(attempts: Attempts) -> None:
 
 
 def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...]]:
-    """Limit the effort to what the permit allows and translate the answer format for the provider. Return
-    notes, too.
+    """Limit the reasoning effort to what the permit allows, and translate the answer format for the provider.
+
+    Return the changed call, and notes for the record.
     """
     profile = route.profile
     effort = limit_effort(call.sampling.effort, call.terms.permit.max_effort, profile.default_effort)
@@ -271,7 +275,7 @@ def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...
 
 
 async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, call: Call) -> Reply:
-    """Send the call, and a hedge if it is late.
+    """Send the call, and a hedge if the first token is late.
 
     Raises:
         Skipped: the call left the queue for another worker, or the circuit opened while it waited.
@@ -326,8 +330,9 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
 
 
 class _RefusalNote:
-    """Context manager that records a refusal, before or after the first token, so that the run skips the
-    worker.
+    """Context manager that records if the worker refuses the call, so that the run does not call it again.
+
+    The worker may refuse before or after the first token.
     """
 
     def __init__(self, worker: str, call: Call) -> None:
@@ -337,7 +342,7 @@ class _RefusalNote:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Record a refusal."""
+        """Record the error if the worker refused the call."""
         refusals = self._call.terms.refusals
         if refusals is not None and isinstance(error, WorkerRefused) and not error.only_this_call:
             refusals.add(self._worker, self._call.site.operation, error)
@@ -350,7 +355,10 @@ def _enter(attempts: Attempts) -> None:
 
 
 def _start(attempts: Attempts, tries: Tries) -> None:
-    """Start to try the call in one form, and credit the retry budget unless the call follows a broken answer."""
+    """Start the attempts in one form of the call.
+
+    Add a share to the retry budget, unless the call continues a broken answer.
+    """
     attempts.tries = tries
     budget, terms = attempts.route.retry_budget, attempts.call.terms
     if budget is not None and not terms.broken:  # otherwise a broken answer would pay for its own retry
@@ -364,18 +372,19 @@ def _move_on(attempts: Attempts) -> None:
 
 
 def _leave(attempts: Attempts) -> None:
-    """End the probe of the current worker, if the call was one."""
+    """Leave the current worker. If the call was the probe of an open circuit, end the probe."""
     attempts.route.health.end_call(attempts.probes_until_s)
 
 
 def _spend(route: Route, call: Call) -> bool:
-    """Count a retry. Return False if the retry budget does not allow one."""
+    """Take one retry from the worker's retry budget. Return False if the budget does not allow it."""
     return route.retry_budget is None or route.retry_budget.spend(call.terms.tenant)
 
 
 async def _close_empty(reply: Reply, stack: AsyncExitStack) -> WorkerUnavailable:
-    """Read the rest of an empty answer for its usage, and close the attempt. Return the error, with its
-    charges.
+    """Read an empty answer to its end to learn its usage, and close the attempt.
+
+    Return an error for the empty answer. It carries the cost of the attempt.
     """
     try:
         with suppress(WorkerError):  # the answer is already known to be empty

@@ -1,13 +1,14 @@
-"""Fair queue for the slots of a worker: by priority, then by payer, first the payer with the fewest slots.
+"""Fair queue for the slots of a worker. Calls are ordered by priority. Among calls of one priority, the payer
+with the fewest slots comes first. A payer is the key or team that pays for the call.
 
 A flood of calls from one payer delays only that payer. A slot counts for its payer for as long as it is in
 use. Batch calls go last but never starve: while both priorities wait, every `BATCH_EVERY`-th free slot goes
 to a batch call.
 
-The last slots are reserved for payers below their share (`serving/shares.py`), so that a payer with long
-calls cannot hold all slots. They are lent to others if no such payer has called recently. A call that waits
-although a reserved slot is free is a batch call, or its payer has slots already. It gets a slot at the latest
-when one is released.
+The last slots are reserved for payers that hold less than their share (`serving/shares.py`), so that a payer
+with long calls cannot hold all slots. Other payers may use them if no such payer has called recently. A call
+may therefore wait although a slot is free, if it is a batch call or its payer already has slots. It gets a
+slot at the latest when one is released.
 """
 
 import asyncio
@@ -22,7 +23,7 @@ from serving.witnesses import TRAFFIC_S, Traffic
 BATCH_EVERY = 10
 """While calls of both priorities wait, one of this many free slots goes to batch calls."""
 FEWEST = 4
-"""Minimum number of slots at which some are reserved."""
+"""Minimum number of slots of a worker for some of them to be reserved."""
 
 Waiting = tuple[str, "asyncio.Future[None]"]
 """A payer, and the future of one of its waiting calls."""
@@ -37,7 +38,7 @@ class FairQueue:
 
     def __init__(self, places: int) -> None:
         self._places = self._free = places
-        """Negative while more calls hold a slot than there are slots, after a `resize`."""
+        """Number of free slots. It is negative if `resize` has left fewer slots than are in use."""
         self._queues: dict[Priority, _Queue] = {"interactive": _Queue(), "batch": _Queue()}
         self._slots_by_payer = Counter[str]()
         """Slots in use by payer."""
@@ -46,7 +47,7 @@ class FairQueue:
         self._traffic = Traffic()
         """Recent interactive calls."""
         self.lent_after_s = TRAFFIC_S
-        """Seconds without a call of a payer below its share after which reserved slots are lent."""
+        """Seconds after which payers may use the reserved slots, if no payer below its share has called."""
 
     def take_now(self, priority: Priority, payer: str) -> bool:
         """Take a slot if one is free that is not reserved. Return False otherwise."""
@@ -59,7 +60,7 @@ class FairQueue:
         return True
 
     async def take(self, priority: Priority, payer: str) -> None:
-        """Wait for a slot. If the wait is cancelled, no slot is taken."""
+        """Wait for a slot and take it. If the wait is cancelled, no slot is taken."""
         if self.take_now(priority, payer):
             return
         if priority == "interactive":
@@ -95,8 +96,8 @@ class FairQueue:
     def ahead(self, payer: str, coming: Mapping[str, int] = MappingProxyType({})) -> int:
         """Estimate how many interactive calls would get a slot before one more call of `payer`.
 
-        Counts waiting calls and the expected calls `coming`, by payer. Assumes that all payers hold equally
-        many slots.
+        The estimate counts the calls that wait and the expected calls in `coming` (number by payer). It
+        assumes that all payers hold the same number of slots.
         """
         queue = self._queues["interactive"]
         if self.free(payer):  # the free slots are reserved from the calls that wait

@@ -79,7 +79,7 @@ def _refusal(call: Call, accepts: Accepts) -> str:
 
 
 def _samplers(call: Call, accepts: Accepts, model: str, notes: list[str]) -> dict[str, Any]:
-    """Return the accepted ones of `top_k`, `min_p` and `repetition_penalty`, by name."""
+    """Return the values of `top_k`, `min_p` and `repetition_penalty` that the model accepts, by name."""
     why = _refusal(call, accepts)
     samplers = dict[str, Any]()
     for name, neutral in NEUTRAL.items():
@@ -92,7 +92,7 @@ def _samplers(call: Call, accepts: Accepts, model: str, notes: list[str]) -> dic
 
 
 def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[str, ...]:
-    """Return the stop sequences that the model accepts. The others are applied to its answer."""
+    """Return the stop sequences that the model accepts. The gateway applies the others to the answer."""
     accepted = [stop for stop in call.sampling.stop if accepts.blank_stop_sequences or not stop.isspace()]
     stops = tuple(accepted[: accepts.stop_sequences])
     if len(stops) < len(call.sampling.stop):
@@ -108,8 +108,9 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
 
 
 def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:
-    """Return the level to request: `effort`, or `most` if that is lower. An unknown level counts as the
-    highest.
+    """Return the reasoning effort to request: `effort`, or `most` if that is lower.
+
+    An unknown level counts as the highest.
 
     Args:
         effort: requested level, or None for the default.
@@ -141,7 +142,7 @@ class ModelProfile:
         prefills: whether the API continues a call's prefix as the start of the model's turn.
         sees_images, reads_pdfs: whether the model accepts images and PDFs.
         calls_tools: whether the model calls tools, or None if unknown.
-        reports_filter: whether a prompt that the content filter stops is reported to the client. If False, a
+        reports_filter: whether the client gets an error if the content filter stops its prompt. If False, a
             fallback is tried.
     """
 

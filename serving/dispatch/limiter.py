@@ -1,4 +1,4 @@
-"""Slots of a worker: its limit of concurrent calls, and the queue for them."""
+"""Limit of a worker's concurrent calls, and the queue of calls that wait for a slot."""
 
 import asyncio
 import time
@@ -33,7 +33,7 @@ WAIT_BESIDE_FREE_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """Rules of one call's wait for a slot.
+    """Rules for one call that waits for a slot.
 
     Args:
         waited_s: seconds that the call has already waited in other queues.
@@ -57,9 +57,9 @@ class Limiter:
     A call waits for a slot before it is sent, and holds the slot until it is closed. `FairQueue` decides
     which call is next.
 
-    A run that has not paid for a call yet is rejected, or goes to a fallback, if the queue is too long
-    (`serving/sessions/admission.py`) or if it gets no slot within `max_wait_s`. Calls of a run that has
-    already paid keep waiting, unless other workers are left to try.
+    If the queue is too long (`serving/sessions/admission.py`), or if a call gets no slot within `max_wait_s`,
+    the call is rejected or goes to a fallback. This applies only until the run has paid for a call. Later
+    calls of the run keep waiting, unless another worker can still be tried.
 
     Args:
         name: name of the worker, for errors.
@@ -75,7 +75,7 @@ class Limiter:
         self._began_s: dict[object, float] = {}
         """Start times of the calls that hold a slot, oldest first."""
         self._coming: dict[str, str] = {}
-        """Payer by run, for runs that were admitted to call this worker and have not called it yet."""
+        """Payers of the runs that were admitted to call this worker and have not called it yet, by run."""
         self._held_s = 0.0
         """Moving average of the time that a slot is in use, in seconds."""
         self._moved_s = 0.0
@@ -92,14 +92,16 @@ class Limiter:
         return self.open_calls >= self.n_slots
 
     def has_idle(self, share: float, calls: int) -> bool:
-        """Return whether `calls` more calls would use at most that share of the slots, and no call waits."""
+        """Return whether no call waits, and `calls` more calls would leave at most `share` of the slots in
+        use.
+        """
         return not self.queued and self.open_calls + calls <= share * self.n_slots
 
     def wait_s(self, payer: str) -> float:
         """Estimate the wait of one more interactive call of `payer`, in seconds.
 
-        The estimate follows from the queue ahead of it and the pace of recent calls. It grows while no slot
-        becomes free.
+        The estimate uses the number of calls ahead in the queue and how long recent calls held their slots.
+        It grows while no slot becomes free.
         """
         ends = self._ends_before(payer)
         if ends <= 0:
@@ -117,10 +119,10 @@ class Limiter:
         return self._queue.ahead(payer, Counter(self._coming.values())) + 1 - self._queue.free(payer)
 
     def _until_end_s(self, number: int) -> float:
-        """Estimate when `number` of the open calls will have ended, in seconds, if they take as long as
-        recent calls.
+        """Estimate the seconds until `number` of the open calls have ended, if they take as long as recent
+        calls.
 
-        Return 0 if that time has passed, or if fewer calls are open.
+        Return 0 if that time has already passed, or if fewer calls are open.
         """
         if number <= 0:
             return 0.0
@@ -145,7 +147,7 @@ class Limiter:
 
     @contextmanager
     def expect(self, run: str, payer: str) -> Generator[None]:
-        """Count an admitted run as waiting until it calls this worker."""
+        """Count an admitted run as one more waiting call, until it calls this worker or the block ends."""
         self._coming[run] = payer
         try:
             yield
@@ -153,7 +155,7 @@ class Limiter:
             self.arrive(run)
 
     def arrive(self, run: str) -> None:
-        """Stop expecting a run, because its call arrived or went to another worker."""
+        """Stop counting a run that was expected (see `expect`), because it has called this or another worker."""
         self._coming.pop(run, None)
 
     def resize(self, slots: int) -> None:
@@ -184,8 +186,8 @@ class Limiter:
             rules: rules of the wait.
 
         Raises:
-            LineTooLong: the run had not paid for a call and has waited for `max_wait_s`, other queues
-                included. Also raised if another worker can answer immediately.
+            LineTooLong: the call has waited for `max_wait_s`, including other queues, and its run has not
+                paid for a call yet. Also raised if another worker can answer immediately.
         """
         return _Slot(self, call, waiting or nullcontext(), rules)
 
@@ -231,7 +233,11 @@ class Limiter:
 
     @asynccontextmanager
     async def _within_time(self, terms: Terms, rules: QueueRules) -> AsyncGenerator[None]:
-        """Limit the wait of a call that may be rejected or may move to another worker."""
+        """Limit how long a call may wait, if it may be rejected or moved to another worker.
+
+        Raises:
+            LineTooLong: the time is up, or another worker can answer immediately.
+        """
         is_bounded = terms.begins and terms.priority == "interactive" and self.max_wait_s != inf
         may_wait_s = max(0.0, self.max_wait_s - rules.waited_s) if is_bounded else None
         began_s = time.monotonic()
@@ -278,7 +284,7 @@ class Limiter:
 
 
 class _Slot(AbstractAsyncContextManager[None]):
-    """One call's slot."""
+    """Context manager that holds one call's slot."""
 
     def __init__(
         self, limiter: Limiter, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
@@ -312,10 +318,11 @@ class Deployed(Protocol):
 
 
 class SharedLimiter(Limiter):
-    """Slots of a worker with several deployments: the sum over its healthy deployments, at most `slots`.
+    """Limiter of a worker with several deployments.
 
-    All calls of the worker wait in this one queue. The limits of the deployments change (`AdaptiveLimiter`),
-    so they are read again with every call that starts or ends.
+    It has as many slots as the healthy deployments together, but at most `slots`. All calls of the worker
+    wait in its queue. The limits of the deployments change (`AdaptiveLimiter`), so they are read again
+    whenever a call starts or ends.
     """
 
     def __init__(
@@ -343,9 +350,10 @@ class SharedLimiter(Limiter):
         self._keep_looking()
 
     def _look(self) -> None:
-        """Recalculate the slots from the available deployments.
+        """Recalculate the number of slots from the deployments that are available.
 
-        A deployment that is being probed counts as one slot. If none is available, all count.
+        A deployment that is being probed counts as one slot. If no deployment is available, the slots of all
+        are counted.
         """
         healthy = [each for each in self._deployments if not _unavailable_s(each)]
         slots = [

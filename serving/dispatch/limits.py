@@ -1,7 +1,10 @@
-"""Limits for the silence of a worker, learned from its calls and bounded by a share of the caller's time.
+"""Limits for how long a worker may send nothing. They are learned from its calls, and bounded by a share of
+the time that the caller has left.
 
-`serving/workers/stall_timer.py` measures the silence, because the client can tell tokens from comments, pings
-and headers. The first token and pauses are limited only while another worker is free to answer.
+`serving/workers/stall_timer.py` measures the silence, because the worker's client can tell tokens from
+comments, pings and headers.
+
+The first token and pauses are limited only while another worker is free to answer.
 """
 
 import time
@@ -10,38 +13,40 @@ from conductor.model.terms import AttemptLimits, Pauses, Terms
 from serving.health import WorkerHealth
 
 KNOWN_CALLS = 20
-"""Minimum number of measured first tokens, or of complete answers."""
+"""Number of measured first tokens, or of complete answers, from which limits are learned."""
 FIRST_WORD_WITHIN_S = 15.0
-"""Target for the client's first token, from any worker."""
+"""Target for the seconds until the client gets its first token, whichever worker sends it."""
 FALLBACK_S = 2.0
 """Part of `FIRST_WORD_WITHIN_S` for the fallback to start."""
 START_S = FIRST_WORD_WITHIN_S - FALLBACK_S
 """Limit for the first token while too few are measured."""
 FAILING_S = 30.0
-"""Limit while the worker is failing. Older times do not apply then, and a worker that is only slower can
-recover.
+"""Limit for the first token while the worker is failing. Times that were measured earlier do not apply then.
+The limit is long, so that a worker that only became slower can recover.
 """
 TIMES_P99 = 4.0
 LEAST_S = 10.0
 SHARE = 0.5
-"""Share of the time until the deadline. The rest is for the fallback."""
+"""Share of the time until the deadline that one attempt may use. The rest is for the fallback."""
 TELLING_TIMES_P99 = 2.0
 TELLING_LEAST_S = 3.0
 LEAST_PAUSE_S = 20.0
-"""High, because a cut answer is paid and partly shown already."""
+"""Minimum limit for a pause. It is high, because an answer that is cut off is already paid for and partly
+shown.
+"""
 
 
 def limits_of(
     terms: Terms, health: WorkerHealth, *, learns_first_token: bool | None, learns_pauses: bool
 ) -> AttemptLimits:
-    """Return the limits of one attempt.
+    """Return how long one attempt may wait for its first token and between tokens.
 
     Args:
         terms: terms of the call. `has_fallback` is set if another worker is free.
         health: health of the worker.
-        learns_first_token: whether the usual time to the first token limits the attempt. If False, only the
-            settings do. None: no limit for the first token.
-        learns_pauses: whether the usual pauses limit the attempt.
+        learns_first_token: whether the first token is limited by the worker's usual time. If False, only the
+            settings limit it. If None, it has no limit.
+        learns_pauses: whether pauses between tokens are limited by the worker's usual pauses.
     """
     limits = AttemptLimits(places=terms.limits.places)
     if terms.has_fallback and learns_first_token is not None:
@@ -54,7 +59,7 @@ def limits_of(
 
 
 def usual_limit_s(health: WorkerHealth) -> float:
-    """Return the time after which the first token is unlikely to arrive, in seconds."""
+    """Return the seconds after which a first token that has not arrived is unlikely to arrive."""
     p99_s = _p99_s(health)
     if p99_s is None:
         return START_S
@@ -62,9 +67,10 @@ def usual_limit_s(health: WorkerHealth) -> float:
 
 
 def telling_silence_s(health: WorkerHealth) -> float:
-    """Return the silence after which a call that the caller gave up counts as a failure, in seconds.
+    """Return the seconds of silence after which a call counts as a failure of the worker if the caller gave
+    up.
 
-    It is at most `usual_limit_s`, and may be shorter because it ends no call.
+    The result is at most `usual_limit_s`. It may be shorter than that, because it does not end a call.
     """
     p99_s = _p99_s(health)
     telling_s = LEAST_S if p99_s is None else max(TELLING_LEAST_S, TELLING_TIMES_P99 * p99_s)
@@ -72,8 +78,9 @@ def telling_silence_s(health: WorkerHealth) -> float:
 
 
 def usual_pause_s(health: WorkerHealth) -> float | None:
-    """Return the pause after which the next token is unlikely to arrive, in seconds, or None if too few are
-    measured.
+    """Return the seconds after which the next token of an answer is unlikely to arrive.
+
+    Return None if too few pauses are measured, or if the worker is unhealthy.
     """
     if health.pauses < KNOWN_CALLS or health.circuit != "closed":
         return None

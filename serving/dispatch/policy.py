@@ -1,7 +1,8 @@
 """Decisions of the dispatcher: which workers to try, in which order, and what to do after a failure.
 
-`Attempts` is the state of one call: what was tried, and what is left. Nothing here waits or sends. Decisions depend on the call, on earlier attempts, and on the current health and
-queues of the workers.
+`Attempts` is the state of one call: which workers were tried, and which are left. The functions of this
+module neither wait nor send. Their decisions depend on the call, on earlier attempts, and on the current
+health and queues of the workers.
 """
 
 import random
@@ -46,7 +47,7 @@ class Tries:
     waited_s: float = 0.0
     """Total wait before the attempts, in seconds."""
     was_empty: bool = False
-    """True if one of them returned an empty answer."""
+    """True if one of the attempts returned an empty answer."""
     places: Places = field(default_factory=Places)
 
 
@@ -56,10 +57,10 @@ class Attempts:
 
     Args:
         call: call for the next attempt. A failure may lower its output limit.
-        queue: workers in the order in which they are tried. A worker that is skipped for now is appended
-            again.
-        failed: failed and skipped attempts for the record, oldest first.
-        begins: whether the run had not paid for anything before the call.
+        queue: workers in the order in which they are tried. A worker that is skipped for now is appended once
+            more.
+        failed: attempts that failed or were skipped, for the record of the run, oldest first.
+        begins: whether the run had not paid for a worker's answer before this call.
     """
 
     call: Call
@@ -73,20 +74,19 @@ class Attempts:
     skipped: set[str] = field(default_factory=set[str])
     """Names of the workers that were skipped once. They are not skipped again."""
     n_not_made: int = 0
-    """Number of entries in `failed` that are skips and not attempts."""
+    """Number of entries in `failed` that record a skipped worker, to which no call was sent."""
     waited_s: float = 0.0
-    """Total time in queues that the call left, in seconds."""
+    """Seconds that the call has waited in queues that it then left."""
     tries: Tries = field(default_factory=Tries)
     probes_until_s: float = 0.0
     """See `WorkerHealth.begin_call`."""
     had_answer: bool = False
-    """True if the newest attempt returned an answer. If the attempt failed all the same, the answer was not
-    usable.
+    """True if the newest attempt returned an answer. If the attempt still failed, its answer was not usable.
     """
     wrong: Repair | None = None
     """Answer of the newest attempt if it does not match the requested format, or None."""
     may_ask_again: bool | None = None
-    """Whether to retry after an empty answer. None: the newest attempt did not return an empty answer."""
+    """Whether to retry after the newest attempt returned an empty answer. None if it did not."""
     deployment: str = ""
     """Deployment of the newest answer. Empty if there was no answer, or if the worker has no deployments."""
 
@@ -106,23 +106,23 @@ class Attempts:
         return self.call.site.attempt + len(self.failed) - self.n_not_made
 
     def bring_forward(self, name: str) -> None:
-        """Move a worker to the front of the remaining queue, if it is in there."""
+        """Make a worker the next one to try, if it is still in the queue."""
         for free in [each for each in self.others if each.name == name][:1]:
             del self.queue[self.queue.index(free, self.at + 1)]
             self.queue.insert(self.at + 1, free)
 
 
 QUICK_S = 1.0
-"""While another worker is free, retry a failed call only if the failure and the wait take less than this
-together, or if the server sent `Retry-After`.
+"""Maximum seconds for a failed attempt and the wait before its retry, while another worker is free to answer.
+A longer wait is accepted only if the worker sent `Retry-After`.
 """
 HEDGE_AFTER = 0.95
-"""Quantile of the recent times to the first token after which a hedge is sent
+"""Quantile of the worker's recent times to the first token. A call that has waited longer gets a hedge
 ("The Tail at Scale", Dean and Barroso, CACM 56, 2013)."""
 HEDGE_KNOWN_CALLS = 20
-"""Minimum number of measured first tokens."""
+"""Minimum number of measured first tokens of a worker before its calls are hedged."""
 HEDGE_IDLE = 0.5
-"""Maximum share of slots in use at which a hedge is sent."""
+"""Maximum share of the worker's slots that may be in use, including the hedge, when a hedge is sent."""
 
 
 # Which workers
@@ -132,9 +132,10 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
     """Return the workers that may answer, in order.
 
     - Only workers that the permit allows.
-    - If the call has images and the first worker sees images, only workers that do. The same holds for tools
+    - If the call has images and the first worker sees images, only workers that do. The same applies to tools
       and PDFs.
-    - The writer of the newest native turn is first, because no other worker is sent that turn unchanged.
+    - The worker that wrote the newest turn in its provider's own format is first, because that turn is sent
+      unchanged only to the worker that wrote it.
     - Embeddings and token prompts go to the first worker only, because they depend on its model.
     """
     first = routes[0]
@@ -154,7 +155,9 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
 
 
 def order(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]]:
-    """Move workers that should be skipped to the end. Return the order and a record of each skipped one.
+    """Move workers that should be skipped to the end of the order.
+
+    Return the new order, and a record of each skipped worker.
 
     Raises:
         WorkerUnavailable: all workers are unhealthy, and the caller has a fallback of its own.
@@ -231,7 +234,7 @@ def attempt_of_skipped(worker: str, why: str, took_s: float = 0.0) -> Attempt:
 
 
 def nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:
-    """Return the error of a call that was sent to no worker."""
+    """Return the error for a call that could be sent to no worker."""
     return WorkerUnavailable(failed[-1].message, worker=name, attempts=tuple(failed))
 
 
@@ -247,7 +250,7 @@ class Retry:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Retry at the same worker, in another form or with a repair."""
+    """Try the same worker again, with the call in another form or with its invalid answer to repair."""
 
     tries: Tries
 
@@ -259,7 +262,7 @@ class Next:
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Raise the error. If `is_final`, errors of earlier workers do not replace it."""
+    """Raise the error of the attempt. If `is_final`, an error of an earlier worker cannot replace it."""
 
     is_final: bool = False
 
@@ -287,7 +290,7 @@ class Failed:
 
 
 def after(failed: Failed, attempts: Attempts, now_s: float) -> Step:
-    """Return the step after a failed attempt."""
+    """Decide what to do after a failed attempt."""
     error, tries, route = failed.error, attempts.tries, attempts.route
     if not attempts.had_answer and _may_retry(failed, attempts, now_s):
         return Retry(failed.wait_s)
@@ -328,21 +331,24 @@ def retry_wait_s(number: int, error: WorkerError, rules: RetryRules) -> float:
 
 
 def longest_wait_s(terms: Terms, now_s: float) -> float:
-    """Return the maximum wait: half of the caller's time. The rest is for the call or a fallback."""
+    """Return how many seconds a retry may wait: half of the time until the caller's deadline.
+
+    The other half is for the call or a fallback.
+    """
     return inf if terms.deadline_at_s is None else (terms.deadline_at_s - now_s) / 2
 
 
 def may_ask_again(call: Call, tries: Tries, rules: RetryRules, *, took_s: float, has_fallback: bool) -> bool:
-    """Return whether to retry a call whose answer was empty and took `took_s` seconds."""
+    """Return whether to retry a call after an empty answer that took `took_s` seconds."""
     longest_s = QUICK_S if has_fallback else longest_wait_s(call.terms, time.monotonic())
     return not tries.was_empty and took_s < longest_s and tries.number < rules.attempts
 
 
 def should_say_more(call: Call) -> bool:
-    """Return whether an empty answer to the call is a failure.
+    """Return whether an empty answer to the call counts as a failure.
 
-    It is not if the call has stop sequences or continues text of the model, because the answer may then
-    really be empty.
+    It does not if the call has stop sequences or continues text of the model, because an empty answer can
+    then be correct.
     """
     is_begun = call.prefix or call.messages[-1].role != "user"
     return call.site.operation in ("chat", "plan") and not (call.sampling.stop or is_begun)
@@ -369,10 +375,10 @@ def can_hedge(route: Route) -> bool:
 def last_error(
     last: WorkerError, earlier: Sequence[WorkerError], failed: Sequence[Attempt], took_s: float
 ) -> WorkerError:
-    """Return the error of a call that all workers failed.
+    """Return the error to raise for a call if every worker failed.
 
-    This is the first `ContextOverflow` of the `earlier` errors, because agents respond to it by shortening
-    the prompt. It carries the charges of the last call. Without an overflow, it is the `last` error.
+    This is the first `ContextOverflow` among the `earlier` errors, because agents respond to it by shortening
+    the prompt. It carries the cost of the last attempt. Without such an error, it is the `last` error.
     """
     overflow = next((each for each in earlier if isinstance(each, ContextOverflow)), None)
     if overflow is None:

@@ -1,7 +1,8 @@
-"""Hedged call: a second attempt for a call whose first token is late. The first attempt that answers wins.
+"""Hedged calls. If the first token of a call is late, a second attempt (the hedge) is sent as well, and the
+attempt that answers first wins.
 
-The race is decided by the first token, so nothing that the client has received changes. The losing attempt is
-closed and billed at its upper bound. Each attempt is opened, read and closed in its own task
+The first token decides the race, before the client has received anything. The losing attempt is closed, and
+billed at the maximum that it may have cost. Each attempt is opened, read and closed in its own task
 (`conductor/run/call.py`).
 """
 
@@ -25,13 +26,13 @@ from serving.dispatch.route import Route
 
 
 class Race:
-    """Race of a call with at most one hedge at another deployment or replica of the worker.
+    """Race between a call and at most one hedge, which goes to another deployment or replica of the worker.
 
     Args:
         route: the worker.
         call: call to send.
         holds: budget reservations of both attempts.
-        rules: rules of the first attempt's wait for a slot.
+        rules: rules for the first attempt while it waits for a slot.
     """
 
     def __init__(
@@ -52,12 +53,13 @@ class Race:
     async def run(self, after_s: float) -> AsyncGenerator[Reply]:
         """Open the reply of the attempt with the earliest first token.
 
-        A hedge is sent after `after_s` seconds, unless the first attempt is known to use the only deployment or
+        A hedge is sent after `after_s` seconds, unless the worker is known to have no other deployment or
         replica. When the block ends, the losing attempt is closed and billed.
 
         Raises:
             WorkerError: all attempts failed before the first token.
-            BudgetExceeded, StoreUnavailable: the last attempt could not be retried at another deployment.
+            BudgetExceeded, StoreUnavailable: the last attempt failed, and no budget could be reserved to
+                retry it at another deployment.
         """
         first = self._route.open(
             self._call,
@@ -87,13 +89,15 @@ class Race:
             await wait_until_done(self._ends)
 
     def _may_hedge(self) -> bool:
-        """Take a hedge from the budget. Return False if none may be sent now."""
+        """Take one hedge from the hedge budget. Return False if no hedge may be sent now."""
         budget = self._route.hedge_budget
         return can_hedge(self._route) and budget is not None and budget.spend()
 
     async def _hold(self) -> bool:
-        """Reserve the second attempt. Return False if the budget does not allow it or the first attempt ends
-        before.
+        """Reserve budget for the second attempt.
+
+        Return False if the budget does not allow it, or if the first attempt answers or fails in the
+        meantime.
         """
         holding = asyncio.create_task(self._holds.hold_second())
         try:
@@ -109,8 +113,9 @@ class Race:
         return False
 
     async def _winner(self) -> "_Try":
-        """Wait for the first attempt that answers, and drop the other one. Drop a failed attempt if the other
-        continues.
+        """Return the first attempt that answers, and drop the other one.
+
+        An attempt that fails while the other still runs is dropped as well.
         """
         while True:
             await _any_of(self._tries)
@@ -138,7 +143,9 @@ class Race:
         self._ends.append(asyncio.create_task(self._close(loser)))
 
     async def _close(self, loser: "_Try") -> None:
-        """Close and bill a lost attempt, in a separate task because upstream and store may be slow."""
+        """Close and bill a lost attempt. Runs in a task of its own, because the worker and the store may be
+        slow.
+        """
         await loser.leave(asyncio.CancelledError())
         await self._holds.settle_dropped()
 
@@ -149,7 +156,7 @@ async def _any_of(tries: "list[_Try]", within_s: float | None = None) -> None:
 
 
 class _Try(CallTask):
-    """Attempt of a race."""
+    """One attempt of a race."""
 
     def __init__(self, opening: AbstractAsyncContextManager[Reply], *, is_hedge: bool = False) -> None:
         super().__init__(opening)

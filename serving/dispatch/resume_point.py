@@ -1,10 +1,11 @@
-"""Detection of the point at which a model continues a given text, without repetition or gaps.
+"""Find the point in a model's output at which it continues a given text, without repetition or gaps.
 
 A model that is asked to continue may drop whitespace, start its sentence again, or answer from the start.
-Without an overlap, `four` cannot be told from ` four`. Therefore the model is asked to start with a mark and
-the last words of the text, the anchor. If the anchor matches exactly, the text after it is new. The mark
-shows that the anchor is a repetition and not the next of two equal lines. The model may start at the anchor
-or before it. If the text contains the anchor only once, the anchor determines how much is repeated. If the
+Without an overlap, `four` cannot be told from ` four`. Therefore the model is asked to start with a mark
+(`[continued]`) and the last words of the text, which are called the anchor. If the anchor matches exactly,
+the output after it is new text. The mark shows that the anchor is a repetition. Without it, the same words
+could be the next line of an answer with equal lines. The model may also start its repetition before the
+anchor. If the anchor occurs only once in the text, its position shows how much the model repeats. If the
 position is ambiguous, the continuation is rejected.
 """
 
@@ -17,12 +18,12 @@ MOST_CHARS = 960
 The model repeats it as paid output: about 240 tokens.
 """
 WHOLE_CHARS = 80
-"""Minimum length of a text to be recognised if the model repeats all of it without the mark. A shorter
-repetition may be new text with equal words.
+"""Minimum length of the given text if the model repeats all of it without the mark. A shorter repetition may
+be new text that happens to have the same words.
 """
 INSIDE_CHARS = 40
-"""Minimum length if the text ends inside a line. Equal rows repeat from the end of one line to the end of the
-next.
+"""Like `WHOLE_CHARS`, if the text ends inside a line. It may be shorter, because equal rows of a table repeat
+only from the end of one line to the end of the next.
 """
 WORD_CHARS = 40
 """Maximum length of a word in an anchor. Longer ones are cut, because some scripts have no spaces."""
@@ -33,8 +34,9 @@ class NotContinued(ValueError):
 
 
 def anchor_of(prefix: str) -> str:
-    """Return the last words of `prefix` without surrounding whitespace, enough to be unique in it if
-    possible.
+    """Return the last words of `prefix`, without surrounding whitespace.
+
+    The result is as long as needed to occur only once in `prefix`, but at most about `MOST_CHARS` characters.
     """
     whole, anchor = prefix.rstrip(), ""
     for length in range(LEAST_CHARS, MOST_CHARS + 1, LEAST_CHARS):
@@ -45,7 +47,7 @@ def anchor_of(prefix: str) -> str:
 
 
 def _word_begin(text: str, at: int) -> int:
-    """Return the start of the word at index `at`."""
+    """Return the index at which the word at index `at` starts."""
     if at <= 0:
         return 0
     for begin in range(at, max(at - WORD_CHARS, 0), -1):
@@ -55,8 +57,8 @@ def _word_begin(text: str, at: int) -> int:
 
 
 class Seam:
-    """Parser for the output of a model that was asked to continue `prefix`. Separates repetition from new
-    text.
+    """Incremental parser that finds the new text in the output of a model that was asked to continue
+    `prefix`.
 
     Args:
         prefix: the text to continue. Must not be blank.
@@ -68,7 +70,7 @@ class Seam:
         """Whitespace at the end of the prefix."""
         self.anchor = anchor_of(prefix)
         self.repeated = ""
-        """Output before the new text, once it is known."""
+        """The part of the output before the new text. It is set once the new text is known."""
         self._output = ""
 
     @property
@@ -77,8 +79,10 @@ class Seam:
         return f"{MARK} {self.anchor}"
 
     def feed(self, text: str, *, is_last: bool = False) -> str | None:
-        """Return the new text so far, or None if it is not known yet. Do not call it again after new text was
-        returned.
+        """Add a piece of the output. Return the new text in the output so far, or None if more output is
+        needed.
+
+        Do not call this again after it has returned new text.
 
         Args:
             text: next piece of the output.
@@ -103,21 +107,21 @@ class Seam:
             raise NotContinued("The continuation does not start with the mark.")
         if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows starts with the same words
             raise NotContinued(
-                "The continuation has no mark and starts with words that the answer contains repeatedly."
+                "The continuation does not start with the mark, and the answer contains its first words more than once."
             )
         if len(output) < len(self._whole):
             return self._wait(is_last=is_last)
         return self._after_whole(output[len(self._whole) :], is_last=is_last)
 
     def _least_whole_chars(self) -> int:
-        """Return the minimum length of the prefix to recognise its repetition without the mark."""
+        """Return the minimum length of the prefix for which a repetition without the mark is accepted."""
         has_gap = bool(self.blanks) or self._output[:1].isspace()
         return INSIDE_CHARS if self._whole[-1].isalnum() and not has_gap else WHOLE_CHARS
 
     def _after_whole(self, rest: str, *, is_last: bool) -> str | None:
         """Return the new text in `rest`, which follows a complete repetition of the prefix without the mark.
 
-        After a short prefix, reject a `rest` that may be the next of equal lines.
+        If the prefix is short, a `rest` that looks like another repetition of the same line is rejected.
         """
         if len(self._whole) < WHOLE_CHARS:
             in_line = rest.lstrip(" ")
@@ -125,7 +129,9 @@ class Seam:
             if is_again and len(in_line) < LEAST_CHARS and not is_last:
                 return None
             if is_again or in_line[0] in "\r\n":
-                raise NotContinued("The continuation has no mark and may be the next of equal lines.")
+                raise NotContinued(
+                    "The continuation does not start with the mark, so it may be new text with the same words."
+                )
         return self._after_blanks(rest, is_last=is_last)
 
     def _wait(self, *, is_last: bool) -> None:
@@ -149,10 +155,10 @@ class Seam:
         return None
 
     def _longer_end(self, output: str, end: int) -> int | None:
-        """Return the length of the next longer end of the prefix that `output` starts with or may still start
-        with.
+        """Return the length of the next longer suffix of the prefix that `output` starts with or may still
+        start with.
 
-        Return None if there is none, so that the position is certain.
+        Return None if there is no such suffix, so that the position is certain.
 
         Args:
             output: output that starts with the last `end` characters of the prefix.
@@ -165,7 +171,9 @@ class Seam:
         return None
 
     def _after_blanks(self, rest: str, *, is_last: bool) -> str | None:
-        """Return `rest` without the whitespace that the prefix already has, or None if more output is needed."""
+        """Return `rest` without the whitespace at which the prefix already ends, or None if more output is
+        needed.
+        """
         if not self.blanks:
             return rest
         words = rest.lstrip()

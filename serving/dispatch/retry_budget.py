@@ -1,4 +1,4 @@
-"""Retry budget, rate limit, and the error of a skipped worker."""
+"""Token buckets for a worker's retries and its rate limits, and the error that is raised to skip a worker."""
 
 import time
 from collections.abc import Callable
@@ -7,15 +7,16 @@ from conductor.errors import WorkerUnavailable
 from serving.witnesses import MOST, Traffic
 
 RESERVE = 10.0
-"""Default capacity in retries, and number at the start, so that a few calls can always be retried. It is
-higher if the loss of one replica breaks more calls at once (`retry_reserve`).
+"""Default capacity of a retry budget, in retries. A budget starts full, so that a few calls can always be
+retried. The capacity is higher if the loss of one replica breaks more calls at once (`retry_reserve`).
 """
 
 
 class RetryBudget:
     """Token bucket for the retries of one worker on this replica.
 
-    A party (see `serving/witnesses.py`) may use at most half of the capacity while other parties make calls.
+    A party (a team, or a key without a team: see `serving/witnesses.py`) may use at most half of the capacity
+    while other parties make calls.
 
     Args:
         share: tokens that each call adds. A retry takes one token.
@@ -31,7 +32,7 @@ class RetryBudget:
         """Retries by party, minus the tokens that the party has added since."""
 
     def earn(self, party: str = "") -> None:
-        """Add the share for the first attempt at a call of `party`."""
+        """Add `share` tokens, because a call of `party` is attempted for the first time."""
         self._tokens = min(self._reserve, self._tokens + self._share)
         self._traffic.note(party)
         if party in self._retries:
@@ -56,10 +57,10 @@ class RetryBudget:
 
 
 class Skipped(WorkerUnavailable):
-    """Raised if a queued call is not sent, so that another worker is tried first.
+    """A queued call was not sent, so that another worker is tried first.
 
-    The worker's circuit opened while the call waited, or another worker can answer immediately. The last of
-    `attempts` has the reason.
+    Either the worker's circuit opened while the call waited, or another worker can answer immediately. The
+    last entry of `attempts` says which.
     """
 
     retryable = False
@@ -67,16 +68,17 @@ class Skipped(WorkerUnavailable):
     skipped_for: str = ""
     """Name of the worker that can answer immediately, or ""."""
     waited_s: float = 0.0
-    """Time in the queue that the call left, in seconds."""
+    """Seconds that the call waited in the queue before it left."""
 
 
 MINUTE_S = 60.0
 
 
 class TokenBucket:
-    """Token bucket for a rate limit. Its capacity is a tenth of `per_minute`, because providers count bursts.
+    """Token bucket for a provider's rate limit.
 
-    Amounts may be corrected later, so the level can become negative.
+    Its capacity is a tenth of `per_minute`, because providers also limit bursts. Amounts may be corrected
+    later, so the level can become negative.
 
     Args:
         per_minute: refill per minute.
@@ -95,7 +97,7 @@ class TokenBucket:
         return max(0.0, (1.0 - self._level) / self._per_s)
 
     def take(self, amount: float) -> None:
-        """Take `amount` from the bucket, or refund it if it is negative."""
+        """Take `amount` tokens from the bucket. A negative amount is returned to it."""
         self._fill()
         self._level = min(self._most, self._level - amount)
 

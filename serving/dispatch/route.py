@@ -1,4 +1,4 @@
-"""A worker with its deployments, and one call to one of them."""
+"""Route of a worker: its deployments, and the choice of one of them for each call."""
 
 import asyncio
 import dataclasses
@@ -23,7 +23,9 @@ from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
 
 BYTES_PER_TOKEN = 4
-"""Estimate for prompts, used against rate limits until the provider reports the usage."""
+"""Estimated bytes per token of a prompt. The estimate counts against rate limits until the provider reports
+the usage.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,10 @@ class RetryRules:
 
     Args:
         attempts: maximum number of attempts per call.
-        first_wait_s: upper bound of the first wait.
-        max_wait_s: upper bound of every wait.
-        fallback_wait_s: maximum total `Retry-After` wait of one call while a fallback could answer.
+        first_wait_s: maximum seconds before the first retry. The limit doubles with each further retry.
+        max_wait_s: maximum seconds before any retry.
+        fallback_wait_s: maximum seconds in total that one call waits for `Retry-After` while a fallback could
+            answer.
     """
 
     attempts: int = 1
@@ -88,15 +91,15 @@ class Route:
 
         Deployments are tried in this order, each group at random by weight:
 
-        1. healthy ones with a free slot
-        2. full ones
-        3. unhealthy ones
+        1. healthy deployments with a free slot
+        2. healthy deployments without a free slot
+        3. unhealthy deployments
 
-        Deployments at their rate limit are not tried. A conversation with tool calls stays at the deployment
-        that began it while that one is healthy, because no other account accepts its signed reasoning. A
-        retry prefers deployments that the call has not used.
+        Deployments that have reached their rate limit are not tried. A conversation with tool calls stays at
+        the deployment that began it, as long as that one is healthy, because other accounts do not accept its
+        signed reasoning. A retry prefers deployments to which the call has not been sent.
 
-        After an error before the first token, the next deployment is tried, unless all would return the same
+        After an error before the first token, the next deployment is tried, unless it would return the same
         error.
 
         Raises:
@@ -195,22 +198,23 @@ class Route:
         return sorted(drawn, key=reluctance)
 
     def _others(self, call: Call, targets: Sequence[Target]) -> list[Target]:
-        """Return the targets that the call has not used."""
+        """Return the targets to which the call has not been sent."""
         places = call.terms.limits.places
         used_names = places.used_names if places else ()
         return [each for each in targets if each.name not in used_names]
 
     def _writer(self, call: Call) -> str:
-        """Return the account that wrote the newest native turn of this worker, or ""."""
+        """Return the account that wrote this worker's newest turn in its provider's own format, or ""."""
         turns = (message.native for message in reversed(call.messages) if message.native)
         return next((native.account for native in turns if native.worker == self.name), "")
 
 
 async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, wait_s: float = 0.0) -> Call:
-    """Settle a failed attempt, wait, and reserve the next one.
+    """Settle the budget of a failed attempt, wait, and reserve budget for the next attempt.
 
-    Return the call for it, with a lower output limit if the budget requires it. If the failed attempt was
-    paid, the call no longer counts as the first of its run, so a long queue does not reject it.
+    Return the call for the next attempt, with a lower output limit if the budget requires it. If the failed
+    attempt cost something, the call no longer counts as the first of its run, so a long queue does not reject
+    it.
 
     Raises:
         BudgetExceeded: the next attempt could cost more than the remaining budget.
@@ -228,7 +232,7 @@ async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, w
 
 
 def is_paid(error: WorkerError) -> bool:
-    """Return whether the failed attempt, or one of the attempts inside it, cost tokens or money."""
+    """Return whether the failed attempt, or one of the attempts that it lists, cost tokens or money."""
     before = any(charges(None, error.attempts))
     return before or error.billed_at_bound or error.usage is not None or error.cost_usd is not None
 

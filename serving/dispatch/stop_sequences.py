@@ -12,9 +12,10 @@ from conductor.errors import WorkerError
 from conductor.model.reply import Delta, FinishReason
 
 REST_S = 5.0
-"""Maximum time for reading the rest of a cut answer, which reports the usage and cost."""
+"""Maximum seconds for reading the rest of a cut answer, at the end of which the usage and cost are reported.
+"""
 REST_SHARE = 0.9
-"""Maximum share of the caller's remaining time for that."""
+"""Maximum share of the caller's remaining time for reading that rest."""
 UNREAD = Delta(
     notes=(
         "The answer was cut at a stop sequence. Its usage arrived too late, so the call is billed at its bound.",
@@ -26,11 +27,12 @@ UNREAD = Delta(
 async def cut_at(
     stops: Sequence[str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
 ) -> AsyncGenerator[Delta]:
-    """Yield the deltas up to the stop sequence that is complete first, with the finish reason `stop`.
+    """Cut an answer at its first stop sequence, and end it with the finish reason `stop`.
 
-    Reasoning and tool calls are not searched. Tool calls after the cut are dropped. Text is passed on as it
-    arrives, except for an end that may become a stop sequence. After the cut, the rest is read only for its
-    usage and cost. If that takes too long, the call is billed at its bound.
+    Only the text of the answer is searched, not its reasoning and tool calls. Tool calls after the cut are
+    dropped. Text is yielded as it arrives, except for characters at its end that may begin a stop sequence.
+    After the cut, the rest of the answer is read only for its usage and cost. If that takes too long, the
+    call is billed at the maximum that it may have cost.
 
     Args:
         stops: stop sequences.
@@ -54,8 +56,9 @@ async def cut_at(
 
 
 def missing_ends(stops: Sequence[str], prefix: str) -> dict[str, str]:
-    """Return the missing ends of stop sequences that start at the end of `prefix`, each with its stop
-    sequence.
+    """Find the stop sequences that may begin at the end of `prefix`.
+
+    Return the part of each that is still missing, with the whole stop sequence as its value.
     """
     return {stop[n:]: stop for stop in stops for n in range(1, len(stop)) if prefix.endswith(stop[:n])}
 
@@ -63,10 +66,10 @@ def missing_ends(stops: Sequence[str], prefix: str) -> dict[str, str]:
 async def cut_at_seam(
     ends: Mapping[str, str], deltas: AsyncIterator[Delta], deadline_at_s: float | None = None
 ) -> AsyncGenerator[Delta]:
-    """Cut a continued answer at a stop sequence that spans the text of two calls.
+    """Cut a continued answer if a stop sequence began in the text of the earlier call.
 
-    If the answer starts with one of `ends` (see `missing_ends`), yield none of its text. Otherwise pass it on
-    unchanged.
+    If the answer starts with one of `ends` (see `missing_ends`), none of its text is yielded. Otherwise the
+    answer is yielded unchanged.
     """
     buffer, is_open = "", True
     async for delta in deltas:
@@ -89,8 +92,14 @@ async def cut_at_seam(
 async def _cut(
     delta: Delta, text: str, stop: str, deltas: AsyncIterator[Delta], deadline_at_s: float | None
 ) -> AsyncGenerator[Delta]:
-    """Yield the last deltas of an answer that is cut in `delta` at `stop`. `text` is the part of `delta` to
-    show.
+    """Yield the last deltas of an answer that is cut at `stop`.
+
+    Args:
+        delta: delta in which the stop sequence is complete.
+        text: text of `delta` before the stop sequence.
+        stop: the stop sequence.
+        deltas: deltas after `delta`.
+        deadline_at_s: deadline of the caller (`time.monotonic`), or None.
     """
     yield replace(delta, text=text, finish=None, tool_calls=(), native=None, stop_sequence=stop)
     with suppress(WorkerError):  # the answer is complete; after an error, the call is billed at its bound
@@ -100,7 +109,7 @@ async def _cut(
 
 
 async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -> AsyncGenerator[Delta]:
-    """Yield usage, cost and notes of the rest of the deltas, or `UNREAD` if they take too long."""
+    """Yield the usage, cost and notes in the remaining deltas, or `UNREAD` if they arrive too late."""
     now_s = time.monotonic()
     left_s = inf if deadline_at_s is None else deadline_at_s - now_s
     ends_at_s = now_s + min(REST_S, REST_SHARE * max(0.0, left_s))
@@ -123,17 +132,18 @@ async def _accounts(deltas: AsyncIterator[Delta], deadline_at_s: float | None) -
 
 
 def _find_first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
-    """Return the start of the stop sequence that is complete first, and the sequence, or None.
+    """Return the index of the stop sequence that is complete first, and the sequence, or None if there is
+    none.
 
-    If several end at the same place, the longest one wins. The result does not depend on how the text is
-    split.
+    If several end at the same place, the longest one wins. Therefore the result does not depend on how the
+    text is split into deltas.
     """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     return min(ends)[1:] if ends else None
 
 
 def _pending_chars(text: str, stops: Sequence[str]) -> int:
-    """Return the length of the longest end of `text` that is the start of a stop sequence."""
+    """Return how many characters at the end of `text` may be the start of a stop sequence."""
     return max(
         (
             size

@@ -1,4 +1,6 @@
-"""One target of a worker (its only one, or a deployment): its health, and one attempt there."""
+"""Target of a worker's calls: one of its deployments, or the worker's only endpoint. Makes one attempt at a
+call.
+"""
 
 import asyncio
 import logging
@@ -36,18 +38,20 @@ from serving.witnesses import witness_of
 logger = logging.getLogger("podium")
 
 BUSY_REST_S = 1.0
-"""How long a busy worker is skipped if it sends no `Retry-After`. Maximum if the local rate limit was
-reached.
+"""Seconds for which a busy worker is skipped if it sends no `Retry-After`. It is also the maximum if a rate
+limit of the settings was reached.
 """
 REFUSED_REST_S = MOST_REST_S
-"""How long a worker is skipped if it refuses every call, for example because its key was revoked."""
+"""Seconds for which a worker is skipped if it refuses every call, for example because its key was revoked."""
 
 
 class Watch:
-    """Context manager that counts one call in a worker's health. Enter it when the call is sent.
+    """Context manager that counts the outcome of one call in a worker's health. Enter it when the call is
+    sent.
 
-    A call that is cancelled or runs out of time before its first token counts as a failure if both hold: the
-    silence was longer than usual for the worker, and no other call got its first token in the meantime.
+    A call that is cancelled or runs out of time before its first token counts as a failure if two conditions
+    are met: the worker was silent for longer than usual, and no other call got its first token in the
+    meantime.
 
     Args:
         name: name of the worker.
@@ -78,7 +82,7 @@ class Watch:
 
     @contextmanager
     def pause(self) -> Generator[None]:
-        """Exclude the time in which the call waits for a slot of a deployment."""
+        """Do not count the block as silence. In it, the call waits for a slot of a deployment."""
         since_s, self._silent_since_s = self._silent_since_s, inf
         yield
         self._silent_since_s = inf if since_s == inf else time.monotonic()
@@ -105,9 +109,9 @@ class Watch:
             self._health.succeed()
 
     def _fail(self, error: WorkerError | None) -> None:
-        """Count a failure, or silence if `error` is None.
+        """Count a failed call. If `error` is None, the worker was silent for too long.
 
-        The worker is skipped for all keys only if enough tenants saw the failure, or if it clearly refuses
+        The worker is skipped for all keys only if calls of enough tenants failed, or if it clearly refuses
         every call.
         """
         refused = isinstance(error, WorkerRefused)
@@ -132,8 +136,10 @@ class Watch:
 
 
 def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
-    """Return the report of a failed call. The error detail may quote the prompt, so it is outlined if texts
-    are not stored.
+    """Return the report of a failed call.
+
+    The detail of an error may quote the prompt. If the run may not store texts, only an outline of it is
+    kept.
     """
     if error is None:
         return Fault("WorkerUnavailable", f"{worker} sent no token for too long.")
@@ -143,17 +149,17 @@ def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
 
 
 def _rest_s(error: WorkerError) -> float:
-    """Return how long to skip the worker after this error, in seconds."""
+    """Return for how many seconds to skip the worker after this error."""
     if isinstance(error, WorkerBusy):
         return error.retry_after_s or BUSY_REST_S
     return REFUSED_REST_S if isinstance(error, WorkerRefused) else 0.0
 
 
 def _blames_worker(error: WorkerError) -> bool:
-    """Return whether other calls would fail, too.
+    """Return whether other calls to the worker would probably fail as well.
 
-    They would not if the worker refused only this prompt, if the prompt is too long for it, or if it failed
-    to continue an answer of another call.
+    They would not if the worker refused only this prompt, if the prompt is too long, or if the worker did not
+    continue a broken answer.
     """
     if isinstance(error, WorkerRefused):
         return error.every_call
@@ -174,12 +180,13 @@ class Target:
         limiter: slots of the target.
         health: health of the target.
         span: attributes of its spans.
-        learns_first_token: whether the usual time to the first token limits a call. None: no limit for the
-            first token.
-        learns_pauses: whether the usual pauses limit a call.
+        learns_first_token: whether the first token is limited by the target's usual time. If False, only the
+            settings limit it. If None, it has no limit.
+        learns_pauses: whether pauses between tokens are limited by the target's usual pauses.
         weight: share of the calls among deployments.
         requests, tokens: rate limits, or None for no limit.
-        account: account whose native turns the model accepts unchanged. See `Native.account`.
+        account: account at the provider. The model accepts only native turns of this account unchanged. See
+            `Native.account`.
     """
 
     callee: Callee
@@ -221,7 +228,7 @@ class Target:
         self.correct(tokens)
 
     def correct(self, tokens: int) -> None:
-        """Add tokens to a counted call, or subtract them if `tokens` is negative."""
+        """Correct the number of tokens of a counted call by `tokens`, which may be negative."""
         if self.tokens is not None:
             self.tokens.take(tokens)
 
@@ -238,8 +245,8 @@ class Target:
         Args:
             call: call to send.
             hold: budget reservation of the attempt.
-            outer: watch of the worker as a whole, if this is one of several deployments.
-            rules: rules of the wait for a slot.
+            outer: watch of the worker as a whole, if this is one of its deployments.
+            rules: rules for the wait for a slot.
         """
         waiting = _waiting(hold, outer)
         async with self.limiter.slot(call, waiting, rules):

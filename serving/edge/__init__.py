@@ -1,14 +1,14 @@
 """The edge: checks every connection and request before anything else runs.
 
-It bounds who may connect, how slowly and how much a client may send. It runs in every Python process that
-accepts connections: in Ray Serve's proxy, and in the router replicas behind HAProxy.
+It limits which clients may connect, how slowly they may send, and how much. It runs in every Python process
+that accepts connections: in Ray Serve's proxy, and in the router replicas behind HAProxy.
 """
 
 VARIABLE = "PODIUM_EDGE"
 """Environment variable with a `serving.edge.policy.Policy` as JSON, for processes that get no arguments."""
 HOOK = "RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"
-"""Ray Serve's variable that names a function of `serving.api.edge_hook`. A process calls it before it accepts
-HTTP.
+"""Ray Serve's environment variable for the name of a function in `serving.api.edge_hook`. Each process calls
+that function before it accepts HTTP connections.
 """
 IN_PROXY = "serving.api.edge_hook:in_proxy"
 IN_REPLICA = "serving.api.edge_hook:in_replica"

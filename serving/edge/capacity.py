@@ -1,17 +1,19 @@
-"""Capacity of a router's edge: a bounded room for incomplete requests, and load shedding.
+"""Capacity limits at a router's edge: a waiting room for incomplete requests, and load shedding.
 
-If the room is full, it evicts the oldest connection of the address that has the most. An attacker therefore
-evicts its own connections first, from one address or many. A client that sends its request at once is never
-the oldest. nginx makes room the same way: it closes its oldest reusable connections. The room knows no
-sockets; a callback closes the connection.
+The waiting room holds connections whose request is not complete yet. If it is full, it evicts the oldest
+connection of the client address that has the most connections. An attacker therefore evicts its own
+connections first, whether it uses one address or many. A client that sends its whole request at once is never
+the oldest. nginx makes room in the same way: it closes its oldest reusable connections. The room knows
+nothing about sockets; a callback closes the connection.
 
 An overloaded router rejects requests before it looks anything up for them. It also rejects requests shortly
-before Ray Serve's limit of open ones. A Serve actor has `max_ongoing_requests` places for calls, and its own
-health check needs one. A router without a free place counts as dead after 90 s and is stopped.
+before Ray Serve's limit of open requests is reached. A Serve actor handles at most `max_ongoing_requests`
+calls at once, and its own health check is one of them. A router that has no place for its health check counts
+as dead after 90 s and is stopped.
 
-A request for a run first waits for a few turns of the event loop. If each turn takes long, thousands of
-requests are waiting, and everything that needs many turns, such as answers and key lookups, would exceed its
-client's timeout.
+A request that starts a run first waits for a few turns of the event loop. If each turn takes long, thousands
+of requests are waiting. Everything that needs many turns, such as answers and key lookups, would then exceed
+its client's timeout.
 """
 
 import asyncio
@@ -25,21 +27,21 @@ from conductor.errors import Overloaded
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Place of one connection."""
+    """Place of one connection in the waiting room."""
 
     peer: str
     evict: Callable[[], None]
-    """Called once, after the place was taken away."""
+    """Called once, after the connection has lost its place."""
     size_bytes: int = 0
-    """Bytes of its body so far."""
+    """Number of body bytes that the connection has sent so far."""
 
 
 class WaitingRoom:
-    """Incomplete requests by address, oldest first.
+    """Waiting room for connections with an incomplete request, by client address, oldest first.
 
     Args:
-        places: limit for the number of connections.
-        room_bytes: limit for the bytes of all their bodies.
+        places: maximum number of connections.
+        room_bytes: maximum number of bytes of all their bodies together.
 
     Attributes:
         evicted: number of evictions so far.
@@ -56,7 +58,7 @@ class WaitingRoom:
         return self._count
 
     def enter(self, peer: str, evict: Callable[[], None]) -> Ticket:
-        """Take a place, after an eviction if none is free."""
+        """Add a connection and return its place. If the room is full, evict another connection first."""
         while self._count >= self._places:
             self._evict(next(iter(self._by_count[self._most])))
         ticket = Ticket(peer, evict)
@@ -67,8 +69,8 @@ class WaitingRoom:
         return ticket
 
     def grow(self, ticket: Ticket, size_bytes: int) -> None:
-        """Count more bytes for a place. If there are too many in all, evict places of the address with the
-        most, which may be this one.
+        """Count `size_bytes` more bytes for a place. While all bodies together exceed the limit, evict
+        connections of the address with the most bytes. This connection may be among them.
         """
         if ticket not in self._by_peer.get(ticket.peer, ()):
             return
@@ -78,7 +80,7 @@ class WaitingRoom:
             self._evict(max(self._by_peer, key=self._bytes_of))
 
     def leave(self, ticket: Ticket) -> None:
-        """Release the place. Does nothing if it was evicted."""
+        """Release a place. Do nothing if it was already evicted."""
         tickets = self._by_peer.get(ticket.peer, {})
         if ticket not in tickets:
             return
@@ -90,7 +92,7 @@ class WaitingRoom:
             del self._by_peer[ticket.peer]
 
     def evict_one(self) -> bool:
-        """Evict one place in favor of a complete request. Return False if there is none."""
+        """Evict one connection to make room for a complete request. Return False if the room is empty."""
         if self._count:
             self._evict(next(iter(self._by_count[self._most])))
             return True
@@ -100,7 +102,9 @@ class WaitingRoom:
         return sum(ticket.size_bytes for ticket in self._by_peer[peer])
 
     def _evict(self, peer: str) -> None:
-        """Evict the oldest place of an address, or its oldest with any bytes if bytes are short."""
+        """Evict the oldest connection of an address. If the limit for bytes is exceeded, evict the oldest one
+        that has sent any.
+        """
         tickets = self._by_peer[peer]
         short = self._bytes > self._room_bytes
         oldest = next(ticket for ticket in tickets if ticket.size_bytes or not short)
@@ -127,12 +131,12 @@ ALIVE, READY = "/healthz", "/readyz"
 PROBES = (ALIVE, READY)
 """Paths that are never rejected for load."""
 TURNS, LONG_S, SHORT_S = 4, 0.25, 0.01
-"""A request is admitted after a turn shorter than `SHORT_S`. It is rejected after `TURNS` longer ones that
-take `LONG_S` on average, not counting the longest. A burst makes one turn long, and even among thousands of
-requests some turns are short.
+"""A request is admitted after a turn shorter than `SHORT_S`. It is rejected after `TURNS` longer turns that
+take more than `LONG_S` on average. The longest turn is not counted, because a burst of requests makes one
+turn long. Even with thousands of waiting requests, some turns are short.
 """
 OPEN = 15 / 16
-"""Part of `router.max_ongoing_requests` that may be open, not counting probes."""
+"""Fraction of `router.max_ongoing_requests` that may be open at once. Health probes are not counted."""
 LOG_EVERY_S = 10.0
 MAX_ONGOING, OPEN_RETRY_S = "router.max_ongoing_requests", 2.0
 TOO_MANY = f"This server has reached its limit of open requests ({MAX_ONGOING}). Try again soon."
@@ -160,7 +164,7 @@ class SparseWarning:
 
 
 def check_open(n_open: int, most: int, room: WaitingRoom) -> None:
-    """Check the number of open requests. If it is too high, evict one whose body is incomplete.
+    """Check that there are not too many open requests. If there are, evict one whose body is incomplete.
 
     Raises:
         Overloaded: too many requests are open, and none of them can be evicted.
@@ -170,9 +174,9 @@ def check_open(n_open: int, most: int, room: WaitingRoom) -> None:
 
 
 async def falls_behind() -> bool:
-    """Return whether the event loop is overloaded, which takes only one turn if it is not.
+    """Return whether the event loop is overloaded. If it is not, this takes only one turn.
 
-    It measures the work of this thread, not the time in which other programs use the core.
+    Only the CPU time of this thread counts, not the time in which other programs use the core.
     """
     turns_s = list[float]()
     for _ in range(TURNS):

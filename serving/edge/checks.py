@@ -20,7 +20,9 @@ from serving.edge.policy import HttpPolicy
 
 RETRY_AFTER_S = 5.0
 WHOLE = "podium.whole"
-"""Key in a scope: true if the protocol has the whole request, so that reading its body does not wait."""
+"""Key in an ASGI scope. True if the protocol has already received the whole request, so that reading its body
+does not wait.
+"""
 HOST, ORIGIN, TYPE, UPGRADE = b"host", b"origin", b"content-type", b"upgrade"
 LENGTH, FRAMING, ENCODING = b"content-length", b"transfer-encoding", b"content-encoding"
 ASKED_HEADERS, IDEMPOTENCY_KEY = b"access-control-request-headers", b"idempotency-key"
@@ -31,19 +33,17 @@ Fields = Mapping[bytes, Sequence[str]]
 BODY = "limits.max_body_bytes"
 UNREAD = "(limit for a method without a body). Send the request without one"
 PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
-"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the
-whole body, but text may not. Text that looks like one here is counted once the body is parsed.
-"""
+"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the"""
 PICTURE_BEGIN_BYTES = 32
 """Upper bound for the length of such a start."""
 MOST_PICTURES = 10_000
-"""Limit for the pictures to look for in one body. The rest counts as text. The search blocks the router, and
-any client may send such a body.
+"""Maximum number of pictures to look for in one body. Any further pictures count as text. There is a limit
+because the search blocks the router.
 """
 
 
 class BodyBound(NamedTuple):
-    """Limit for a body, and the setting that defines it; see `too_large`."""
+    """Size limit of a body, and the name of the setting that defines it; see `too_large`."""
 
     max_bytes: int
     setting: str = BODY
@@ -65,12 +65,12 @@ def read_fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
 async def read_body(
     scope: Scope, receive: Receive, fields: Fields, policy: HttpPolicy, room: WaitingRoom, bound: BodyBound
 ) -> bytes:
-    """Return the body. Until it is complete, it has a place in `room`.
+    """Receive the body and return it. Until the body is complete, its connection has a place in `room`.
 
     Raises:
         TooLarge: the body or its Content-Length exceeds `bound`.
         TooSlow: the body is not complete in time.
-        Overloaded: the place was given to another request.
+        Overloaded: the waiting room evicted the connection to make room for another request.
         ClientGoneError: the client disconnected.
     """
     for announced in fields.get(LENGTH, ()):
@@ -127,7 +127,7 @@ async def _next_piece(receive: Receive) -> tuple[bytes, bool]:
 
 
 async def read_rest(receive: Receive) -> bytes:
-    """Return a body whose length has been checked before.
+    """Receive a body whose length has already been checked, and return it.
 
     Raises:
         ClientGoneError: the client disconnected.
@@ -170,7 +170,9 @@ def check_text(body: bytes, max_text_bytes: int) -> None:
 
 
 def too_large(max_body_bytes: int, setting: str = BODY) -> TooLarge:
-    """Return the error for a long body. `setting` names its limit, or is empty if the method has no body."""
+    """Return the error for a body that is too long. `setting` names its limit, or is empty if the method has
+    no body.
+    """
     why = f"({setting}). Send less, or smaller pictures and files" if setting else UNREAD
     return TooLarge(f"The body is longer than {max_body_bytes} bytes {why}.", param="body")
 
@@ -212,7 +214,7 @@ def check_host(fields: Fields, policy: HttpPolicy, server: str) -> None:
 
     Args:
         fields: headers of the request.
-        policy: its `hosts` are allowed, in addition to loopback names.
+        policy: limits of the edge. Its `hosts` are allowed, in addition to loopback names.
         server: address that received the connection.
 
     Raises:
@@ -231,8 +233,8 @@ def check_host(fields: Fields, policy: HttpPolicy, server: str) -> None:
 
 
 def check_origin(fields: Fields, policy: HttpPolicy, server: str) -> str | None:
-    """Check that the request does not come from a foreign web page. Return its origin if the settings name
-    it.
+    """Check that the request does not come from a foreign web page. Return its origin if the setting
+    `http.origins` allows it, or None if the request needs no permission.
 
     Raises:
         NotAllowed: the origin is not allowed.
@@ -252,13 +254,14 @@ def check_origin(fields: Fields, policy: HttpPolicy, server: str) -> str | None:
 
 
 def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) -> None:
-    """Check that a body is JSON, which a form or a page without a preflight cannot send.
+    """Check that the Content-Type of a body is JSON. A web form, or a page without a preflight request,
+    cannot send this type.
 
     An upload must be a form. A foreign page cannot send one, because `check_origin` runs first. Without a
     body, as in a cancel request, the type is not checked.
 
     Raises:
-        WrongContentType: the Content-Type is missing or another one.
+        WrongContentType: the Content-Type is missing or wrong.
     """
     if method not in WITH_BODY or not has_body(fields):
         return

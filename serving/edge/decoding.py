@@ -14,7 +14,7 @@ from serving.edge.checks import too_large
 STEP_BYTES = 1_048_576
 """Output of one decoding step, after which other tasks run."""
 MOST_ZSTD_WINDOW_BYTES = 8_388_608
-"""RFC 9659."""
+"""Largest window that RFC 9659 allows."""
 ZLIB_METHOD, ZLIB_CHECK = 8, 31
 MOST_MEMBERS = 100
 """Limit for the members of a gzip body and the frames of a zstd body. Clients send one."""
@@ -23,17 +23,19 @@ ZSTD_BYTES = 64
 ZSTD_STEP_BYTES = 65_536
 """Bytes of input after which other tasks run."""
 MOST_AT_ONCE_BYTES = 1_048_576
-"""Decoded size above which bodies are decoded one at a time: an encoded megabyte can expand to a thousand."""
+"""Decoded size above which bodies are decoded one at a time. One encoded megabyte can expand to a thousand.
+"""
 FIELD = "Content-Encoding"
 
 
 async def decode(pieces: Iterator[bytes], most: int, long: asyncio.Lock) -> bytes:
-    """Return the decoded body.
+    """Decode a body in steps, and return it.
 
     Args:
-        pieces: pieces of the decoded body.
+        pieces: iterator that decodes the body piece by piece.
         most: limit for the decoded body, in bytes.
-        long: lock for a body above `MOST_AT_ONCE_BYTES`, so that several cannot exhaust the memory together.
+        long: lock that is held for a body above `MOST_AT_ONCE_BYTES`, so that several such bodies cannot
+            exhaust the memory together.
 
     Raises:
         TooLarge: the decoded body is longer than `most` bytes.
@@ -58,7 +60,8 @@ async def decode(pieces: Iterator[bytes], most: int, long: asyncio.Lock) -> byte
 def _gzip(body: bytes) -> Iterator[bytes]:
     """Yield the decoded pieces. A body may have several members (RFC 1952), followed by zeros.
 
-    `gzip.GzipFile` accepts any number of empty members, and takes five seconds for 20 MB of them.
+    `gzip.GzipFile` is not used: it accepts any number of empty members, and needs five seconds for 20 MB of
+    them.
     """
     rest = body
     for _ in range(MOST_MEMBERS):
@@ -76,7 +79,7 @@ def _deflate(body: bytes) -> Iterator[bytes]:
 
 
 def _inflate(body: bytes, window_bits: int) -> Generator[bytes, None, bytes]:
-    """Yield the decoded pieces of one stream. Return the input after its end."""
+    """Yield the decoded pieces of one stream. Return the input that follows the stream."""
     stream = zlib.decompressobj(window_bits)
     yield stream.decompress(body, STEP_BYTES)
     while stream.unconsumed_tail and not stream.eof:

@@ -1,8 +1,8 @@
-"""One request at the edge with its response, which the client may read slowly.
+"""One HTTP request at the edge and its response, which the client may read slowly.
 
-Only the socket knows how much a client has read. ASGI has no means to report it, so the replica's protocol
-adds a `Reader` to the scope of each request, as the extension `READER`. Serve's proxy does not: its scopes go
-to another process, and it reads each response completely.
+Only the socket shows how much a client has read, and ASGI cannot report it. The replica's protocol therefore
+adds a `Reader` to the scope of each request, as the extension `READER`. Serve's proxy does not: it sends its
+scopes to another process, and it reads each response completely.
 """
 
 import asyncio
@@ -22,20 +22,22 @@ READER = "podium.reader"
 AT_ONCE = struct.pack("ii", 1, 0)
 """`SO_LINGER` value that discards unread data and resets the connection."""
 EXCHANGE = "podium.exchange"
-"""Key in a scope: its `HttpExchange`, until the request has ended. A line of a batch has none."""
+"""Key in an ASGI scope for its `HttpExchange`, which is removed when the request ends. A line of a batch has
+none.
+"""
 PIECE_BYTES = 65_536
 """Size of the pieces in which a response is sent."""
 
 
 class Reader:
-    """Client's end of a connection."""
+    """Reports how much of a response a client has read, and can reset its connection."""
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that were sent and not acknowledged, in the server's own buffer and the kernel's.
+        """Number of bytes in the server's own buffer and the kernel's that the client has not acknowledged.
 
         The client's machine acknowledges data only while the client reads.
         """
@@ -48,8 +50,8 @@ class Reader:
         return waiting + struct.unpack("i", in_kernel)[0]
 
     def drop(self) -> None:
-        """Reset the connection, and discard unread data: an orderly close would wait until the client has
-        read it.
+        """Reset the connection and discard unread data. An orderly close would wait until the client has read
+        it.
         """
         sock = self._transport.get_extra_info("socket")
         with suppress(OSError, AttributeError), socket.fromfd(sock.fileno(), sock.family, sock.type) as own:
@@ -58,20 +60,20 @@ class Reader:
 
 
 class HttpExchange:
-    """Request and its response.
+    """One HTTP request and its response.
 
     Args:
         scope, receive, send: the ASGI arguments.
 
     Attributes:
-        body: the whole body, until it is received; None if the edge has not read it.
-        is_reading: true until the body is complete.
+        body: the whole request body, until the application receives it. None if the edge has not read it.
+        is_reading: true while the body is being received.
         is_head: true for a HEAD request, whose response is that of GET without a body.
         added_headers: additional response headers.
         is_cancelled: true once `cancel` was called.
         task: task that handles the request; None once it has ended.
-        on_drop: called with the reason if the client is dropped, before the task is cancelled. One for each
-            choice.
+        on_drop: functions that are called with the reason before the task of a dropped client is cancelled.
+            There is one for each choice of the answer.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -87,7 +89,7 @@ class HttpExchange:
         self.on_drop = list[Callable[[PodiumError], None]]()
 
     async def receive(self) -> Message:
-        """Receive a message (ASGI). The whole body is one message, and is released then, not only after the
+        """Receive a message (ASGI). The whole body is one message. It is not kept in memory until the
         response.
         """
         body, self.body = self.body, None
@@ -96,7 +98,9 @@ class HttpExchange:
         return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Send a message (ASGI), and wait for the client after each piece."""
+        """Send a message (ASGI). A body larger than `PIECE_BYTES` is sent in pieces, each after the client
+        has read enough of the previous ones.
+        """
         if self._is_over:
             return None
         if message["type"] == "http.response.body":
@@ -145,7 +149,9 @@ class HttpExchange:
             self.task.cancel()
 
     async def end_cancelled(self) -> bool:
-        """Return True if only `cancel` has ended the task. Close the connection of a dropped client."""
+        """Return whether `cancel` alone has ended the task. If so, reset the connection of a client that has
+        not received its whole response.
+        """
         if not self.is_cancelled or self.task is None or self.task.uncancel():
             return False
         if not self._is_over:
@@ -156,7 +162,7 @@ class HttpExchange:
 
 
 def notify_on_drop(scope: Scope, notify: Callable[[PodiumError], None]) -> None:
-    """Call `notify` with the reason if the client is dropped. Does nothing for a line of a batch."""
+    """Call `notify` with the reason if the client is dropped. Do nothing for a line of a batch."""
     exchange: HttpExchange | None = scope.get(EXCHANGE)
     if exchange is not None:
         exchange.on_drop.append(notify)

@@ -56,9 +56,10 @@ from serving.settings.settings import Settings
 logger = logging.getLogger("podium")
 
 PASSED = "podium.edge"
-"""Key in a scope: true if the request is complete and was checked by an edge."""
+"""Key in an ASGI scope. True if the request is complete and another edge has checked it."""
 HEALTH = {"/healthz", "/-/healthz"}
-"""Paths that are answered under any host name, because probes use addresses. The response only says "alive".
+"""Paths that are answered under any host name, because probes use IP addresses. The response only says
+"alive".
 """
 PREFLIGHT = (
     (b"access-control-allow-methods", b"GET, POST, DELETE"),
@@ -76,10 +77,12 @@ EXPOSED = (
 """Response headers that a page may read."""
 FILE = "batches.max_file_bytes"
 UNREAD_BYTES = 8192
-"""Limit for the body of a request whose method takes none, such as GET and DELETE: some clients send `{}`."""
+"""Maximum length of the body of a request whose method takes none, such as GET and DELETE. Some clients send
+`{}`.
+"""
 LARGE_BYTES = 262_144
-"""Size above which bodies are passed on one at a time, with other tasks in between, since many may arrive at
-once.
+"""Size above which bodies are passed on one at a time, so that other tasks can run even if many large bodies
+arrive together.
 """
 HEADER_NAMES = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 JSON = (b"content-type", b"application/json")
@@ -91,8 +94,8 @@ UPGRADE_HEADERS = (
     (b"x-should-retry", b"false"),
     JSON,
 )
-"""Headers of the response to a WebSocket handshake. Clients such as Codex then use HTTP (RFC 9110, section
-15.5.22).
+"""Headers of the response to a WebSocket handshake. After this response, clients such as Codex use HTTP (RFC
+9110, section 15.5.22).
 """
 POLICY_VIOLATION = 1008
 LOOKS = 6
@@ -105,10 +108,10 @@ class RouterChecks:
     """Checks that a router makes and Serve's proxy does not.
 
     Args:
-        settings: returns the current settings.
+        settings: function that returns the current settings.
         run_paths: paths at which a `POST` starts a run.
-        check_slots: raises `Overloaded` if no further run is admitted.
-        authenticate: replaces the key in a scope by its caller, or raises an error.
+        check_slots: function that raises `Overloaded` if no further run is admitted.
+        authenticate: function that replaces the key in a scope by its caller, or raises an error.
     """
 
     settings: Callable[[], Settings]
@@ -123,10 +126,10 @@ class Edge:
     Args:
         app: the application to guard.
         policy: the limits.
-        room: holds the incomplete requests. In the proxy, it is shared with the protocol that accepts
+        room: waiting room for incomplete requests. In the proxy, it is shared with the protocol that accepts
             connections.
-        error_body: returns the body of an error.
-        router: further checks. None in Serve's proxy.
+        error_body: function that returns the body of an error.
+        router: further checks that only a router makes. None in Serve's proxy.
     """
 
     def __init__(
@@ -184,7 +187,7 @@ class Edge:
         return None
 
     def _look(self) -> None:
-        """Drop clients that do not read, and repeat this while any request is open."""
+        """Drop clients that do not read their responses, and repeat this while any request is open."""
         assert self._router is not None
         loop, limit_s = asyncio.get_running_loop(), self._router.settings().limits.unread_s
         self._timer = loop.call_later(limit_s / LOOKS, self._look) if self._exchanges else None
@@ -215,7 +218,9 @@ class Edge:
         return True
 
     async def _check(self, scope: Scope, fields: Fields, exchange: HttpExchange) -> bool:
-        """Return False if the edge has answered the request itself."""
+        """Check a request that no edge has checked yet, and read its body. Return False if the edge has
+        answered it.
+        """
         method, is_upload = scope["method"], scope["method"] == "POST" and scope["path"] == UPLOAD
         if scope["path"] not in HEALTH:
             server = (scope.get("server") or ("",))[0]
@@ -239,7 +244,9 @@ class Edge:
     async def _read_body(
         self, scope: Scope, fields: Fields, exchange: HttpExchange, *, is_upload: bool
     ) -> None:
-        """Read the body. The text of an encoded one is checked once the caller is known and it is decoded."""
+        """Read the body and check the length of its text. The text of an encoded body is checked later, once
+        the caller is known and the body is decoded.
+        """
         policy, bound = self._policy, BodyBound(UNREAD_BYTES, "")
         if is_upload:
             bound = BodyBound(policy.max_upload_bytes, FILE)
@@ -286,7 +293,7 @@ class Edge:
         scope["headers"].append((LENGTH, b"%d" % len(exchange.body)))
 
     async def _refuse(self, scope: Scope, exchange: HttpExchange, error: PodiumError) -> None:
-        """Answer with the error. Close the connection if the request is incomplete and will stay so."""
+        """Answer with the error. Close the connection if the rest of the request will not be read."""
         headers = [(name.encode(), value.encode()) for name, value in errors.headers(error).items()]
         headers.append(JSON)
         if exchange.is_reading and isinstance(error, TooSlow | Overloaded):
@@ -302,8 +309,9 @@ class Edge:
 
 
 def _preflight_headers(fields: Fields) -> bytes:
-    """Return the headers that a preflight asks for. An allowed page may send any; their values are checked
-    where they are used. Cookies are not among them, because credentials are never allowed.
+    """Return the header names that the response to a preflight allows. An allowed page may send any header,
+    because values are checked where they are used. Cookies are not among these headers, because credentials
+    are never allowed.
     """
     names = fields.get(ASKED_HEADERS, [""])[-1]
     return (names if HEADER_NAMES.match(names) else ALLOWED_HEADERS).encode("latin-1")

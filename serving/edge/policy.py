@@ -17,15 +17,17 @@ FORM_BYTES = 65_536
 
 
 class ErrorBody(Protocol):
-    """Function that writes errors in the dialect of a path, since the edge knows no dialects."""
+    """Function that formats an error in the dialect of a path. The edge itself knows no dialects."""
 
     def __call__(self, error: PodiumError, path: str) -> dict[str, Any]:
-        """Return the JSON of `error` for a request to `path`, which is empty if it is not known yet."""
+        """Return the JSON body for `error`. `path` is the path of the request, or empty if it is not known
+        yet.
+        """
         ...
 
 
 class HttpPolicy(HttpSettings):
-    """The `http` settings, and the sizes from `limits`."""
+    """Limits of the edge: the `http` settings, and the body sizes of other settings."""
 
     max_body_bytes: int
     max_text_bytes: int

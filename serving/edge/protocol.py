@@ -29,15 +29,15 @@ from serving.edge.policy import ErrorBody, HttpPolicy
 
 LINGER_S = 1.0
 MAX_HEADERS = 100
-"""Limit for the headers of a request, as in Apache, nginx and HAProxy: even a short one costs a callback and
-an object.
+"""Maximum number of headers of a request, as in Apache, nginx and HAProxy. Even a short header costs a
+callback and an object.
 """
 MAX_PIPELINED = 8
-"""Limit for the requests that wait on a connection for the current response."""
+"""Maximum number of requests that may wait on one connection for the current response."""
 FREE_PIECES = 4096
 BYTES_PER_PIECE = 128
-"""A body may have `FREE_PIECES` chunks and packets, and one more per `BYTES_PER_PIECE`. Each costs a
-callback. Without this limit, a body of one-byte chunks would cost 100 times its bytes.
+"""A body may have `FREE_PIECES` chunks and packets, and one more for every `BYTES_PER_PIECE` bytes. Each
+costs a callback. Without this limit, a body of one-byte chunks would cost 100 times its bytes.
 """
 FRAME_BYTES = 20
 """Bytes that may frame a chunk: 16 digits and two line ends. Anything more is a chunk extension."""
@@ -46,24 +46,27 @@ UNSENT_BYTES = 65_536
 would grow to megabytes (`tcp_wmem`), and a long answer would be generated to its end.
 """
 LOGGED = {b"x-request-id", b"x-session-id", b"session-id", b"serve-multiplexed-model-id"}
-"""Headers whose values Ray Serve logs, returns or routes by, in lower case and with `-` for `_`."""
+"""Headers whose values Ray Serve logs, returns or uses for routing. The names are in lower case, with `-` for
+`_`.
+"""
 PLAIN = re.compile(rb"[\w.-]{1,64}")
-"""Format of such a value. Others are dropped, and Ray Serve generates an id."""
+"""Format that the values of these headers must have. Other values are dropped, and Ray Serve generates an id.
+"""
 
 
 class RejectedError(Exception):
-    """Stops the parser. The response is written by the caller of the parser."""
+    """Raised in a callback to stop the parser. `send_400_response` then writes the response."""
 
 
 def guard_protocol(
     policy: HttpPolicy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"] | None = None
 ) -> type["EdgeProtocol"]:
-    """Return the protocol class for one process.
+    """Return the protocol class that applies the limits in this process.
 
     Args:
         policy: the limits.
-        room: holds connections without a complete request.
-        error_body: returns the body of an error.
+        room: waiting room for connections without a complete request.
+        error_body: function that returns the body of an error.
         base: protocol class to configure. `EdgeProtocol` by default.
     """
     bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
@@ -72,12 +75,14 @@ def guard_protocol(
 
 
 def _jitter(seconds: float) -> float:
-    """Add up to a quarter, so that thousands of connections do not end in the same turn of the loop."""
+    """Add up to a quarter at random, so that thousands of connections do not end in the same turn of the
+    event loop.
+    """
     return seconds * random.uniform(1, 1.25)
 
 
 def response(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
-    """Return a whole response, after which the connection is closed."""
+    """Return the bytes of an error response, with headers that announce the end of the connection."""
     status = status or errors.row(error).status
     body = orjson.dumps(content)
     extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
@@ -89,8 +94,8 @@ def response(error: PodiumError, content: dict[str, Any], status: int | None = N
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """One connection. It has a place in the room, and may be closed, until the headers of its next request
-    are complete.
+    """One client connection. Until its next request is complete or large, it has a place in the waiting room
+    and may be evicted.
     """
 
     policy: ClassVar[HttpPolicy]
@@ -112,13 +117,13 @@ class EdgeProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place in the room from the start."""
+        """Take a place in the waiting room, and start the timer for the first request."""
         super().connection_made(transport)
         self._wait()
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release everything.
+        """Release the connection's place and its timers.
 
         Uvicorn does not stop the timer of an idle connection that was reset. The timer would keep the
         protocol and its last request in memory for as long as a connection may be idle
@@ -176,8 +181,8 @@ class EdgeProtocol(HttpToolsProtocol):
         raise RejectedError
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Stop reading after an upgrade request. The edge answers it, and the parser would take what follows
-        for a request.
+        """Stop reading after an upgrade request. The edge answers it, and the parser would mistake the data
+        that follows for another request.
 
         Overrides Uvicorn's advice to install a WebSocket library.
         """
@@ -207,7 +212,7 @@ class EdgeProtocol(HttpToolsProtocol):
             super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin the request, unless its headers are too long or too many requests are waiting before it."""
+        """Begin the request, or reject it if its headers are not accepted or too many requests are waiting."""
         assert self.parser is not None  # None only after the connection is lost
         self._in_head, self._in_body = False, True
         self._body_bytes = self._pieces = self._frame_bytes = 0
@@ -238,9 +243,11 @@ class EdgeProtocol(HttpToolsProtocol):
             self._reject(excess)
 
     def on_body(self, body: bytes) -> None:
-        """Pass the body on. The application reads large bodies itself, which slows the client down.
+        """Pass a part of the body on. The application reads large bodies at its own pace, and the client has
+        to wait.
 
-        Drop what comes after the response, up to the limit for a body.
+        If the response is already complete, drop the rest of the body. Close the connection if the body
+        exceeds the limit for its length.
         """
         self._body_bytes += len(body)
         self._fed_body_bytes += len(body)
@@ -253,7 +260,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._release()
 
     def on_message_complete(self) -> None:
-        """Finish the request and start its task, if that has not started."""
+        """Finish the request, and start its task unless that has already started."""
         self._in_body = False
         super().on_message_complete()
         self._release()
@@ -280,13 +287,13 @@ class EdgeProtocol(HttpToolsProtocol):
             self._run(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Take a place in the room again between two requests. Uvicorn's own timer bounds the time."""
+        """Take a place in the waiting room again until the next request. Uvicorn's timer limits the wait."""
         super().on_response_complete()
         if self._is_idle() and not self.transport.is_closing():
             self._wait()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what the parser or one of its callbacks rejected."""
+        """Answer a request that the parser or one of its callbacks has rejected."""
         self._refuse(self._rejection or self._response(BadTask(msg)))
 
     def _is_idle(self) -> bool:
@@ -301,7 +308,9 @@ class EdgeProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(_jitter(self.policy.header_s), self._time_is_up)
 
     def _start_body_timer(self) -> None:
-        """Start the timer until the next piece, within the time for the whole body."""
+        """Start the timer for the next part of the body. It never exceeds the time that is left for the whole
+        body.
+        """
         left_s = self._pending_since_s + self.policy.body_s - self.loop.time()
         self._stop_timer()
         self._timer = self.loop.call_later(
@@ -327,8 +336,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _time_is_up(self) -> None:
-        """Close the connection. One that has sent nothing gets no response: browsers open connections in
-        advance.
+        """Close the connection of a client that is too slow. A client that has sent nothing gets no response,
+        because browsers open connections in advance.
         """
         self._timer = None
         if self._pending_cycle is not None:
@@ -352,8 +361,8 @@ class EdgeProtocol(HttpToolsProtocol):
         return self._response(TooLarge(message, param="headers"), 431)
 
     def _end(self, answer: bytes) -> None:
-        """Answer and close at once. The client sends nothing more that could reset the connection before it
-        reads this.
+        """Send `answer` and close the connection at once. The client is not sending anything that could reset
+        the connection before it reads the response.
         """
         self._stop_waiting()
         self._is_refused = True
@@ -361,8 +370,8 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _refuse(self, answer: bytes) -> None:
-        """Answer, and close a moment later. What the client still sends could otherwise reset the connection,
-        and the response would be lost.
+        """Send `answer` and close the connection after `LINGER_S` seconds. If it were closed at once, data
+        that the client is still sending could reset it, and the response would be lost.
         """
         self._is_refused, self._pending_cycle = True, None
         self.pipeline.clear()

@@ -19,12 +19,13 @@ NO_KEY = "none"
 """Placeholder for the key of servers that need none, and of clouds with other credentials."""
 STALL_S = 120.0
 THINKING_STALL_S = 600.0
-"""Longest silence of models that think: some do so for minutes without sending anything."""
+"""Longest silence of a model that thinks, in seconds. Some models think for minutes without sending anything.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class ProviderAccount:
-    """A model at a provider, and the key that pays for it."""
+    """A model at a provider, with its address and the credentials for it."""
 
     name: str
     """Name of the worker in the pool."""
@@ -33,25 +34,29 @@ class ProviderAccount:
     api_key: str = field(repr=False)
     """API key, or `NO_KEY`."""
     base_url: str | None = None
-    """Address of the server. None: the provider's own."""
+    """Address of the server, or None for the provider's own."""
     price: Price | None = None
-    """Price per token. None: not known."""
+    """Price per token, or None if it is not known."""
     stall_timeout_s: float | None = None
-    """Longest silence between two tokens. None: `STALL_S`, or `THINKING_STALL_S` if the model may think."""
+    """Longest silence between two tokens, in seconds. None stands for `STALL_S`, or for `THINKING_STALL_S` if
+    the model may think.
+    """
     first_token_timeout_s: float | None = None
-    """Longest wait for the first token. None: `AttemptLimits.first_token_s` of the call, or else the longest silence."""
+    """Longest wait for the first token, in seconds. None stands for `AttemptLimits.first_token_s` of the
+    call, or else the longest silence.
+    """
     connect_timeout_s: float = 5.0
-    """Longest wait for a connection."""
+    """Longest wait for a connection, in seconds."""
     extra_body: Mapping[str, object] = field(default_factory=dict[str, object])
-    """Fields that are added to every request's body and replace its own."""
+    """Fields that are added to the body of every request. They replace fields of the same name."""
     family: str = ""
     """Public name of the model, if `model` names a deployment."""
     accepts: Accepts = Accepts()
     """Parameters that the model accepts, and whether it thinks."""
     reach: Reach = SETTINGS
-    """Addresses that its server may have."""
+    """Network addresses that the server may have."""
     fetches_pictures: bool | None = None
-    """Whether the server may fetch pictures by their address; see `serving.workers.pictures`."""
+    """Whether the server may fetch pictures by URL. See `check_pictures` for None."""
     access: ModelAccess = ModelAccess()
     """Cloud through which the model is reached, and the identity there."""
 
@@ -62,7 +67,9 @@ class ProviderAccount:
 
     @property
     def origin(self) -> Origin:
-        """Origin of turns that the model takes back unchanged: the same model, address and key wrote them."""
+        """Identity of the account, for the turns that the model accepts back unchanged. The same model,
+        address and key must have written them.
+        """
         access = self.access
         facts = (self.model, self.base_url, access.service, access.region, access.project, access.profile)
         text = "\n".join(map(str, (*facts, self.api_key)))
@@ -70,14 +77,17 @@ class ProviderAccount:
 
     @property
     def timeout(self) -> httpx2.Timeout:
-        """Timeouts of the HTTP client: the longest silence of any call. `timer` sets shorter limits per call."""
+        """Timeouts of the HTTP client. They allow the longest silence of any call. `timer` sets shorter
+        limits for each call.
+        """
         longest_s = max(self.stall_timeout_s or THINKING_STALL_S, self.first_token_timeout_s or 0.0)
         return httpx2.Timeout(longest_s, connect=self.connect_timeout_s)
 
     def timer(self, faults: ErrorMapper, call: Call) -> StallTimer:
-        """Return the stall timer of `call`.
+        """Build the timer that ends `call` if the server is silent for too long.
 
-        Usual first-token times and pauses apply only to calls that do not think.
+        Limits that were learned from the worker's usual first tokens and pauses apply only if the model does
+        not think.
         """
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)

@@ -5,7 +5,7 @@ API: https://platform.claude.com/docs/en/api/messages-streaming. Differences fro
 * The system prompt is a field of its own. All system messages go there, in order.
 * `max_tokens` is required: `DEFAULT_MAX_TOKENS` if a call sets none.
 * `input_tokens` does not include tokens read from and written to the cache. Podium's count includes both.
-* `effort` becomes a thinking budget or a level: `anthropic_thinking.py`.
+* `effort` is sent as a thinking budget or as a level (`anthropic_thinking.py`).
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and are sent as extra fields. There is no `seed`.
   Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
 * JSON schemas go through the SDK's `transform_schema`, which moves keywords that the API rejects (`maxItems`) into the
@@ -52,9 +52,10 @@ from serving.workers.wire_tools import WireTools
 DEFAULT_MAX_TOKENS = 4096
 VOLATILE = "x-anthropic-"
 NO_WORDS = "(no text)"
-"""Sent instead of a blank user turn, which the API rejects."""
+"""Text that is sent instead of a blank user turn, which the API rejects."""
 MOST_VALUES = 1000
-"""Limit of JSON values in an event. Long events have one long string."""
+"""Maximum number of JSON values in an event. Events that are long have one long string and not many values.
+"""
 
 
 class AnthropicWorker:
@@ -64,8 +65,8 @@ class AnthropicWorker:
         """Create the SDK's client, without connecting.
 
         Args:
-            account: provider account. Its `base_url` does not include `/v1`; None stands for ANTHROPIC_BASE_URL of the
-                environment or else Anthropic.
+            account: provider account. Its `base_url` does not include `/v1`. If it is None, the address is
+                ANTHROPIC_BASE_URL of the environment, or else Anthropic's.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
@@ -122,7 +123,9 @@ class AnthropicWorker:
             yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
+        """Return the last delta with the tool calls of the answer and a finish reason that fits them
+        (`end_of`).
+        """
         assert last.finish is not None
         finish = end_of(
             last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
@@ -187,8 +190,10 @@ class AnthropicWorker:
     def _messages(self, call: Call, *, thinks: bool) -> list[Message]:
         """Return the conversation in a form that the API accepts.
 
-        The API rejects tool calls of other models while the model thinks, because they lack thoughts, and any calls
-        without tools. Only Anthropic's own API reads Claude Code's volatile line, and only at the start of the prompt.
+        The API rejects tool calls of other models while the model thinks, because they come without thoughts.
+        It also rejects all tool calls in a request without tools. Claude Code's volatile line (a line that
+        changes with each request) is sent only to Anthropic's own API, which reads it only at the start of
+        the prompt.
         """
         is_own = self._account.access.service is None and "claude" in self._account.public_name.lower()
         head = next((message.text for message in call.messages if message.role == "system"), "")
@@ -289,13 +294,17 @@ def _client(account: ProviderAccount) -> Client:
 
 
 async def _pass_whole_events(response: httpx2.Response) -> None:
-    """Pass on complete events of a successful response, whatever its content type (response hook)."""
+    """Make a successful response yield only complete events, whatever its content type. This is a response
+    hook.
+    """
     if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = WholeEvents(response.stream, MOST_VALUES, events_in)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
-    """Return the worker error for an exception of the SDK. A test checks all classes of the SDK."""
+    """Return the worker error for an exception of the SDK. A test checks this for all exception classes of
+    the SDK.
+    """
     match exc:
         case anthropic.APIStatusError():
             status, text = exc.status_code, error_text(exc.body)

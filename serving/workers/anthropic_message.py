@@ -1,7 +1,7 @@
 """Repair of Anthropic's event stream before its SDK reads it.
 
-The SDK ignores events without a name, and whole messages. But some proxies omit the names, and some servers answer with
-one message, which is replaced by the events that it stands for.
+The SDK ignores events without a name, and complete messages. But some proxies omit the names of events. Some
+servers answer with one complete message, which is replaced by the events of the same content.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,10 @@ PING = b"ping"
 
 
 def events_in(event: Event) -> Iterator[Event]:
-    """Yield the events that `event` stands for, usually `event` itself. A ping yields none."""
+    """Yield the events that the SDK should read in place of `event`, which is usually `event` itself.
+
+    A ping yields no events.
+    """
     if event.name == PING:
         return
     if event.name not in (b"", b"error", b"message"):

@@ -1,6 +1,7 @@
 """Thinking parameters of Claude models for each `effort` of a call.
 
-- Models up to the 4.5 generation get a thinking budget in tokens, later ones adaptive thinking and an `effort`.
+- Models up to generation 4.5 get a thinking budget in tokens. Later ones get adaptive thinking and an
+  `effort`.
 - Models before 3.7 cannot think and get no parameters.
 - `none` and `minimal` turn thinking off.
 - The budget is at most half of `max_tokens`, because thoughts count against it. If that is less than the minimum, the
@@ -21,7 +22,9 @@ THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8
 def thinking_for(
     model: str, effort: str | None, max_tokens: int
 ) -> tuple[dict[str, object] | None, str | None]:
-    """Return the fields `thinking` and `effort` for a call of `model`. A field that is None is not sent."""
+    """Return the request fields `thinking` and `effort` for a call of `model`. A field that is None is not
+    sent.
+    """
     if effort is None or CANNOT_THINK.search(model):
         return None, None
     if THINKS_BY_BUDGET.search(model):

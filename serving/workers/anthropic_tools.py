@@ -1,8 +1,9 @@
 """Messages and tools in the format of Anthropic's API, and turns assembled from events.
 
-API: https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview. A turn that calls tools goes back with all
-of its blocks in order, because thoughts are signed, with newer models together with everything before them. So
-consecutive turns of one role are merged only if they are not signed.
+API: https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview. A turn that calls tools is sent
+back with all of its blocks in order, because its thoughts are signed. With newer models, the signature also
+covers everything before the thoughts. Therefore consecutive turns of one role are merged only if they are not
+signed.
 """
 
 import json
@@ -26,7 +27,7 @@ from serving.workers.wire_tools import (
 
 Block = dict[str, Any]
 TYPE_OF = {"text_delta": "text", "thinking_delta": "thinking"}
-"""Type of block for a piece whose server did not begin a block."""
+"""Type of the block to start if the server sends a piece of a block that it has not started."""
 ShowPart = Callable[[Image | File], Block]
 
 
@@ -57,13 +58,14 @@ def _choice(tools: WireTools) -> dict[str, object]:
 
 
 MOST_MARKS = 4
-"""Limit of cache marks in a request."""
+"""Maximum number of cache marks (`cache_control`) that the API accepts in a request."""
 
 
 def limit_marks(request: Mapping[str, Any]) -> None:
-    """Remove the oldest cache marks of `request` beyond the API's limit. A run with tools adds one in each turn.
+    """Remove the oldest cache marks of `request` if there are more than the API accepts.
 
-    Marks on tools and the system prompt stay, because other conversations share those.
+    A run with tools adds a mark in each turn. Marks on tools and on the system prompt are kept, because other
+    conversations share those.
     """
     system: object = request.get("system")
     blocks = cast(list[Block], system) if isinstance(system, list) else []
@@ -81,7 +83,7 @@ def _inside(block: Block) -> list[Block]:
 
 
 def system_json(messages: Iterable[Message]) -> str | list[Block]:
-    """Return the system messages as one text, or as blocks if one of them ends a cached prefix."""
+    """Return the system messages as one text, or as a list of blocks if one of them has a cache mark."""
     systems = [message for message in messages if message.role == "system"]
     parts = [part for message in systems for part in message.parts if isinstance(part, Text)]
     if not any(part.cache for part in parts):
@@ -151,10 +153,10 @@ def _result(result: ToolResult, show: ShowPart) -> Block:
 
 
 class TurnCollector:
-    """Blocks of an answer, assembled from its events.
+    """Collector of an answer's blocks, from the events of its stream.
 
-    A piece belongs to the newest block with its index, or to the newest block if it has no index. Some servers give all
-    blocks the same index.
+    A piece belongs to the newest block with the same index, or to the newest block if the piece has no index.
+    Some servers give all blocks the same index.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
@@ -163,10 +165,10 @@ class TurnCollector:
         self._pieces: list[dict[str, list[str]]] = []
         """Pieces of each block's content, by field."""
         self._newest: dict[object, int] = {}
-        """Position in `_blocks` of the newest block with each index."""
+        """Positions in `_blocks` of the newest block of each index."""
 
     def add(self, event: RawMessageStreamEvent) -> bool:
-        """Add the next event. Return whether it has a new block or new input of a call.
+        """Add the next event. Return whether it starts a block or adds input to a tool call.
 
         Raises:
             OutputPassed: the answer exceeds a limit.
@@ -184,7 +186,7 @@ class TurnCollector:
         return at >= 0 and self._extend(at, event.delta)
 
     def _begin(self, index: object, block: Block) -> bool:
-        """Begin a block. Return False if the server only repeats the current one."""
+        """Start a block. Return False if the server only repeats the start of the current block."""
         self._meter.keep(block)
         at = self._newest.get(index)
         if at is not None and self._blocks[at] == block and not self._pieces[at].get("input"):
@@ -233,9 +235,11 @@ class TurnCollector:
         return tuple(calls)
 
     def turn(self) -> list[Block]:
-        """Return the blocks as they have to be sent back. Call `calls` first, which sets the ids.
+        """Return the blocks in the form in which they must be sent back. Call `calls` first, which sets their
+        ids.
 
-        Blank text is dropped, because the API rejects it. An input that is not a JSON object is wrapped in one.
+        Blank text is dropped, because the API rejects it. If the input of a call is not a JSON object, it is
+        wrapped in one.
         """
         turn: list[Block] = []
         for at, start in enumerate(self._blocks):

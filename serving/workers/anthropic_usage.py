@@ -1,4 +1,4 @@
-"""Conversion of Anthropic's usage."""
+"""Conversion of the usage that Anthropic's API reports."""
 
 from conductor.model.usage import Usage
 from serving.workers.usage import UsageCheck
@@ -10,10 +10,12 @@ def usage_of(
     """Return the usage that Anthropic reports, or None if it has no output tokens or is implausible.
 
     Args:
-        reported: the SDK's object, whose values the SDK does not check.
-        before: the usage of earlier events. Fields that `reported` omits keep their earlier value.
-        check: the call's usage check.
-        is_begun: whether this is the start of the stream. Its count of output tokens is meaningless and ignored.
+        reported: usage object of the SDK. The SDK does not check its values.
+        before: usage from earlier events, or None. Fields that are missing in `reported` keep their earlier
+            value.
+        check: usage check of the call.
+        is_begun: whether this is the event at the start of the stream. Its number of output tokens is
+            ignored, because it says nothing about the answer.
     """
 
     def count(name: str, of: object = reported) -> int | None:

@@ -1,4 +1,4 @@
-"""Output limits for plugins."""
+"""Output limits for workers that do not apply them on their own, such as plugins."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, asynccontextmanager
@@ -13,9 +13,10 @@ from serving.workers.output_limit import OutputMeter, within_limit
 
 
 class Bounded:
-    """Worker whose answers are cut off at the call's limit, and whose prompts lack the client's volatile lines.
+    """Wrapper that cuts off a worker's answers at the call's output limit.
 
-    API workers do both themselves.
+    It also removes volatile lines, which a client changes with each request, from the prompts. API workers do
+    both on their own.
     """
 
     def __init__(self, worker: Worker) -> None:

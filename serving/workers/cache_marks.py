@@ -6,16 +6,18 @@ from typing import Any
 from conductor.model.messages import CacheMark
 
 ShowMark = Callable[[CacheMark], dict[str, Any]]
-"""Returns the field for a part that ends a cached prefix, or no field."""
+"""Function that returns the field with a cache mark for a part of a message, or no field."""
 ANTHROPIC_TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
-"""Lifetime by mark. Other marks last five minutes."""
+"""Lifetime of the cached prefix for each mark. Other marks last five minutes."""
 OPENAI_TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
 OPENAI_MARKS = ("explicit", *OPENAI_TTL)
-"""Marks that are sent to OpenAI. Anthropic's are not, because OpenAI caches automatically and accepts only four marks."""
+"""Marks that are sent to OpenAI. Anthropic's marks are not sent, because OpenAI caches automatically and
+accepts only four marks.
+"""
 
 
 def cache_control(mark: CacheMark) -> dict[str, Any]:
-    """Return Anthropic's field. Other servers of its models accept it too."""
+    """Return the cache mark in Anthropic's format. Other servers of Anthropic's models accept it too."""
     if not mark:
         return {}
     ttl = {"ttl": ANTHROPIC_TTL[mark]} if mark in ANTHROPIC_TTL else {}
@@ -23,7 +25,7 @@ def cache_control(mark: CacheMark) -> dict[str, Any]:
 
 
 def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
-    """Return OpenAI's field."""
+    """Return the cache mark in OpenAI's format."""
     if mark not in OPENAI_MARKS:
         return {}
     ttl = {"ttl": OPENAI_TTL[mark]} if mark in OPENAI_TTL else {}
@@ -31,5 +33,5 @@ def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
 
 
 def no_marks(mark: CacheMark) -> dict[str, Any]:
-    """Return no field, for a server that may refuse marks."""
+    """Return no field. For servers that may reject cache marks."""
     return {}

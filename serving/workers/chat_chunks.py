@@ -1,7 +1,8 @@
 """Decoder for the chunks of OpenAI's Chat Completions stream.
 
-A router reads thousands of chunks per second and needs only a few of their fields. The SDK's decoder builds a pydantic
-tree of every chunk, which takes about 0.2 ms (`make bench`, decision 0010).
+A router reads thousands of chunks per second and needs only a few of their fields. The decoder of the SDK
+would build a tree of pydantic objects for every chunk, which takes about 0.2 ms (`make bench`, decision
+0010).
 
 Unknown fields are ignored. A field of the answer with the wrong type makes the stream unreadable. Usage fields may have
 any type: `usage.py` checks them.
@@ -17,9 +18,9 @@ from serving.workers.event_stream import Event, EventReader, json_of
 from serving.workers.stream_errors import error_in_event
 
 MOST_GROUP_CHARS = 256
-"""Longest text that is assembled from several chunks of one read and passed on as one piece."""
+"""Maximum number of characters that are joined from several chunks of one read and passed on as one piece."""
 TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary", "value")
-"""Fields in which parts of a message have their text."""
+"""Fields that may contain the text of a part of a message."""
 
 
 class FunctionPiece(msgspec.Struct):
@@ -27,7 +28,7 @@ class FunctionPiece(msgspec.Struct):
 
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
-    """JSON text from OpenAI; some servers send the object itself."""
+    """Arguments as JSON text. Some servers send the object itself."""
 
     @property
     def text(self) -> str:
@@ -46,10 +47,10 @@ class CallPiece(FunctionPiece):
 
 
 class ChunkDelta(msgspec.Struct):
-    """Piece of the message."""
+    """Piece of the message, from one chunk."""
 
     content: str | list[Any] | dict[str, Any] | None = None
-    """Text, or from Mistral a list of parts that may include thoughts."""
+    """Text. Mistral sends a list of parts instead, which may include thoughts."""
     refusal: str | None = None
     reasoning_content: object = None
     reasoning: object = None
@@ -60,7 +61,7 @@ class ChunkDelta(msgspec.Struct):
 
     @property
     def calls(self) -> list[CallPiece]:
-        """Pieces of tool calls in either form."""
+        """Pieces of tool calls, from `tool_calls` or from `function_call`."""
         listed = self.tool_calls if isinstance(self.tool_calls, list) else [self.tool_calls]
         calls = [each for each in listed if each is not None]
         return calls or ([CallPiece(function=self.function_call)] if self.function_call else [])
@@ -72,7 +73,7 @@ class ChunkChoice(msgspec.Struct):
     index: object = None
     delta: ChunkDelta | None = None
     message: ChunkDelta | None = None
-    """Complete message, from servers that do not stream."""
+    """Complete message, if the server does not stream."""
     finish_reason: object = None
     stop_reason: object = None
     """From vLLM: the stop sequence or token number that ended the answer."""
@@ -88,7 +89,7 @@ class ChatChunk(msgspec.Struct):
 
     choices: list[ChunkChoice] | None = None
     usage: object = None
-    """Tokens so far, and the cost from some servers."""
+    """Number of tokens so far. Some servers include the cost."""
     model: object = None
     error: Any = None
     podium: object = None
@@ -103,7 +104,7 @@ class ChatChunk(msgspec.Struct):
 
 
 def words_of(choice: ChunkChoice | None) -> tuple[str, str]:
-    """Return the text of the answer and of thoughts in a piece."""
+    """Return the answer text and the reasoning text in a chunk."""
     delta = choice.delta if choice else None
     if delta is None:
         return (choice.text or "" if choice else ""), ""
@@ -117,11 +118,12 @@ def words_of(choice: ChunkChoice | None) -> tuple[str, str]:
 
 
 def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
-    """Return the text of a chunk that has nothing else, or None if it may have more. Nearly all chunks are plain.
+    """Return the text of a chunk if it contains nothing but text, as nearly all chunks do. Otherwise return
+    None.
 
     Args:
-        chunk: a chunk of the answer.
-        model: the model name in earlier chunks.
+        chunk: chunk of the answer.
+        model: model name in earlier chunks. A chunk with another name contains more than text.
     """
     if chunk.usage is not None or chunk.podium is not None or not chunk.choices or len(chunk.choices) > 1:
         return None
@@ -146,7 +148,7 @@ def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
 
 
 def _words_in(content: list[Any] | dict[str, Any]) -> tuple[str, str]:
-    """Return the text of the answer and of thoughts in parts of a message."""
+    """Return the answer text and the reasoning text in parts of a message."""
     words, thoughts = list[str](), list[str]()
     for part in content if isinstance(content, list) else [content]:
         is_thought = fields(part).get("type") in ("thinking", "reasoning")
@@ -169,7 +171,7 @@ def text_of(value: object) -> str:
 
 
 def together(words: list[tuple[str, str]]) -> tuple[str, str]:
-    """Join the texts of one read: of the answer, and of thoughts."""
+    """Join the answer texts and the reasoning texts of one read."""
     return "".join([text for text, _ in words]), "".join([thought for _, thought in words])
 
 
@@ -179,8 +181,9 @@ def groups_of(words: list[tuple[str, str]], max_chunks: int | None) -> Iterator[
     A group is short, and has either answer texts or thoughts.
 
     Args:
-        words: texts of the answer and of thoughts, per chunk.
-        max_chunks: number of chunks until the answer exceeds its limit; no group goes beyond it. None: no limit.
+        words: answer text and reasoning text of each chunk.
+        max_chunks: number of chunks after which the answer exceeds its limit, or None without a limit. A
+            group ends there.
     """
     group, n_chars = list[tuple[str, str]](), 0
     for each in words:
@@ -205,7 +208,8 @@ _decode = msgspec.json.Decoder(ChatChunk, strict=False).decode
 
 
 def decode(data: bytes) -> ChatChunk:
-    """Return the chunk in an event's data, even if its usage has numbers that are not valid JSON or exceed 64 bits.
+    """Parse the data of an event as a chunk, even if numbers in its usage are not valid JSON or exceed 64
+    bits.
 
     Raises:
         msgspec.DecodeError: the data is not a chunk.
@@ -228,7 +232,7 @@ class ChunkReader:
         self.error: object = None
         """The error in the stream, if any. Later bytes are ignored."""
         self.fault: msgspec.DecodeError | None = None
-        """Why an event is not a chunk, if so. Later bytes are ignored."""
+        """The error of an event that is not a chunk, or None. Later bytes are ignored."""
 
     @property
     def is_done(self) -> bool:
@@ -236,7 +240,7 @@ class ChunkReader:
         return self._events.is_done
 
     def feed(self, piece: bytes) -> list[ChatChunk]:
-        """Return the chunks that `piece` completes, up to the first `error` or `fault`. None follow `[DONE]`.
+        """Return the chunks that `piece` completes, up to the first `error` or `fault`, or up to `[DONE]`.
 
         Raises:
             BodyRefused: an event is too long.
@@ -266,7 +270,11 @@ class ChunkReader:
         return chunks
 
     def _read_message(self, choice: ChunkChoice) -> None:
-        """Use a complete message as the piece of a chunk. Only called before the first content, which it may repeat."""
+        """Use a complete message as the piece of its chunk.
+
+        This is called only before the first content, because the message may repeat content that was sent
+        earlier.
+        """
         if choice.message is not None:
             choice.delta = choice.message
             choice.finish_reason = choice.finish_reason or "stop"
@@ -275,7 +283,9 @@ class ChunkReader:
 
 
 def _error_in(chunk: ChatChunk, event: Event) -> Mapping[str, object] | None:
-    """Return the error in a chunk in any of the forms of `error_in_event`, or None if it has none."""
+    """Return the error in a chunk, in any of the formats that `error_in_event` reads, or None if there is
+    none.
+    """
     in_choice = None
     for each in chunk.choices or ():
         in_choice = in_choice or each.error

@@ -1,8 +1,8 @@
 """Messages and tools in OpenAI's Chat Completions format, and tool calls that arrive in pieces.
 
-API: https://platform.openai.com/docs/guides/function-calling. Some servers require thoughts to be sent back with the
-calls that they led to (`reasoning_content`, `reasoning`, `reasoning_details`), and add fields to a call
-(`extra_content`). Both are stored unchanged.
+API: https://platform.openai.com/docs/guides/function-calling. Some servers require that a turn with tool
+calls is sent back with its thoughts (`reasoning_content`, `reasoning`, `reasoning_details`). Some add fields
+to a call (`extra_content`). Both are stored unchanged.
 """
 
 import json
@@ -24,11 +24,12 @@ from serving.workers.wire_tools import (
 )
 
 Content = Callable[[Message], object]
-"""Returns the `content` of a message without its tool calls."""
+"""Function that returns the `content` field of a message, without its tool calls."""
 MOST_NAME_CHARS = 4096
-"""Limit of a call's name and id together, which do not count as output and go back unchanged."""
+"""Maximum length of a call's name and id together. They do not count as output and are sent back unchanged.
+"""
 NOTHING = "(no output)"
-"""Sent for an empty tool result, because some servers reject an empty message."""
+"""Text that is sent for an empty tool result, because some servers reject an empty message."""
 
 
 def tools_json(tools: WireTools, *, takes_strict: bool, show_mark: ShowMark = no_marks) -> dict[str, object]:
@@ -145,10 +146,12 @@ class _Call:
 
 
 class CallCollector:
-    """Tool calls of an answer, assembled from their pieces, and the thoughts that go back with them.
+    """Collector of an answer's tool calls, and of the thoughts that must be sent back with them.
 
-    A piece belongs to the call with its index. Some servers send no index, or the same one for all calls; then ids and
-    names distinguish the calls.
+    Both arrive in pieces.
+
+    A piece belongs to the call with the same index. Some servers send no index, or the same one for all
+    calls. Their calls are distinguished by ids and names.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
@@ -232,7 +235,11 @@ class CallCollector:
         return tuple(tools.call(call.id, call.name, call.text) for call in self._calls)
 
     def turn(self, text: str) -> dict[str, object] | None:
-        """Return the turn as it has to be sent back, or None if it has only calls. Call `calls` first."""
+        """Return the turn in the form in which it must be sent back, or None if it has nothing but calls and
+        text.
+
+        Call `calls` first, which sets the ids.
+        """
         if not self._thoughts and not any(call.extra for call in self._calls):
             return None
         thoughts = {
@@ -248,10 +255,10 @@ class CallCollector:
 
 
 def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
-    """Return whether a piece starts another call than `call`, the newest one of its index.
+    """Return whether a piece starts a new call, or continues `call`, the newest call with the same index.
 
-    A new id alone does not start one, because some servers invent an id for each piece. The same name does not either,
-    because some servers repeat it.
+    A new id alone does not start a call, because some servers invent an id for each piece. The same name does
+    not start one either, because some servers repeat the name.
     """
     if not (name and call.name) or (not id and _may_be_rest_of_name(call)):
         return False
@@ -263,7 +270,10 @@ def _starts_another(call: _Call, id: str, name: str, text: str) -> bool:
 
 
 def _may_be_rest_of_name(call: _Call) -> bool:
-    """Return whether a name without an id continues the name of `call`: servers with ids send one for each call."""
+    """Return whether a name without an id may continue the name of `call`.
+
+    A server that sends ids would send one with every new call.
+    """
     return bool(call.id and call.name) and not call.text.strip()
 
 

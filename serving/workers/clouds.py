@@ -70,7 +70,7 @@ class EntraTokens:
 
 
 def entra_tokens(account: ProviderAccount) -> EntraTokens | None:
-    """Return the source of the account's Azure tokens, or None if it has a key or is not on Azure."""
+    """Return the source of Entra ID tokens for the account, or None if it has a key or does not use Azure."""
     is_needed = account.access.service == "azure" and account.api_key == NO_KEY
     return EntraTokens() if is_needed else None
 
@@ -78,7 +78,7 @@ def entra_tokens(account: ProviderAccount) -> EntraTokens | None:
 def azure_client(
     account: ProviderAccount, http: "httpx2.AsyncClient", tokens: EntraTokens | None
 ) -> "openai.AsyncAzureOpenAI":
-    """Return the SDK's client for Azure's dated API."""
+    """Build the client of OpenAI's SDK for Azure's API with dated versions (`api-version`)."""
     import openai
 
     access = account.access
@@ -105,7 +105,9 @@ def vertex_address(access: ModelAccess) -> str | None:
 
 
 def google_credentials(access: ModelAccess, worker: str) -> Any | None:
-    """Return the credentials in `credentials_file`. None makes the SDK look for Application Default Credentials.
+    """Read the Google credentials in `credentials_file`.
+
+    Return None if the setting is missing. The SDK then looks for Application Default Credentials.
 
     Raises:
         SettingsError: the file cannot be used.
@@ -129,12 +131,12 @@ def google_credentials(access: ModelAccess, worker: str) -> Any | None:
 
 
 def credential_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of `ERRORS` whose libraries are loaded."""
+    """Return the classes in `ERRORS` (missing or rejected credentials) whose libraries are loaded."""
     return _classes_of(ERRORS)
 
 
 def garble_errors() -> tuple[type[Exception], ...]:
-    """Return the classes of `GARBLES` whose libraries are loaded."""
+    """Return the classes in `GARBLES` (malformed responses) whose libraries are loaded."""
     return _classes_of(GARBLES)
 
 

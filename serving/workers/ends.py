@@ -24,15 +24,15 @@ NO_REASON = ("", "null", "none", "finish_reason_unspecified")
 
 
 def finish_of(word: object, faults: ErrorMapper, usage: Usage | None) -> FinishReason | None:
-    """Return the finish reason that `word` stands for, or None while the answer goes on.
+    """Map a provider's finish reason to Podium's. Return None as long as the answer continues.
 
     Args:
-        word: the provider's word.
-        faults: the worker's error mapper.
-        usage: what the server has counted, for the error.
+        word: finish reason as the provider sent it, such as `max_tokens`.
+        faults: error mapper of the worker.
+        usage: usage that the server has reported so far, for billing if an error is raised.
 
     Raises:
-        WorkerUnavailable: the word is unknown.
+        WorkerUnavailable: the finish reason is unknown.
     """
     if word is None:
         return None
@@ -45,9 +45,10 @@ def finish_of(word: object, faults: ErrorMapper, usage: Usage | None) -> FinishR
 
 
 def is_over(finish: FinishReason | None, *, has_answer: bool) -> bool:
-    """Return whether the answer is complete after `finish`.
+    """Return whether the answer is complete after the finish reason `finish`.
 
-    Some servers send `stop` before the first token, so an empty answer ends only with its connection.
+    Some servers send `stop` before the first token. Therefore an empty answer is complete only when its
+    connection ends.
 
     Args:
         finish: the newest finish reason, if any.
@@ -66,7 +67,7 @@ def end_of(
     has_words: bool,
     usage: Usage | None,
 ) -> FinishReason:
-    """Return the finish reason that fits the content of the answer.
+    """Correct a finish reason that does not fit the content of the answer.
 
     Some servers send `stop` after tool calls, or `tool_calls` after text. Tool calls of an answer that was cut off do
     not count, because the last one may be incomplete.

@@ -1,8 +1,9 @@
 """Parser for server-sent events, in linear time and bounded memory.
 
-Format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. OpenAI's workers use
-`EventReader`. The SDKs of Anthropic and Google parse events themselves, but copy an event for each of its lines, or
-buffer it without a limit. So `WholeEvents` passes them complete events with one line of data each.
+Format: https://html.spec.whatwg.org/multipage/server-sent-events.html#parsing-an-event-stream. The workers
+for OpenAI's API use `EventReader`. The SDKs of Anthropic and Google parse events themselves, but they copy an
+event for each of its lines, or buffer it without a limit. `WholeEvents` therefore passes them only complete
+events, each with one line of data.
 """
 
 import asyncio
@@ -21,33 +22,36 @@ BOM = b"\xef\xbb\xbf"
 MAX_EVENT_BYTES = 16 * 2**20
 """Size limit of a decompressed event. A picture in base64 fits."""
 MOST_VALUES = 200_000
-"""Limit of JSON values in an event. Log probabilities with 20 tokens each take tens of thousands. A parsed value takes
-100 bytes of memory."""
+"""Maximum number of JSON values in an event. Log probabilities with 20 alternatives per token need tens of
+thousands. A parsed value takes 100 bytes of memory.
+"""
 FIELDS = (b"data", b"event", b"id", b"retry", b"")
-"""Fields of an event. The last one starts a comment."""
+"""Field names of an event. A line with an empty name is a comment."""
 PLAIN = b"data: "
 JSON_BEGINS, JSON_ENDS = (b"{", b"["), (b"}", b"]")
 MOST_EMPTY = 100_000
-"""Limit of lines and events without content in one answer: blank lines, comments, pings and unknown events. A ping per
-second makes 3,600 in an hour."""
+"""Maximum number of lines and events without content in one answer: blank lines, comments, pings and unknown
+events. One ping per second adds up to 3,600 in an hour.
+"""
 MOST_EMPTY_BYTES = 64 * 2**20
 """Size limit of such lines and events together."""
 MOST_BLANK = 100
-"""Bytes at the end of a line in which the end of its JSON is looked for."""
+"""Number of bytes at the end of a line that are searched for the end of its JSON."""
 MOST_DIGITS = 100
-"""Digits from which on an integer is read as infinity."""
+"""Number of digits from which an integer is read as infinity."""
 
 
 class Event(NamedTuple):
     name: bytes
-    """The event's type; may be empty."""
+    """Type of the event, or b"" if it has none."""
     data: bytes
 
 
 class EventReader:
     """Incremental parser: takes bytes as they arrive, and returns the events that they complete.
 
-    It also accepts JSON without `data:` (a whole answer, or an error), and events without a blank line between them.
+    It also accepts two deviations from the format: JSON without `data:` (a complete answer or an error), and
+    events without a blank line between them.
 
     Args:
         most_values: limit of JSON values in an event.
@@ -92,9 +96,9 @@ class EventReader:
         return events
 
     def _read_plain(self, piece: bytes, events: list[Event]) -> bytes:
-        """Read events in the usual form: one line of JSON after `data: `.
+        """Read events in the usual form, which is one line of JSON after `data: `.
 
-        Return the rest of the piece, starting with the first event of another form.
+        Return the rest of the piece, which starts with the first event in another form.
         """
         at = 0
         while (end := piece.find(b"\n\n", at)) >= 0:
@@ -114,7 +118,7 @@ class EventReader:
         return piece[at:]
 
     def end(self) -> list[Event]:
-        """Return the event that has begun, for servers that do not terminate their last event."""
+        """Return the event that is still open, because some servers do not terminate their last event."""
         events: list[Event] = []
         if not self.is_done:
             self._read([bytes(self._line)], events)
@@ -198,7 +202,9 @@ def json_of(data: bytes) -> Any:
 
 
 def without_framing(body: bytes) -> bytes:
-    """Return the JSON of an answer that should not be a stream, even if the server sent it as an event."""
+    """Return the JSON of an answer that was requested without a stream, even if the server sent it as an
+    event.
+    """
     body = body.removeprefix(BOM).strip()
     return body if body.startswith(JSON_BEGINS) else body.partition(b"data:")[2].partition(b"\ndata:")[0]
 
@@ -208,7 +214,7 @@ def _integer(digits: str) -> float:
 
 
 def _is_whole(line: bytes) -> bool:
-    """Return whether a line is an event of its own, from a server that sends no blank lines between events."""
+    """Return whether a line is a complete event. Some servers send no blank lines between events."""
     line = line.strip()
     return (line.startswith(b"{") and line.endswith(b"}")) or _is_end(line)
 
@@ -233,12 +239,14 @@ def _separators(data: bytes) -> int:
 
 
 class WholeEvents(httpx2.AsyncByteStream):
-    """Body that yields complete events, each with its data on one line. In JSON, line ends can become blanks.
+    """Response body that yields only complete events, each with its data on one line.
+
+    Line ends in the data become spaces, which does not change JSON.
 
     Args:
-        body: decompressed body.
-        most_values: as for `EventReader`. The SDKs take up to 0.2 ms for each value.
-        change: returns the events to pass on in place of an event.
+        body: decompressed body of the response.
+        most_values: maximum number of JSON values in an event. The SDKs take up to 0.2 ms for each value.
+        change: function that returns the events to pass on in place of an event.
     """
 
     def __init__(

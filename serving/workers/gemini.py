@@ -4,7 +4,8 @@ API: https://ai.google.dev/api/generate-content#method:-models.streamgeneratecon
 
 * The system prompt is `system_instruction`, and the assistant's role is `model`.
 * Thoughts are parts marked `thought`, and their tokens are counted separately. `output_tokens` is the sum.
-* A blocked prompt gets a reason instead of a candidate. It becomes an empty answer that the content filter ended.
+* For a blocked prompt, the API sends a reason and no candidate. It becomes an empty answer with the finish
+  reason `content_filter`.
 
 The SDK needs a custom HTTP client, because on its own it
 
@@ -51,7 +52,7 @@ from serving.workers.wire_tools import WireTools
 
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
 MAX_CONNECTIONS = 1000
-"""Connection limit; the same as in the other SDKs."""
+"""Maximum number of connections. The other SDKs have the same limit."""
 
 _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", default=None)
 """List to which the HTTP client adds the response of the current call."""
@@ -147,7 +148,9 @@ class GeminiWorker:
             yield check.delta(last)
 
     def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
+        """Return the last delta with the tool calls of the answer and a finish reason that fits them
+        (`end_of`).
+        """
         assert last.finish is not None
         finish = end_of(
             last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
@@ -164,7 +167,9 @@ class GeminiWorker:
         responses: list[httpx2.Response],
         timer: StallTimer,
     ) -> AsyncGenerator[types.GenerateContentResponse]:
-        """Yield the chunks. Reading the first one sends the request and adds its response to `responses`."""
+        """Yield the chunks of the answer. Reading the first one sends the request and adds its response to
+        `responses`.
+        """
         while True:
             before = _responses.set(responses)
             try:
@@ -222,7 +227,7 @@ class GeminiWorker:
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
-        """Raise exceptions of the SDK as worker errors. Its `ValueError`s stand for malformed chunks."""
+        """Raise exceptions of the SDK as worker errors. The SDK raises a `ValueError` for a malformed chunk."""
         try:
             with self._faults.on_the_wire():
                 yield
@@ -246,7 +251,9 @@ def _client(account: ProviderAccount, options: types.HttpOptions) -> genai.Clien
 
 
 def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterruptedError) -> WorkerError:
-    """Return the worker error for an exception of the SDK. A test checks all classes of the SDK."""
+    """Return the worker error for an exception of the SDK. A test checks this for all exception classes of
+    the SDK.
+    """
     if isinstance(exc, errors.ContinuationInterruptedError):
         return faults.unavailable("broke off and could not be resumed. Try again.")
     response, details = (
@@ -271,7 +278,7 @@ async def _remember(response: httpx2.Response) -> None:
 
 
 def _candidate(chunk: types.GenerateContentResponse) -> types.Candidate | None:
-    """Return the first candidate of a chunk, if any. Requests ask for one, and further ones are ignored."""
+    """Return the first candidate of a chunk, or None. Requests ask for one candidate, so others are ignored."""
     return next((each for each in chunk.candidates or () if not each.index), None)
 
 
@@ -301,10 +308,10 @@ def _part(part: Text | Image | File) -> dict[str, object]:
 
 
 def _in_details(details: object, name: str) -> str | None:
-    """Return a field of an error's details, or None.
+    """Return the value of a field in the details of an error, or None if no detail has it.
 
-    Examples: `34.07s`, the `retryDelay` of a `google.rpc.RetryInfo`; `API_KEY_INVALID`, the `reason` of a
-    `google.rpc.ErrorInfo`.
+    Examples are `retryDelay` of a `google.rpc.RetryInfo`, such as `34.07s`, and `reason` of a
+    `google.rpc.ErrorInfo`, such as `API_KEY_INVALID`.
     """
     if not isinstance(details, Mapping):
         return None

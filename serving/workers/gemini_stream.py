@@ -35,16 +35,18 @@ COUNTS = (
     "cachedContentTokenCount",
 )
 MARKS = (b'"error', b'"usageMetadata"', b'"functionCall"', b"\\ud", b"\\uD")
-"""Bytes in a chunk that may need a repair."""
+"""Byte sequences that show that a chunk may need a repair."""
 NO_COUNT = -1
 MOST = 2**62
-"""Largest count that is passed on. msgspec can encode it, and `usage.py` rejects it."""
+"""Count that replaces larger ones. msgspec can encode it, and `usage.py` rejects it as implausible."""
 MOST_VALUES = 20_000
-"""Limit of JSON values in a chunk. The arguments of a tool call arrive in one chunk."""
+"""Maximum number of JSON values in a chunk. It is high, because all arguments of a tool call arrive in one
+chunk.
+"""
 
 
 async def check_usage_counts(response: httpx2.Response) -> None:
-    """Pass on complete, repaired events (response hook)."""
+    """Make a response yield only complete events that are repaired. This is a response hook."""
     if not isinstance(response.stream, httpx2.AsyncByteStream):
         return
     if response.status_code == HTTPStatus.OK:
@@ -58,7 +60,7 @@ class ChunkChecker:
 
     def __init__(self) -> None:
         self._halves = {False: HalfJoiner(), True: HalfJoiner()}
-        """Joiners for the answer (False) and for thoughts (True)."""
+        """Objects that join split surrogate pairs, one for the answer (False) and one for thoughts (True)."""
         self._holds_half = False
 
     def check(self, event: Event) -> Iterator[Event]:
@@ -131,7 +133,7 @@ def _parts_of(chunk: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _read_arguments(chunk: dict[str, Any]) -> bool:
-    """Parse arguments of tool calls that are JSON text. Return whether there are any."""
+    """Parse the arguments of tool calls if they are JSON text. Return whether any were."""
     calls = _dicts([part.get("functionCall") for part in _parts_of(chunk)])
     texts = [call for call in calls if isinstance(call.get("args"), str)]
     for call in texts:
@@ -140,7 +142,7 @@ def _read_arguments(chunk: dict[str, Any]) -> bool:
 
 
 def _check_usage(chunk: dict[str, Any]) -> bool:
-    """Replace token counts that the SDK would reject. Return whether there are any."""
+    """Replace token counts that the SDK would reject. Return whether any were replaced."""
     reported = chunk.get("usageMetadata")
     usage = cast(dict[str, object], reported) if isinstance(reported, dict) else {}
     counts = {name: usage[name] for name in COUNTS if usage.get(name) is not None}

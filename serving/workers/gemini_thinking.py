@@ -1,14 +1,18 @@
 """Thinking parameters of Gemini models for each `effort` of a call.
 
-Models of generation 2.5 get a budget in tokens, later ones a level, older ones nothing. Pro models cannot stop thinking,
-so `none` and `minimal` mean their minimum. See https://ai.google.dev/gemini-api/docs/thinking.
+Models of generation 2.5 get a budget in tokens, and later models get a level. Older models get no parameters.
+Pro models cannot stop thinking, so they think as little as possible for `none` and `minimal`.
+
+See https://ai.google.dev/gemini-api/docs/thinking.
 """
 
 from google.genai import types
 
 BUDGET_TOKENS = {"low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
 PRO_BUDGET_TOKENS = {"none": 128, "minimal": 128, "xhigh": 32_768, "max": 32_768}
-"""Budgets of Pro models that differ: they cannot stop thinking, and may think longer."""
+"""Budgets of Pro models where they differ from those of other models. Pro models cannot stop thinking, and
+may think longer.
+"""
 LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
 PRO_LEVELS = {"none": "LOW", "minimal": "LOW"}
 

@@ -1,8 +1,8 @@
 """Messages and tools in the format of Gemini's API, and the parts of an answer.
 
-API: https://ai.google.dev/gemini-api/docs/function-calling and .../thought-signatures. A signature belongs to the part
-that it arrived with, so the parts of a turn that calls tools go back unchanged. Calls of other models have no signature
-and would be rejected, so they are sent as text.
+API: https://ai.google.dev/gemini-api/docs/function-calling and .../thought-signatures. A signature belongs to
+the part with which it arrived, so the parts of a turn that calls tools are sent back unchanged. Calls of
+other models have no signature and would be rejected, so they are sent as text.
 """
 
 import json
@@ -106,7 +106,7 @@ def _result(result: ToolResult, called: Part) -> Part:
 
 
 def _sort_results(content: dict[str, Any], order: Sequence[str]) -> None:
-    """Move the results to the front, in the order of `order`."""
+    """Move the tool results of a turn to its front, in the order of their calls, whose ids are in `order`."""
     parts = cast(list[Part], content["parts"])
     if any("_id" in part for part in parts):
         results = sorted(
@@ -124,7 +124,7 @@ def _bare(part: Part) -> Part:
 
 
 class PartCollector:
-    """Parts of an answer, unchanged."""
+    """Collector of an answer's parts, which are stored unchanged."""
 
     def __init__(self, meter: OutputMeter) -> None:
         self._meter = meter
@@ -133,7 +133,7 @@ class PartCollector:
         """Whether the answer calls tools."""
 
     def add(self, candidate: types.Candidate | None) -> bool:
-        """Add the parts of the next chunk, without empty ones. Return whether one of them calls a tool.
+        """Add the parts of the next chunk that are not empty. Return whether one of them calls a tool.
 
         Raises:
             OutputPassed: the answer exceeds a limit.
@@ -157,7 +157,10 @@ class PartCollector:
         return tuple(tools.call(each.id or "", each.name or "", _text_of(each.args)) for each in called)
 
     def turn(self, calls: Iterable[ToolCall]) -> dict[str, object]:
-        """Return the turn as it has to be sent back, and the ids of its `calls`, which the API may not have sent."""
+        """Return the turn in the form in which it must be sent back, with the ids of its `calls`.
+
+        The ids are stored separately, because the API may not have sent them.
+        """
         parts = [part.model_dump(mode="json", exclude_none=True) for part in self._parts]
         return {"parts": parts, "ids": [call.id for call in calls]}
 

@@ -1,4 +1,4 @@
-"""Conversion of Gemini's usage, which counts thoughts separately from the answer."""
+"""Conversion of the usage that Gemini's API reports. It counts thoughts separately from the answer."""
 
 from google.genai import types
 

@@ -1,10 +1,11 @@
 """Mapping of HTTP failures of providers to `WorkerError`s.
 
-Maps HTTP statuses (with the help of `status_words.py`) and exceptions of the HTTP libraries, reads Retry-After, and
-removes keys from error texts. Each worker maps its own SDK's exceptions to a status and a text first.
+This module maps HTTP statuses (with the help of `status_words.py`) and exceptions of the HTTP libraries. It
+reads Retry-After, and removes keys from error texts. Each worker first maps the exceptions of its own SDK to
+a status and a text.
 
-An error's message is for the caller: it names the worker and what the caller can do. Its `detail` is for the operator:
-the provider's words, the address that was called, and the settings to check.
+An error's message is for the caller: it names the worker and what the caller can do. Its `detail` is for the
+operator: it has the provider's message, the address that was called, and the settings to check.
 """
 
 import json
@@ -37,13 +38,17 @@ from serving.workers.http_guard import BodyRefused
 from serving.workers.status_words import Meaning, is_certain, meaning_of
 
 PROVIDERS_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")
-"""Domains of the providers. Errors name other servers by their address."""
+"""Domains of the providers. Error messages refer to other servers by their address."""
 MAX_QUOTE_CHARS = 300
-"""Limit of a provider's words in an error's detail."""
+"""Maximum number of characters of a provider's message in an error's detail."""
 MAX_READ_CHARS = 20_000
-"""Limit of a provider's words that are processed for that. An error inside a stream may be 16 MiB long."""
+"""Maximum number of characters of a provider's message that are processed for a quote. An error inside a
+stream may be 16 MiB long.
+"""
 MAX_RAW_CHARS = 4000
-"""Limit of an error that a router quotes from the provider behind it."""
+"""Maximum number of characters of an error that a router such as OpenRouter quotes from the provider behind
+it.
+"""
 WIRE_ERRORS = (
     aiohttp.ClientError,
     httpx2.HTTPError,
@@ -52,8 +57,9 @@ WIRE_ERRORS = (
     OSError,
     RuntimeError,
 )
-"""Exceptions of the HTTP libraries that the SDKs let through. TLS errors are `OSError`s. A client that was closed, or got
-something other than HTTP (`httpx2.StreamError`), raises `RuntimeError`."""
+"""Exceptions of the HTTP libraries that the SDKs do not convert. TLS errors are `OSError`s. `RuntimeError` is
+raised by a client that was closed, or that received something other than HTTP (`httpx2.StreamError`).
+"""
 GARBLED = (ValueError, TypeError, AttributeError, KeyError)
 """Exceptions of the SDKs' lenient decoders for a malformed chunk, when it is parsed or when a field is read.
 `json.JSONDecodeError`, `UnicodeDecodeError` and pydantic's `ValidationError` are `ValueError`s."""
@@ -64,7 +70,7 @@ _OUT_OF_MONEY = re.compile(r"insufficient_quota|billing|spend_limit")
 
 @dataclass(frozen=True, slots=True)
 class ErrorMapper:
-    """Builder of one worker's errors, with the worker's name and without secrets."""
+    """Builder of one worker's errors, which name the worker and contain no secrets."""
 
     worker: str
     model: str
@@ -77,7 +83,7 @@ class ErrorMapper:
     secret: str = field(repr=False)
 
     def quote(self, text: str) -> str:
-        """Return a provider's words on one line, shortened, and without anything that is or looks like a key."""
+        """Return a provider's message on one line, shortened, with everything that looks like a key masked."""
         line = " ".join(whole(text[:MAX_READ_CHARS]).split())
         if self.secret:
             line = line.replace(self.secret, "***")
@@ -86,7 +92,7 @@ class ErrorMapper:
 
     @property
     def _is_providers_own(self) -> bool:
-        """True if the provider itself is called, not another server with the same API."""
+        """True if the worker calls the provider itself and not another server with the same API."""
         host = urlsplit(self.address).hostname or ""
         return any(host == own or host.endswith(f".{own}") for own in PROVIDERS_HOSTS)
 
@@ -94,8 +100,8 @@ class ErrorMapper:
         """Return the error for a call that failed and may be retried.
 
         Args:
-            what: the rest of a sentence that starts with the worker's name.
-            detail: for the operator.
+            what: message without its first word, which is the worker's name.
+            detail: detail for the operator.
         """
         return WorkerUnavailable(
             f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
@@ -104,7 +110,8 @@ class ErrorMapper:
     def odd_end(self, reason: object, usage: Usage | None) -> WorkerUnavailable:
         """Return the error for an unknown finish reason.
 
-        The model has worked, so the call is billed by `usage`, or at its bound if the server reported none.
+        The model has produced output, so the call is billed by `usage`. If the server reported none, it is
+        billed at the maximum that it may have cost.
         """
         error = self.unavailable(
             "stopped before the end of its answer. Try again.", f"Unknown finish reason: {reason!r}."
@@ -116,9 +123,9 @@ class ErrorMapper:
         """Return the error for a call that would be refused again.
 
         Args:
-            what: the rest of a sentence that starts with the worker's name.
-            detail: for the operator.
-            every_call: whether any other call would be refused as well.
+            what: message without its first word, which is the worker's name.
+            detail: detail for the operator.
+            every_call: whether every other call would be refused as well.
         """
         return WorkerRefused(
             f"{self.worker} {self.quote(what)}",
@@ -130,7 +137,7 @@ class ErrorMapper:
     def unreachable(self, cause: BaseException | None = None) -> WorkerError:
         """Return the error for a connection that failed or broke.
 
-        An `AddressForbidden` or `BodyRefused` in the chain of `cause` gets an error of its own.
+        If the causes of `cause` include an `AddressForbidden` or a `BodyRefused`, the error says so.
         """
         while cause is not None and not isinstance(cause, AddressForbidden | BodyRefused):
             cause = cause.__cause__
@@ -157,7 +164,8 @@ class ErrorMapper:
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
         """Return the error for a server that was silent for too long.
 
-        If the server `has_begun` to answer, the model has worked and the call is probably billed, so it is not retried.
+        If the server `has_begun` to answer, the provider probably bills the call, so the error is not
+        retryable.
         """
         if has_begun:
             return WorkerUnavailable(
@@ -183,13 +191,13 @@ class ErrorMapper:
         )
 
     def by_status(self, status: int, text: str, headers: Mapping[str, str], code: str = "") -> WorkerError:
-        """Return the error for an HTTP status, or for an error inside a stream that stands for one.
+        """Return the error for an HTTP status, or for an error inside a stream that corresponds to one.
 
         Args:
-            status: the HTTP status.
-            text: the provider's message.
-            headers: of the response, for Retry-After.
-            code: the provider's machine-readable code or type, if any.
+            status: HTTP status.
+            text: message of the provider.
+            headers: headers of the response, which may include Retry-After.
+            code: machine-readable code or type that the provider sent, or "".
         """
         error = self._of_status(status, text, headers, code)
         error.provider_status = status
@@ -239,7 +247,7 @@ class ErrorMapper:
     def _config_error(self, detail: str, *, in_doubt: bool = False) -> WorkerRefused:
         """Return the error for a refusal that only the operator can fix.
 
-        Any other call would be refused as well, or only probably if `in_doubt`.
+        Every other call would be refused as well. With `in_doubt`, this is only probable.
         """
         return WorkerRefused(
             f"{self.worker} refuses every call because of its configuration or account. Contact the operator of this server.",
@@ -250,7 +258,7 @@ class ErrorMapper:
         )
 
     def _advice(self, status: int, meaning: Meaning | None) -> str | None:
-        """Return what the operator can do if every call is refused, or None if only this call is."""
+        """Return advice for the operator if every call is refused, or None if only this call is refused."""
         if meaning == "this call":
             return None
         if status == 401 or meaning == "bad key":
@@ -264,7 +272,9 @@ class ErrorMapper:
         return None
 
     def of_wire(self, error: Exception) -> WorkerError | None:
-        """Return the error for an exception of an HTTP library or of a malformed chunk, or None for any other."""
+        """Return the error for an exception that an HTTP library or a malformed chunk caused, or None for
+        others.
+        """
         if isinstance(
             error, httpx2.ConnectTimeout
         ):  # aiohttp's transport raises it for every failure to connect
@@ -277,7 +287,7 @@ class ErrorMapper:
 
     @contextmanager
     def on_the_wire(self) -> Generator[None]:
-        """Raise the exceptions that `of_wire` maps as worker errors."""
+        """Raise worker errors in place of the exceptions that `of_wire` maps."""
         try:
             yield
         except Exception as exc:
@@ -290,7 +300,8 @@ class WireErrors:
     """Context manager that maps exceptions to worker errors. It has no state, so a worker uses one for all calls.
 
     Args:
-        map_error: returns the error to raise instead, or None to let the exception pass.
+        map_error: function that returns the error to raise instead of an exception, or None to raise the
+            exception itself.
     """
 
     def __init__(self, map_error: Callable[[Exception], WorkerError | None]) -> None:
@@ -300,15 +311,16 @@ class WireErrors:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise the mapped error, if any."""
+        """Raise the error that `map_error` returns, if any."""
         if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
             raise mapped from error
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """Return the wait in seconds that a response asks for, or None if it asks for none or the value is invalid.
+    """Return after how many seconds a response asks to retry, or None if it does not ask or the value is
+    invalid.
 
-    Reads `retry-after-ms`, or Retry-After in seconds or as a date (RFC 9110, 10.2.3).
+    The value is read from `retry-after-ms`, or from Retry-After in seconds or as a date (RFC 9110, 10.2.3).
     """
     for name, per_second in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
         wait_s = _number(headers.get(name))
@@ -331,7 +343,7 @@ def error_text(body: object) -> str:
 
 
 def _raw_in(body: object) -> str:
-    """Return what a router such as OpenRouter quotes from the provider behind it, or ""."""
+    """Return the error that a router such as OpenRouter quotes from the provider behind it, or ""."""
     while isinstance(body, Mapping):
         fields = cast(Mapping[str, object], body)
         metadata = fields.get("metadata")

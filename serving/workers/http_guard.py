@@ -1,8 +1,8 @@
 """Limits on HTTP responses of providers: number of headers, decompressed size, size of error bodies.
 
-They are needed because the HTTP libraries read the whole body of an error, however long it is, and wait until the
-timeout for a body that breaks in aiohttp's C parser. `serving.egress.client` limits connections and redirects, and
-`event_stream.py` the size of an event.
+They are needed because the HTTP libraries read the whole body of an error, however long it is. If a body
+breaks in aiohttp's C parser, they wait until the timeout. `serving.egress.client` limits connections and
+redirects, and `event_stream.py` limits the size of an event.
 """
 
 import asyncio
@@ -16,29 +16,33 @@ import aiohttp
 import httpx2
 
 MAX_HEADERS = 256
-"""Limit of a response's headers. google-genai takes 24 s to copy ten thousand."""
+"""Maximum number of headers of a response. google-genai takes 24 s to copy ten thousand headers."""
 MAX_ERROR_BYTES = 64 * 2**10
-"""Bytes that are read of an error's body. The rest is dropped."""
+"""Maximum number of bytes that are read from the body of an error. The rest is dropped."""
 UNPACKED_BYTES = 64 * 2**10
-"""Bytes that are decompressed at a time: half a megabyte of gzip can hold 500 MB."""
+"""Number of bytes that are decompressed at a time, because half a megabyte of gzip can expand to 500 MB."""
 PIECE_BYTES = 4096
-"""Bytes of an event stream that are read before other tasks run. They hold up to 450 of the smallest events."""
+"""Number of bytes of an event stream that are read before other tasks run. The smallest events are so short
+that 450 of them fit.
+"""
 UNPACKED_HERE = ("gzip", "x-gzip", "deflate")
 AS_IT_IS = {"accept-encoding": "identity"}
-"""Header that turns off compression: a stream of small pieces gains nothing from it."""
+"""Request header that turns off compression, because a stream of small pieces gains nothing from it."""
 
 
 READ_HERE = ("identity", "", *UNPACKED_HERE)
 
 
 class BodyRefused(httpx2.RemoteProtocolError):
-    """The rest of a body is not read. The message is the rest of a sentence that starts with the worker's name."""
+    """The rest of a response body is not read. The message continues a sentence that starts with the worker's
+    name.
+    """
 
 
 async def bound_response(response: httpx2.Response) -> None:
-    """Limit the headers, decompress the body piece by piece, and cut off a long error body (response hook).
+    """Limit the number of headers, decompress the body piece by piece, and cut off the body of an error.
 
-    The body of an error with an unsupported encoding is dropped.
+    This is a response hook. The body of an error with an unsupported encoding is dropped.
 
     Raises:
         httpx2.RemoteProtocolError: there are too many headers.
@@ -61,7 +65,7 @@ async def bound_response(response: httpx2.Response) -> None:
 
 
 class BoundedBody(httpx2.AsyncByteStream):
-    """The first `most` bytes of a body, decompressed if it `is_packed`."""
+    """Response body that ends after `most` bytes. It is decompressed if it `is_packed`."""
 
     def __init__(self, body: httpx2.AsyncByteStream, most: float = inf, *, is_packed: bool = False) -> None:
         self._body, self._most, self._is_packed = body, most, is_packed
@@ -124,7 +128,7 @@ async def in_small_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
 
 
 def check_answer(response: aiohttp.ClientResponse) -> None:
-    """Check a response of aiohttp as `bound_response` checks one of httpx2.
+    """Check a response of aiohttp, as `bound_response` does for a response of httpx2.
 
     Raises:
         httpx2.RemoteProtocolError: there are too many headers.
@@ -140,7 +144,7 @@ def check_answer(response: aiohttp.ClientResponse) -> None:
 
 
 async def pieces_of(response: aiohttp.ClientResponse) -> AsyncGenerator[bytes]:
-    """Yield the decompressed body as it arrives, in pieces as from `in_small_pieces`.
+    """Yield the decompressed body as it arrives, in small pieces, and let other tasks run in between.
 
     Raises:
         httpx2.DecodingError: the body cannot be decompressed.
@@ -188,10 +192,10 @@ async def read_whole(response: aiohttp.ClientResponse, most_bytes: int) -> bytes
 
 
 def end_with_connection(response: aiohttp.ClientResponse) -> None:
-    """End the body of a response when its connection ends.
+    """Make the body of a response end with an error when its connection ends.
 
-    If the framing of a body breaks, aiohttp's C parser (3.14.5) closes the connection without notifying the reader. The
-    reader would then wait for bytes that cannot arrive, because aiohttp's read timeout does not apply either.
+    If the framing of a body is broken, aiohttp's C parser (3.14.5) closes the connection without notifying
+    the reader. The reader would then wait forever, because aiohttp's read timeout does not apply either.
     """
     if response.connection is None:
         return

@@ -20,13 +20,17 @@ ALIASES = {
     "image/x-gif": "image/gif",
     "image/x-webp": "image/webp",
 }
-"""Media type that providers know, by other names in use. All providers accept these four formats."""
+"""Standard media types of pictures, by other names that clients use for them. All providers accept the four
+standard types.
+"""
 BEGINNINGS = {"/9j/": "image/jpeg", "iVBORw0KGgo": "image/png", "R0lGOD": "image/gif", "UklGR": "image/webp"}
-"""Format of a picture by the beginning of its base64 text. Providers reject a picture with the wrong media type."""
+"""Media types of pictures, by the beginning of their base64 text. Providers reject a picture with the wrong
+media type.
+"""
 
 
 def plain_media_type(media_type: object) -> object:
-    """Return a media type as providers know it: lower case, without parameters, no alias.
+    """Return the standard form of a media type: in lower case, without parameters, and with aliases replaced.
 
     A value that is not a string is returned unchanged.
     """

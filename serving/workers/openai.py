@@ -1,9 +1,9 @@
 """Worker for servers with OpenAI's Chat Completions API: OpenAI, or the server at `base_url`.
 
 API: https://platform.openai.com/docs/api-reference/chat/streaming. Fields that other servers add
-(`reasoning_content`, `reasoning`) are read if present. Request fields of a single server (vLLM's `structured_outputs`,
-switches of a chat template) go into `extra_body`, which is merged into every request. This module does not guess
-which server is behind a `base_url`.
+(`reasoning_content`, `reasoning`) are read if present. Request fields that only one kind of server accepts
+(vLLM's `structured_outputs`, switches of a chat template) belong in `extra_body`, which is merged into every
+request. This module does not guess which server is behind a `base_url`.
 
 * The output limit is sent as `max_completion_tokens` to api.openai.com and to models that accept no other field, and as
   `max_tokens` to all others.
@@ -90,8 +90,8 @@ class OpenAIWorker:
         """Create the HTTP client, without connecting.
 
         Args:
-            account: provider account. Its `base_url` includes `/v1`; None stands for OPENAI_BASE_URL of the environment
-                or else OpenAI.
+            account: provider account. Its `base_url` includes `/v1`. If it is None, the address is
+                OPENAI_BASE_URL of the environment, or else OpenAI's.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._http: httpx2.AsyncClient = guard(
@@ -117,7 +117,9 @@ class OpenAIWorker:
         self._wire_errors = WireErrors(self._map_error)
         self._show_mark = _marks_of(account.public_name, url.host)
         self._refused_hints = frozenset(THOUGHTS if self._is_openai else ())
-        """Hints that the server has rejected (`openai_hints.py`) and that are not sent again."""
+        """Hints (optional request fields, see `openai_hints.py`) that the server has rejected. They are not
+        sent again.
+        """
 
     def _sdk(self) -> openai.AsyncOpenAI:
         account = self._account
@@ -195,7 +197,9 @@ class OpenAIWorker:
             yield check.delta(last)
 
     def _with_calls(self, last: Delta, collector: CallCollector, tools: WireTools, text: str) -> Delta:
-        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
+        """Return the last delta with the tool calls of the answer and a finish reason that fits them
+        (`end_of`).
+        """
         assert last.finish is not None
         finish = end_of(
             last.finish,
@@ -212,7 +216,7 @@ class OpenAIWorker:
         return replace(last, finish=finish, tool_calls=calls, native=native)
 
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
-        """Yield all vectors as one piece."""
+        """Request embeddings, and yield all vectors in one delta."""
         body = embedding_request(self._account.model, call) | dict(self._account.extra_body)
         check, timer = UsageCheck(call, self._account.price), self._account.timer(self._faults, call)
         answer = await timer.wait(self._vectors(body, most_bytes(call), timer))
@@ -225,7 +229,7 @@ class OpenAIWorker:
         yield delta
 
     async def _vectors(self, body: dict[str, Any], most: int, timer: StallTimer) -> object:
-        """Send a request for embeddings and return its answer, which may have `most` bytes."""
+        """Send a request for embeddings and return the answer, which may have at most `most` bytes."""
         with self._wire_errors:
             async with self._response(self._endpoints["embeddings"], body) as response:
                 timer.begin()
@@ -235,7 +239,7 @@ class OpenAIWorker:
     async def _response(
         self, endpoint: httpx2.URL, body: dict[str, Any]
     ) -> AsyncGenerator[aiohttp.ClientResponse]:
-        """Send `body` and open the response. Send it again without the hints that the server rejects.
+        """Send `body` and open the response. If the server rejects hints in it, send it again without them.
 
         Raises:
             WorkerError: the response has an error status.
@@ -272,7 +276,7 @@ class OpenAIWorker:
     async def _arrivals(
         self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer, reader: ChunkReader
     ) -> AsyncGenerator[list[ChatChunk]]:
-        """Yield the chunks of each read from the network."""
+        """Yield lists of chunks. Each list has the chunks that one read from the network completed."""
         with self._wire_errors:
             async with self._response(endpoint, body) as response:
                 timer.begin()
@@ -288,14 +292,14 @@ class OpenAIWorker:
                 self._check(reader)
 
     def _check(self, reader: ChunkReader) -> None:
-        """Raise the error in the stream, or the reason why it cannot be read any further."""
+        """Raise the error that the server sent in the stream, or the error of an event that cannot be parsed."""
         if reader.error:
             raise self._failure_in_stream(reader.error)
         if reader.fault:
             raise reader.fault
 
     def _failure_in_stream(self, error: object) -> WorkerError:
-        """Return the error for an error inside the stream."""
+        """Return the worker error for an error that the server sent inside the stream."""
         text = error_text(error)
         return self._faults.by_status(status_in_stream(error, text), text, {}, error_code(error))
 
@@ -348,9 +352,10 @@ class OpenAIWorker:
             raise self._faults.refusal(f"was not called: {TOKENS_GONE}") from exc
 
     def _content(self, message: Message) -> object:
-        """Return a plain string, which every server accepts, or parts if needed.
+        """Return the content of a message as a plain string, which every server accepts, or as parts if
+        needed.
 
-        Parts are needed for a user's pictures and files, and for marks of the prompt cache.
+        Parts are needed for the pictures and files of a user, and for marks of the prompt cache.
         """
         parts = [part for part in message.parts if isinstance(part, Text | Image | File)]
         shows_more = message.role == "user" and (message.has_image or message.has_pdf)
@@ -367,7 +372,8 @@ class OpenAIWorker:
         """Add a chunk to the last delta.
 
         Returns:
-            The new last delta, the chunk's texts (answer and thoughts), and whether it has other new content.
+            The new last delta, the answer text and reasoning text of the chunk, and whether the chunk has
+            other new content.
         """
         plain = plain_words(chunk, last.model)
         if plain is not None:
@@ -378,7 +384,7 @@ class OpenAIWorker:
         return now, words_of(choice), is_new
 
     def _last(self, chunk: ChatChunk, choice: ChunkChoice | None, last: Delta, check: UsageCheck) -> Delta:
-        """Return the last delta as far as this chunk determines it."""
+        """Return the last delta of the answer, updated from this chunk."""
         refused = last.finish is FinishReason.CONTENT_FILTER  # servers finish a refusal with "stop"
         usage = usage_of(chunk.usage, check) or last.usage
         cost_usd = check.cost_usd(cost_of(chunk))
@@ -393,7 +399,9 @@ class OpenAIWorker:
         )
 
     def _finish(self, choice: ChunkChoice | None, usage: Usage | None) -> FinishReason | None:
-        """Return the chunk's finish reason, or None if the answer goes on. A refusal counts as a filtered answer."""
+        """Return the chunk's finish reason, or None if the answer continues. A refusal counts as a filtered
+        answer.
+        """
         if choice is None:
             return None
         if choice.delta and choice.delta.refusal:
@@ -401,7 +409,7 @@ class OpenAIWorker:
         return finish_of(choice.finish_reason, self._faults, usage)
 
     def _map_error(self, error: Exception) -> WorkerError | None:
-        """Return the worker error for an exception, or None if it is one already or unknown."""
+        """Return the worker error for an exception, or None if it is a worker error already or is not known."""
         if isinstance(error, WorkerError):
             return None
         if isinstance(error, msgspec.DecodeError):
@@ -434,7 +442,10 @@ def _text_of(response: aiohttp.ClientResponse, body: bytes) -> str:
 
 
 def _marks_of(model: str, host: str) -> ShowMark:
-    """Return the form of cache marks that the server accepts: that of the model's maker."""
+    """Return the function that writes cache marks in the format that the server accepts.
+
+    This is the format of the company that made the model.
+    """
     if "claude" in model.lower() or host.endswith("openrouter.ai"):
         return cache_control
     is_openais = host.endswith((".openai.azure.com", "api.openai.com")) or OPENAI_MODEL.search(model)
@@ -442,5 +453,7 @@ def _marks_of(model: str, host: str) -> ShowMark:
 
 
 def _is_marked_whole(reader: ChunkReader, texts: list[str], collector: CallCollector) -> bool:
-    """Return whether `[DONE]` ended an answer with text or calls, for servers that send no finish reason."""
+    """Return whether the answer has text or calls and ended with `[DONE]`. Some servers send no finish
+    reason.
+    """
     return reader.is_done and not (reader.error or reader.fault) and bool(texts or collector)

@@ -1,4 +1,4 @@
-"""OpenAI's embeddings API: requests and answers. An answer becomes text with one vector per line.
+"""Requests and answers of OpenAI's embeddings API. An answer is converted to text with one vector per line.
 
 API: https://platform.openai.com/docs/api-reference/embeddings. Requests ask for base64 unless the client wants numbers.
 Answers may have either form.
@@ -13,9 +13,9 @@ from serving.workers.chat_chunks import fields
 from serving.workers.usage import UsageCheck, integer
 
 MOST_VECTOR_BYTES = 256 * 2**10
-"""Size limit of an answer per text. 8,192 numbers as JSON take less."""
+"""Maximum size of the answer for each text. A vector of 8,192 numbers as JSON is shorter."""
 MOST_BYTES = 128 * 2**20
-"""Size limit of an answer in total."""
+"""Maximum size of a whole answer."""
 
 
 def most_bytes(call: Call) -> int:
@@ -24,7 +24,7 @@ def most_bytes(call: Call) -> int:
 
 
 def embedding_request(model: str, call: Call) -> dict[str, Any]:
-    """Return the request body, with a text for each message."""
+    """Return the body of a request for embeddings of the texts of all messages of `call`."""
     body: dict[str, Any] = {
         "model": model,
         "input": [message.text for message in call.messages],
@@ -35,7 +35,7 @@ def embedding_request(model: str, call: Call) -> dict[str, Any]:
 
 
 def embedding_delta(answer: object, call: Call, check: UsageCheck) -> Delta:
-    """Return the whole answer as one piece.
+    """Convert an answer to one delta with all vectors and the usage.
 
     Raises:
         ValueError: a vector is missing, or the vectors differ in length.

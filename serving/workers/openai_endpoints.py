@@ -15,7 +15,7 @@ PATHS: dict[CallKind, str] = {
 
 
 def address(account: ProviderAccount, sdk: openai.AsyncOpenAI) -> httpx2.URL:
-    """Return the base address, including `/v1` or its equivalent."""
+    """Return the base URL of the account's API, including `/v1` or its equivalent."""
     if account.access.service == "azure":
         return sdk.base_url.copy_with(params={"api-version": account.access.api_version})
     return httpx2.URL(account.base_url) if account.base_url else sdk.base_url

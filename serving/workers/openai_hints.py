@@ -1,4 +1,5 @@
-"""Hints: request fields that do not change the answer. If a server rejects one, the request is sent again without it.
+"""Hints, which are optional request fields that do not change the answer. If a server rejects a hint, the
+request is sent again without it.
 
 * Fields for the prompt cache: `prompt_cache_key`, `prompt_cache_retention`, `prompt_cache_options`.
 * Thoughts that a client sends back with an assistant's turn. Some servers want them, others reject them.
@@ -23,7 +24,9 @@ UNKNOWN = re.compile(
     r"|\b(not|n't) (be )?(supported?|permitted|allowed|accepted?|available|implemented|recogni[sz]ed|exist)",
     re.IGNORECASE,
 )
-"""Words for a field that a server does not know. Other words may concern the value that one client sent."""
+"""Phrases that say that a server does not know a field. Other phrases may be about the value that one client
+sent.
+"""
 MOST_KEY_CHARS = 64
 """Longest cache key that OpenAI accepts."""
 Json = dict[str, Any]
@@ -43,7 +46,8 @@ def cache_json(cache: PromptCache | None) -> dict[str, object]:
 def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> frozenset[str]:
     """Return the hints in `body` that an error response rejects.
 
-    A server without base64 embeddings may not name the field, so 400 and 422 reject `base64` in any case.
+    A server without support for base64 embeddings may not name the field. Therefore statuses 400 and 422
+    always count as a rejection of `base64`.
     """
     if status not in REFUSALS:
         return frozenset()
@@ -58,7 +62,9 @@ def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> froze
 
 
 def is_for_all(hint: str, text: str) -> bool:
-    """Return whether an error response rejects `hint` with any value, so that it should never be sent again."""
+    """Return whether a server that sent this error rejects `hint` with every value, so that it must not be
+    sent again.
+    """
     return hint in (BASE64, ENCODING) or UNKNOWN.search(text) is not None
 
 

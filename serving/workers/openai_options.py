@@ -40,7 +40,9 @@ def _logprobs_json(call: Call, options: WireOptions) -> dict[str, object]:
 
 
 def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:
-    """Return the log probabilities of the chunk's tokens, in the form of chats or of text completions."""
+    """Return the log probabilities of the chunk's tokens. Both formats are read: of chats and of text
+    completions.
+    """
     logprobs = fields(chunk.choice.logprobs if chunk.choice else None)
     if isinstance(content := logprobs.get("content"), list):
         return tuple(each for each in map(_token, cast(list[Any], content)) if each is not None)
@@ -70,5 +72,7 @@ def _list(value: object) -> list[object]:
 
 
 def _number(value: object) -> float:
-    """Return `value` as a number, or -9999, which OpenAI sends for tokens that are too unlikely."""
+    """Return `value` as a number. Anything else becomes -9999, which OpenAI sends for tokens that are too
+    unlikely.
+    """
     return float(value) if isinstance(value, int | float) and isfinite(value) else -9999.0

@@ -1,7 +1,8 @@
 """Worker for OpenAI's Responses API (`kind: openai` with `api: responses`).
 
-API: https://platform.openai.com/docs/api-reference/responses-streaming. The provider stores nothing (`store: false`), so
-thoughts are sent back encrypted with their turn. The API has no `stop` and no `seed` (see `known_models.py`).
+API: https://platform.openai.com/docs/api-reference/responses-streaming. The provider is asked to store
+nothing (`store: false`). Therefore the encrypted thoughts of a turn are sent back with it. The API has no
+`stop` and no `seed` (see `known_models.py`).
 """
 
 from collections.abc import AsyncGenerator
@@ -97,7 +98,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
     async def _events(
         self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer
     ) -> AsyncGenerator[list[Event]]:
-        """Yield the events of each read from the network."""
+        """Yield lists of events. Each list has the events that one read from the network completed."""
         reader = EventReader()
         with self._wire_errors:
             async with self._response(endpoint, body) as response:
@@ -143,7 +144,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         return request | options | dict(self._account.extra_body)
 
     def _last_delta(self, event: Event, last: Delta, check: UsageCheck) -> Delta:
-        """Return the last delta as far as this event determines it.
+        """Return the last delta of the answer, updated from this event.
 
         Raises:
             WorkerError: the event reports an error.
@@ -171,7 +172,9 @@ class OpenAIResponsesWorker(OpenAIWorker):
         return finish
 
     def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """Return the last delta with the answer's tool calls, and the finish reason of `end_of`."""
+        """Return the last delta with the tool calls of the answer and a finish reason that fits them
+        (`end_of`).
+        """
         assert last.finish is not None
         calls = items.calls(tools) if last.finish is FinishReason.STOP else ()
         finish = end_of(
@@ -182,7 +185,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
 
 def _read_all(wire_events: list[SentEvent]) -> tuple[list[Event], ValueError | None]:
-    """Return the events up to the first malformed one, and the error of that one."""
+    """Parse events up to the first malformed one. Return them, and the error of the malformed one or None."""
     events = list[Event]()
     for each in wire_events:
         try:
@@ -193,7 +196,9 @@ def _read_all(wire_events: list[SentEvent]) -> tuple[list[Event], ValueError | N
 
 
 def _read(event: SentEvent) -> Event:
-    """Return the event as JSON. A whole response, from a server that does not stream, becomes its last event.
+    """Parse an event as a JSON object.
+
+    A server that does not stream sends a complete response, which is converted to the last event of a stream.
 
     Raises:
         ValueError: the event is not a JSON object.

@@ -6,10 +6,10 @@ from serving.workers.usage import UsageCheck, integer
 
 
 def cost_of(chunk: ChatChunk) -> object:
-    """Return the cost so far as the server reports it, or None.
+    """Return the cost so far that the server reports, or None if it reports none.
 
-    It is OpenRouter's `usage.cost` or another Podium's `podium.cost_usd`. If OpenRouter uses a provider key of the
-    account (`is_byok`), its cost is only its fee, so the result is None.
+    OpenRouter reports it as `usage.cost`, and another Podium server as `podium.cost_usd`. If OpenRouter uses
+    the account's own key of a provider (`is_byok`), its cost is only its fee, so the result is None.
     """
     usage = fields(chunk.usage)
     if usage.get("is_byok"):

@@ -1,8 +1,11 @@
-"""Output limits: cut off answers of servers that ignore `max_output_tokens`.
+"""Output limits, which cut off the answers of servers that ignore `max_output_tokens`.
 
-Servers rarely report tokens while an answer streams, so the number of tokens is estimated from below: by pieces and
-bytes together (no server splits a token), or by bytes alone if pieces hold many tokens. `usage.py` checks whether the
-reported usage is plausible; this module checks whether it fits the length of the text.
+Servers rarely report the number of tokens while an answer streams. Therefore this module computes a lower
+bound of it. The bound uses the number of pieces and bytes together, because no server splits a token, or the
+number of bytes alone if pieces have many tokens.
+
+`usage.py` checks whether the reported usage is plausible. This module checks whether it fits the length of
+the text.
 """
 
 import json
@@ -22,34 +25,44 @@ from serving.workers.account import ProviderAccount
 MARGIN = 1.25
 MARGIN_TOKENS = 32
 BYTES_PER_TOKEN = 4
-"""Average length of a token in prose."""
+"""Average number of bytes of a token in prose."""
 MOST_BYTES_PER_TOKEN = 8
-"""Highest average of an answer, except odd ones such as long rows of dashes or blanks."""
+"""Maximum average number of bytes of the tokens of an answer, except for unusual ones such as long rows of
+dashes or spaces.
+"""
 MARGIN_BYTES = 512
 
 LEAST_COUNT_BYTES = 64
-"""Longest token, except rows of dashes. A reported count with more bytes per token is wrong."""
+"""Maximum number of bytes of a token, except for rows of dashes. If the answer has more bytes per reported
+token, the reported count is wrong.
+"""
 COUNT_MARGIN_BYTES = 1024
 MOST_CALLS = 128
-"""Limit of tool calls in one answer: the number of tools that OpenAI accepts in a request."""
+"""Maximum number of tool calls in one answer. It is the number of tools that OpenAI accepts in a request.
+"""
 NO_LIMIT_TOKENS = 1_000_000
-"""Longest answer if a call sets no limit."""
+"""Maximum number of tokens of an answer if the call sets no limit."""
 MOST_KEPT_BYTES = 32 * 2**20
-"""Size limit of the parts of a turn that go back unchanged: signatures, encrypted thoughts, pictures."""
+"""Maximum size of the parts of a turn that must be sent back unchanged: signatures, encrypted thoughts and
+pictures.
+"""
 LEAST_KEPT_BYTES = 1024
-"""Minimum size that is counted for each such part."""
+"""Minimum number of bytes that is counted for each of these parts."""
 
 
 class OutputPassed(Exception):
-    """An answer exceeds a limit and is cut off. The message is the rest of a sentence that starts with "The server"."""
+    """An answer exceeds a limit and is cut off. The message continues a sentence that starts with "The
+    server".
+    """
 
 
 class OutputMeter:
-    """Counter of an answer's pieces and bytes, including thoughts and the arguments of tool calls.
+    """Counter of the pieces and bytes of an answer, including thoughts and the arguments of tool calls.
 
     Args:
-        call: the call, or None if it is not known and the answer has no limit.
-        hides_thoughts: as in `Meter`. Hidden thoughts are estimated by the time to the first piece.
+        call: call that is answered, or None if it is not known. The answer then has no limit.
+        hides_thoughts: as in `Meter`. The length of hidden thoughts is estimated from the time to the first
+            piece.
         summarizes_thoughts: as in `Meter`.
     """
 
@@ -66,7 +79,9 @@ class OutputMeter:
         """The newest usage that the server reported and `UsageCheck` accepted."""
 
     def add(self, delta: Delta) -> None:
-        """Count a piece, without the arguments that were counted while they streamed."""
+        """Count a piece of the answer. Arguments of tool calls that were counted while they streamed are not
+        counted again.
+        """
         arguments = sum(_n_bytes(call.arguments) for call in delta.tool_calls)
         uncounted = max(0, arguments - self._argument_bytes)
         self._argument_bytes += uncounted
@@ -100,7 +115,7 @@ class OutputMeter:
 
     @property
     def left(self) -> int | None:
-        """Number of pieces after which the answer exceeds its limit, or None without a limit."""
+        """Number of further pieces after which the answer exceeds its limit, or None if it has no limit."""
         return None if self.limit is None else self.limit + 1 - self._pieces
 
     @property
@@ -122,7 +137,7 @@ class OutputMeter:
         return self._calls > 0 or self._argument_bytes > 0
 
     def keep(self, part: object) -> None:
-        """Count a part of the turn other than text that goes back unchanged.
+        """Count a part of the turn that is not text and must be sent back unchanged.
 
         Raises:
             OutputPassed: the parts exceed `MOST_KEPT_BYTES`.
@@ -144,14 +159,15 @@ class OutputMeter:
     def has_passed(self, limit: int) -> bool:
         """Return whether the answer is longer than `limit` tokens.
 
-        Pieces of the usual length of a token count as tokens. Otherwise a margin applies.
+        If the pieces are about as long as tokens, each piece counts as one token. Otherwise the limit is
+        applied with a margin.
         """
         if self._pieces > limit and self._bytes >= BYTES_PER_TOKEN * self._pieces:
             return True
         return self._is_clearly_over(limit) or self._bytes > MOST_BYTES_PER_TOKEN * limit + MARGIN_BYTES
 
     def contradicts(self, output_tokens: int) -> bool:
-        """Return whether the answer is too long for the reported `output_tokens`."""
+        """Return whether the answer is too long to have only `output_tokens` tokens, as the server reports."""
         if not output_tokens:
             return self._bytes > 0
         too_long = self._bytes > LEAST_COUNT_BYTES * output_tokens + COUNT_MARGIN_BYTES
@@ -177,13 +193,17 @@ def open_metered(
 
 
 async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> AsyncGenerator[Delta]:
-    """Yield `deltas`, and end them with `length` if they exceed the limit of `meter` or raise `OutputPassed`.
+    """Yield `deltas`, and end the answer with the finish reason `length` if it exceeds a limit.
 
-    A call that is cut off is closed and billed at its bound, because its usage is never reported. A call whose final
-    usage is too small for its text is billed at its bound too; an earlier usage that is too small is dropped.
+    A call is billed at its bound (the maximum that it may have cost) in these cases:
 
-    If the stream breaks before the first piece, the server's last usage is yielded before the error is raised. If that
-    usage has no output tokens although a tool call had begun, the call is billed at its bound.
+    - It is cut off, because its usage is then never reported.
+    - Its final usage is too small for its text. An earlier usage that is too small is dropped.
+    - The stream breaks before the first piece although a tool call had begun, and no output tokens were
+      reported.
+
+    If the stream breaks before the first piece, the server's last usage is yielded before the error is
+    raised.
     """
     limit, is_shown = meter.limit, False
     async with aclosing(deltas):
@@ -214,7 +234,10 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
 
 
 def _check_last(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
-    """Return the last piece with a note if its finish reason or usage does not fit the length of the text."""
+    """Check whether the finish reason and the usage fit the length of the text.
+
+    Return the last delta, corrected and with a note if they do not.
+    """
     finish, notes, is_bound = last.finish, last.notes, last.billed_at_bound
     if limit is not None and finish is FinishReason.STOP and meter.has_passed(limit):
         finish = FinishReason.LENGTH

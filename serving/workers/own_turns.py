@@ -1,7 +1,8 @@
-"""Native turns: which turns of a conversation go back to a provider unchanged, and how the others are written.
+"""Native turns, which are turns of a conversation that are sent back to their provider unchanged.
 
-A provider signs its turns (thoughts, reasoning items, tool calls) for one account and for the conversation before them.
-So its own turns keep their place and their content, and the text between them must not depend on later turns.
+A provider signs its turns (thoughts, reasoning items, tool calls) for one account and for the conversation
+before them. Therefore its own turns keep their place and their content, and the text between them must not
+depend on later turns. Turns of other providers are rewritten.
 """
 
 from collections.abc import Sequence
@@ -15,11 +16,11 @@ from conductor.plan.prompts import with_tools_as_text
 
 
 class Origin:
-    """Worker and provider account that turns belong to.
+    """Worker and provider account that write turns.
 
     Args:
-        worker: the worker's name.
-        account: the provider account.
+        worker: name of the worker.
+        account: identifier of the account at the provider.
     """
 
     def __init__(self, worker: str, account: str) -> None:
@@ -41,9 +42,9 @@ class Origin:
 
         Args:
             call: the call.
-            keep_foreign: whether the provider accepts tool calls of other models. They are kept only if calls and
-                results match.
-            keep_volatile: whether to keep the client's volatile lines (`marks.py`).
+            keep_foreign: whether the provider accepts tool calls of other models. They are kept only if every
+                call has its result. Otherwise they become text.
+            keep_volatile: whether to keep lines that the client changes with each request (`marks.py`).
         """
         messages = call.messages if keep_volatile else with_stable_system(call.messages)
         if keep_foreign and _is_paired(messages):
@@ -54,7 +55,7 @@ class Origin:
         return self._with_text(messages)
 
     def _with_text(self, messages: Sequence[Message]) -> list[Message]:
-        """Return the messages with other models' tool calls and results as text, between its own turns."""
+        """Return the messages with the tool calls and results of other models rewritten as text."""
         spoken: list[Message] = []
         others: list[Message] = []
         own_ids: set[str] = set()
@@ -79,7 +80,7 @@ def _split_results(message: Message, own_ids: set[str]) -> tuple[Message | None,
 
 
 def _is_paired(messages: Sequence[Message]) -> bool:
-    """Return whether every call has its result before the next turn, and every result its call."""
+    """Return whether every tool call has a result before the next turn, and every result belongs to a call."""
     waiting: set[str] = set()
     for message in messages:
         if message.role == "tool":

@@ -1,4 +1,4 @@
-"""Time limits for the silence of workers without HTTP: engines and plugins."""
+"""Limits for how long a worker without HTTP, such as a vLLM engine or a plugin, may be silent."""
 
 from dataclasses import dataclass
 from math import inf
@@ -8,26 +8,30 @@ from conductor.model.call import Call
 from serving.workers.stall_timer import StallTimer, shorter
 
 STALL_S = 120.0
-"""Longest silence between two tokens of an engine, thoughts included. A step that also reads the longest prompts takes
-long, and so does a request that was preempted for lack of memory."""
+"""Maximum seconds between two tokens of an engine, including tokens of thoughts. A step that also reads long
+prompts takes long, and so does a request that was preempted for lack of memory.
+"""
 FIRST_TOKEN_S = 300.0
-"""Longest wait for the first token of an engine: calls wait in its queue, and a long prompt takes minutes without a GPU.
-It is half of a request's default deadline, so that a retry has as much time."""
+"""Maximum seconds until the first token of an engine. Calls wait in its queue, and a long prompt takes
+minutes without a GPU. The limit is half of the default deadline of a request, so that a retry has as much
+time.
+"""
 BATCH_S = 600.0
-"""Both limits for batch calls, which let all others go first."""
+"""Value of both limits for batch calls, which let all other calls go first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """Time limits from a worker's settings. None means the default."""
+    """Time limits from a worker's settings, in seconds. None stands for the default."""
 
     stall_timeout_s: float | None = None
     first_token_timeout_s: float | None = None
 
     def with_engine(self, call: Call) -> StallTimer:
-        """Return the stall timer of one call to an engine.
+        """Build the timer that ends a call if its engine is silent for too long.
 
-        Usual first-token times and pauses do not apply to batch calls, which let all others go first.
+        Limits that were learned from the engine's usual first tokens and pauses do not apply to batch calls,
+        which let all other calls go first.
         """
         yields = call.terms.priority == "batch"
         first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
@@ -42,9 +46,10 @@ class Patience:
         )
 
     def with_plugin(self, name: str, call: Call) -> StallTimer:
-        """Return the stall timer of one call to the plugin `name`.
+        """Build the timer that ends a call if the plugin `name` is silent for too long.
 
-        Without limits in the settings it may be silent forever, unless a fallback needs the rest of the call's time.
+        Without limits in the settings, the plugin may be silent forever, unless a fallback needs the rest of
+        the call's time.
         """
         silence_s = self.stall_timeout_s or inf
         return StallTimer(
@@ -56,7 +61,9 @@ USUAL = Patience()
 
 
 def silent(name: str) -> WorkerUnavailable:
-    """Return the error for a worker that was silent for too long. It is retryable, because silence costs nothing."""
+    """Return the error for a worker that was silent for too long. The call may be retried, because silence
+    costs nothing.
+    """
     return WorkerUnavailable(
         f"{name} sent no output for too long. Try again.",
         worker=name,

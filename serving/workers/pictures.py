@@ -1,7 +1,8 @@
 """Check whether a server may fetch pictures by URL, to prevent server-side request forgery.
 
-A provider on the internet reaches only what is public. A server in a private network (Ollama, vLLM) could fetch a URL of
-its neighbours or of the cloud's metadata service, and describe the content to the caller.
+A provider on the internet can reach only public addresses. But a server in a private network (Ollama, vLLM)
+could fetch a URL of a neighbouring server or of the cloud's metadata service, and describe the content to the
+caller.
 """
 
 import asyncio
@@ -13,17 +14,18 @@ from serving.workers.http_errors import ErrorMapper
 
 INLINE = "data:"
 LOOK_UP_S = 5.0
-"""Time limit of a DNS lookup. A server whose lookup takes longer does not count as public."""
+"""Maximum seconds for a DNS lookup. A server whose lookup takes longer does not count as public."""
 
 
 async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
     """Check that the call's pictures are inline, or that the server may fetch them.
 
     Args:
-        call: the call to send.
-        host: the server's host.
-        fetches: the setting `fetches_pictures`. None: only servers at public addresses may fetch.
-        faults: the worker's error mapper.
+        call: call to send.
+        host: host name or IP address of the server.
+        fetches: value of the setting `fetches_pictures`. If it is None, only servers at public addresses may
+            fetch pictures.
+        faults: error mapper of the worker.
 
     Raises:
         WorkerRefused: the server would fetch a picture from inside this network.
@@ -40,7 +42,10 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
 
 
 async def may_fetch(host: str, fetches: bool | None) -> bool:
-    """Return whether the server at `host` may fetch pictures by URL. `fetches`: see `check_pictures`."""
+    """Return whether the server at `host` may fetch pictures by URL.
+
+    See `check_pictures` for `fetches`.
+    """
     return await _is_public(host) if fetches is None else fetches
 
 

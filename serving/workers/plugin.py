@@ -3,8 +3,8 @@
     - {name: search, kind: python, factory: "my_team.search:Search", options: {index: papers}, card: "Finds
       papers."}
 
-A plugin is any object with the interface `conductor.model.worker.Worker`. One that is not a model should have the
-attribute `provenance = "program"`: `GET /v1/models` and evaluation reports show it.
+A plugin is any object with the interface `conductor.model.worker.Worker`. A plugin that is not a model should
+have the attribute `provenance = "program"`, which `GET /v1/models` and evaluation reports show.
 
 A plugin runs on the router's event loop. Code that blocks or computes for long must run in a thread or behind HTTP.
 Slots, retries, fallbacks, spans and prices work as for every other worker.
@@ -21,14 +21,14 @@ from serving.settings.settings import SettingsError
 
 
 def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[str, Any]) -> Worker:
-    """Return the worker that `factory(name, price, **options)` builds.
+    """Build a custom worker by calling `factory(name, price, **options)`.
 
     Args:
-        name: the worker's name in the pool.
-        price: per token, or None if it is unknown.
-        factory: `package.module:callable`.
-        options: from the settings. The factory checks them, and raises `ValueError` or `TypeError` for options that
-            it cannot use.
+        name: name of the worker in the pool.
+        price: price per token, or None if it is unknown.
+        factory: import path of the factory, as `package.module:callable`.
+        options: options of the worker in the settings. The factory checks them, and raises `ValueError` or
+            `TypeError` for options that it cannot use.
 
     Raises:
         SettingsError: the module or callable does not exist, the factory rejects its options, or its result is not a

@@ -1,8 +1,9 @@
-"""Items of OpenAI's Responses API: conversations as input items, and answers assembled from events.
+"""Conversion of conversations to input items of OpenAI's Responses API, and of its events to the items of an
+answer.
 
-API: https://platform.openai.com/docs/guides/function-calling and .../reasoning#encrypted-reasoning-items. A turn that
-calls tools goes back unchanged, item by item: a reasoning item must precede the call it led to, and only the
-organisation that received its `encrypted_content` may send it back.
+API: https://platform.openai.com/docs/guides/function-calling and .../reasoning#encrypted-reasoning-items. A
+turn that calls tools is sent back unchanged, item by item. A reasoning item must precede the call to which it
+led, and only the organisation that received its `encrypted_content` may send it back.
 """
 
 import json
@@ -98,10 +99,10 @@ def input_json(
 
 
 def _content(message: Message, parts: tuple[Text | Image | File, ...], show_mark: ShowMark) -> object:
-    """Return a plain string, or parts if needed.
+    """Return the content of a message as a plain string, or as parts if needed.
 
-    Parts are needed for a user's pictures and files, and for marks of the prompt cache. An assistant's text has no
-    marks.
+    Parts are needed for the pictures and files of a user, and for marks of the prompt cache. The text of an
+    assistant has no marks.
     """
     shows_more = message.role == "user" and any(not isinstance(part, Text) for part in parts)
     has_marks = message.role != "assistant" and any(show_mark(part.cache) for part in parts)
@@ -138,10 +139,10 @@ def _result(result: ToolResult, *, is_custom: bool, show_mark: ShowMark) -> Item
 
 
 class ItemCollector:
-    """Items of an answer, unchanged.
+    """Collector of an answer's items, from the events of its stream. The items are stored unchanged.
 
-    Servers send an item up to three times: when it begins, when it is complete, and at the end of the answer. Some omit
-    one or two of these, or give all items the same index.
+    Servers send an item up to three times: when it begins, when it is complete, and at the end of the answer.
+    Some servers omit one or two of these events, or give all items the same index.
     """
 
     def __init__(self, meter: OutputMeter) -> None:
@@ -154,7 +155,7 @@ class ItemCollector:
         """Pieces of each call's arguments."""
 
     def add(self, event: Mapping[str, object]) -> bool:
-        """Add the next event. Return whether it has a new item or new arguments of a call.
+        """Add the next event. Return whether it contains a new item or new arguments of a tool call.
 
         Raises:
             OutputPassed: the answer exceeds a limit.
@@ -179,7 +180,9 @@ class ItemCollector:
         return (kind == DONE and self._keep(index, item)) or is_new
 
     def end(self, output: object) -> None:
-        """Add the items of the final `output` that are not known yet, and items that began and were never completed."""
+        """Add the items in the final `output` that no earlier event contained, and items that were never
+        completed.
+        """
         for index, item in enumerate(cast(list[object], output) if isinstance(output, list) else []):
             self._keep(index, fields(item))
         for index, item in self._initial_items.items():
@@ -187,7 +190,7 @@ class ItemCollector:
                 self._keep(index, item)
 
     def _keep(self, index: int, item: Item) -> bool:
-        """Store an item unless it is known. Return whether it was stored."""
+        """Store an item unless it is stored already. Return whether it was stored."""
         if any(_is_same(item, other) for _, other in self._items):
             return False
         if item.get("type") in CALLS:
@@ -218,7 +221,7 @@ class ItemCollector:
 
     @property
     def words(self) -> tuple[str, str]:
-        """Text of the answer and of thoughts in the items."""
+        """Answer text and reasoning text in the items."""
         texts = {kind: [text_of(each) for each in self.items if each.get("type") == kind] for kind in SPOKEN}
         return "".join(texts["message"]), "".join(texts["reasoning"])
 
@@ -230,7 +233,7 @@ class ItemCollector:
 
 
 def _is_same(item: Item, other: Item) -> bool:
-    """Return whether both are the same item, which was sent twice."""
+    """Return whether the server sent the same item twice, as `item` and as `other`."""
     if item.get("type") != other.get("type"):
         return False
     ids = [(each.get("call_id"), each.get("id")) for each in (item, other)]

@@ -1,6 +1,7 @@
 """Worker with scripted answers, speeds and failures.
 
-It is for tests, load tests and demonstrations without a model. It makes no calls, and reports `scripted` as its model.
+It is meant for tests, load tests and demonstrations without a model. It sends no requests, and reports
+`scripted` as its model.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ class ScriptedCall:
 
 
 def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:
-    """Return the turns of `messages` that this worker wrote.
+    """Return the turns in `messages` that this worker wrote.
 
     Raises:
         WorkerRefused: a turn was changed. Real providers reject that as well.
@@ -51,14 +52,16 @@ def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:
 def calls_of(
     worker: str, reply: int, calls: Sequence[ScriptedCall], offered: Sequence[Tool], n_before: int
 ) -> tuple[tuple[ToolCall, ...], Native | None]:
-    """Return a reply's calls of offered tools, and the turn as it has to be sent back.
+    """Return the tool calls of a reply, and the turn in the form in which it must be sent back.
+
+    Only calls of tools that the request offers are included.
 
     Args:
-        worker: the worker's name.
-        reply: the index of the reply, from 0.
-        calls: the scripted calls of the reply.
-        offered: the tools of the request.
-        n_before: the number of the worker's earlier turns, which makes the ids unique.
+        worker: name of the worker.
+        reply: index of the reply, from 0.
+        calls: scripted calls of the reply.
+        offered: tools that the request offers.
+        n_before: number of the worker's earlier turns, which makes the ids unique.
     """
     tools = {tool.name: tool for tool in offered}
     offered_calls = [(call, tools[call.name]) for call in calls if call.name in tools]
@@ -75,7 +78,7 @@ def _payload(reply: int, calls: Sequence[ToolCall]) -> dict[str, object]:
 
 KEPT_CALLS, KEPT_BYTES = 1000, 16_000_000
 TOKEN = re.compile(r"\s*\S+|\s+$")
-"""Token for counting and pacing: a word with the blanks before it."""
+"""Pattern of a token, by which the answer is counted and paced: a word with the whitespace before it."""
 ERRORS: dict[str, type[WorkerError]] = {
     "unavailable": WorkerUnavailable,
     "busy": WorkerBusy,
@@ -92,24 +95,26 @@ class ScriptedReply:
     """Scripted answer or failure."""
 
     text: str = ""
-    """Text of the answer. `{question}` becomes the user's last message, and `{results}` the newest tool results. Other
-    braces stay."""
+    """Text of the answer. `{question}` is replaced by the user's last message, and `{results}` by the newest
+    tool results. Other braces are left unchanged.
+    """
     reasoning: str = ""
-    """Thoughts shown before the answer. They count as output."""
+    """Thoughts that are sent before the answer. They count as output."""
     calls: tuple[ScriptedCall, ...] = ()
     """Tool calls after the text."""
     error: ErrorKind | None = None
-    """Kind of failure. None: no failure, unless `fail_after_tokens` is set."""
+    """Kind of failure, or None for no failure unless `fail_after_tokens` is set."""
     retry_after_s: float | None = None
     """`Retry-After` of a `busy` failure."""
     fail_after_tokens: int | None = None
-    """Number of tokens, thoughts included, before the failure `error`, or `unavailable` if that is None. None: an
-    `error` is raised before the first token."""
+    """Number of tokens, including thoughts, after which the call fails with `error`, or with `unavailable` if
+    that is None. If this is None, an `error` is raised before the first token.
+    """
     stall_after_tokens: int | None = None
     """Number of tokens after which the answer stalls until the call is closed."""
     finish: FinishReason = FinishReason.STOP
     usage: Usage | None = None
-    """Reported usage. None: the actual count."""
+    """Usage that is reported, or None to report the actual number of tokens."""
 
 
 class ScriptedWorker:
@@ -118,9 +123,9 @@ class ScriptedWorker:
     If a reply calls tools, each conversation starts with the first reply.
 
     Attributes:
-        calls: the newest calls, oldest first, without their callbacks. At most `KEPT_CALLS`, and as many as have
-            `KEPT_BYTES` of prompts together, but at least the newest one.
-        open_calls: the number of calls that are open now.
+        calls: newest calls, oldest first, without their callbacks. At most `KEPT_CALLS` calls are stored,
+            with at most `KEPT_BYTES` of prompts together, but at least the newest call.
+        open_calls: number of calls that are open now.
     """
 
     def __init__(
@@ -135,12 +140,12 @@ class ScriptedWorker:
         """Create the worker.
 
         Args:
-            name: the worker's name in the pool.
-            replies: at least one. A string stands for a reply with that text.
+            name: name of the worker in the pool.
+            replies: replies of the worker, at least one. A string stands for a reply with that text.
             delay_s: seconds until the first token or the error.
-            tokens_per_s: tokens per second after that. None: no delay.
+            tokens_per_s: tokens per second after that, or None for no delay.
             price: price per token.
-            model: the reported model name. None: `scripted`.
+            model: model name to report, or None for `scripted`.
 
         Raises:
             ValueError: `replies` is empty.
@@ -231,7 +236,7 @@ class ScriptedWorker:
     async def _before_token(
         self, index: int, started_s: float, reply: ScriptedReply, is_last: bool = False
     ) -> None:
-        """Wait until the token is due, or fail or stall as the reply says."""
+        """Wait until the token is due. If the reply is scripted to fail or stall before this token, do so."""
         if index == reply.fail_after_tokens:
             raise self._error(reply)
         if index == reply.stall_after_tokens:
@@ -243,7 +248,10 @@ class ScriptedWorker:
         await asyncio.sleep(max(0.0, due_s - asyncio.get_running_loop().time()))
 
     def _pieces(self, call: Call, reply: ScriptedReply) -> tuple[list[Delta], FinishReason, str | None]:
-        """Return the tokens of thoughts and answer within the call's limits, the finish reason and the stop sequence."""
+        """Return the tokens of the thoughts and the answer, the finish reason, and the stop sequence or None.
+
+        The answer is cut at the call's output limit and at its stop sequences.
+        """
         question = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
         results = next((m.tool_results for m in reversed(call.messages) if m.tool_results), ())
         text = reply.text.replace("{question}", question)
@@ -284,6 +292,6 @@ def _prompt_bytes(call: Call) -> int:
 
 
 def prompt_tokens(call: Call) -> int:
-    """Return the number of `TOKEN`s in a prompt, without building a list of them."""
+    """Return the number of tokens in a prompt (see `TOKEN`), without building a list of them."""
     texts = [message.text for message in call.messages]
     return sum(len(text.split()) + text[-1:].isspace() for text in texts)

@@ -1,4 +1,6 @@
-"""Embeddings of scripted workers: vectors from a text's checksum. Equal texts get equal vectors; they have no meaning."""
+"""Embeddings of scripted workers. The vectors are computed from a checksum of the text, so equal texts get
+equal vectors. The vectors have no meaning.
+"""
 
 import hashlib
 import math

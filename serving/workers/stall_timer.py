@@ -1,8 +1,8 @@
-"""Time limit for a server's silence.
+"""Limit for how long a server may send no tokens.
 
-HTTP libraries measure the time between two bytes, so comments, pings and slow headers keep a dead call alive. This
-timer measures the time since the last token, including the connection and the headers. It also limits the number of
-events without content.
+HTTP libraries measure the time between two bytes, so comments, pings and slow headers keep a call alive whose
+model does not answer. This timer measures the time since the last token, or since the call was sent. It also
+limits the number of events without content.
 """
 
 import asyncio
@@ -16,7 +16,8 @@ from serving.workers.event_stream import MOST_EMPTY
 from serving.workers.http_guard import BodyRefused
 
 GOODBYE_S = 10.0
-"""Longest wait for the usage after the model has stopped. The answer is complete without it."""
+"""Maximum seconds to wait for the usage after the end of an answer. The answer is complete without the usage.
+"""
 
 T = TypeVar("T")
 
@@ -27,16 +28,19 @@ def shorter(one_s: float | None, other_s: float | None) -> float | None:
 
 
 class StallTimer:
-    """Timer that waits for a server's events, and fails after `limit_s` seconds without a token.
+    """Timer that waits for the events of a server, and raises an error after `limit_s` seconds without a
+    token.
 
-    Only time spent waiting counts, not the time that a slow reader takes.
+    Only the time of waiting for the server counts, not the time that a slow reader takes.
 
     Args:
-        limit_s: longest silence between two tokens; `inf` for no limit.
-        error: returns the error to raise; called with whether the server had begun to answer.
-        first_s: longest silence before the first token. None: `limit_s`.
-        usual_s: usual limit for the first token. If the call exceeds it, the error is `only_late`. None: not known.
-        pauses: records the pauses between tokens, and has their usual limit. None: neither.
+        limit_s: maximum seconds between two tokens, or `inf` for no limit.
+        error: function that returns the error to raise. Its argument says whether the server had begun to
+            answer.
+        first_s: maximum seconds before the first token, or None for `limit_s`.
+        usual_s: limit for the first token that was learned from earlier calls, or None. If the call exceeds
+            it, the error is marked as `only_late`.
+        pauses: object that records the pauses between tokens and has a learned limit for them, or None.
     """
 
     def __init__(
@@ -59,10 +63,11 @@ class StallTimer:
         self._waiting: asyncio.Timeout | None = None
         self._since_s = 0.0
         self._n_empty = self._n_latest = 0
-        """Number of events without content; and of the newest events, whose content is not known yet."""
+        """Number of events without content, and number of the newest events, whose content is not known yet.
+        """
 
     def begin(self) -> None:
-        """Note that the response's headers arrived. They do not restart the time."""
+        """Record that the headers of the response arrived. This does not restart the time."""
         self._has_begun = True
 
     def count(self, n_events: int) -> None:
@@ -79,8 +84,9 @@ class StallTimer:
         """Restart the time, because a token arrived.
 
         Args:
-            is_last: whether the model has stopped. The time limit is `GOODBYE_S` from then on.
-            is_new: whether the token has new content. After the model has stopped, only new content restarts the time.
+            is_last: whether the answer has ended. The time limit is `GOODBYE_S` from then on.
+            is_new: whether the token has new content. After the end of the answer, only new content restarts
+                the time.
         """
         if is_new:
             self._n_latest = 0
@@ -105,10 +111,11 @@ class StallTimer:
             self._waiting.reschedule(self._ends_s)
 
     async def next(self, events: AsyncIterator[T]) -> T | None:
-        """Return the next event, or None after the last.
+        """Return the next event, or None after the last one.
 
         Raises:
-            WorkerUnavailable: the time is over. The wait was cancelled, which closes what `events` holds open.
+            WorkerUnavailable: the time is up. The wait is cancelled, which ends `events` and closes its
+                connection.
         """
         return await self.wait(anext(events, None))
 
@@ -116,7 +123,7 @@ class StallTimer:
         """Return the result of `event`.
 
         Raises:
-            WorkerUnavailable: the time is over, and the wait was cancelled.
+            WorkerUnavailable: the time is up. The wait is cancelled.
         """
         self._n_empty, self._n_latest = self._n_empty + self._n_latest, 0
         clock = asyncio.get_running_loop().time

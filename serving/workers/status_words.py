@@ -1,4 +1,4 @@
-"""Meaning of an HTTP error by the provider's message and code, if the status alone is ambiguous."""
+"""Find the meaning of an HTTP error in the provider's message and code, if the status alone is ambiguous."""
 
 import re
 from collections.abc import Container, Mapping
@@ -28,12 +28,15 @@ WORDS: tuple[tuple[Meaning, Container[int], str], ...] = (
         r"^(incorrect|invalid) API key|^API key (not valid|not found|expired)|^your API key was reported",
     ),
 )
-"""Meaning, statuses, and pattern for the provider's code or message. The first match counts. Text that a client can bring
-into the message, such as the name of an argument, must not match "bad key", which blames every call.
+"""Each entry has a meaning, the statuses to which it applies, and a pattern for the provider's code or
+message. The first match counts. A client can influence parts of the message, for example by the name of an
+argument. Such text must not match "bad key", because that meaning stops all calls to the worker.
 """
 
 MOST_CHARS = 20_000
-"""Limit of a message that is searched. An error inside a stream may be as long as an event."""
+"""Maximum number of characters of a message that are searched. An error inside a stream may be as long as an
+event.
+"""
 MAY_BE_TOO_LONG = (400, 413, 422, 500)
 """Statuses that servers return for a prompt that exceeds the model's context."""
 TOO_LONG = re.compile(
@@ -41,7 +44,7 @@ TOO_LONG = re.compile(
     r"|(prompt|inputs?|messages?|conversation)( (is|are))? too (long|large)|too many (input )?tokens",
     re.IGNORECASE,
 )
-"""Phrases that are unambiguous for a prompt that is too long."""
+"""Phrases that always mean that the prompt is too long."""
 PROMPT = re.compile(
     r"\b(inputs?|prompts?|request(ed|s)?|messages?|conversation|sequence|text)\b", re.IGNORECASE
 )
@@ -51,7 +54,9 @@ LIMIT = re.compile(
     r"|\b(at most|reduce|shorten|truncate|overflow)|must be <|should be (in )?\[|\d ?> ?\d",
     re.IGNORECASE,
 )
-"""A message with a word for the prompt, one for a size and one for a limit is about the length of the prompt."""
+"""`PROMPT`, `SIZE` and `LIMIT` match words for the prompt, for a size and for a limit. A message with all
+three is about the length of the prompt.
+"""
 ANOTHER_LIMIT = re.compile(
     r"\b(string|array|list|id|name|description|title|header|url|field|stop|tools?)\b.{0,40}\b(too (long|many|large)|length|exceed)"
     r"|expected an? (string|array)|\b(greater|more|longer) than or equal|(must|should) (be|have) (greater|more|longer|larger|at least)"
@@ -59,7 +64,7 @@ ANOTHER_LIMIT = re.compile(
     r"|budget_tokens|^(?!.*\b(inputs?|prompts?|messages?|context)\b).*\b(completion|output) tokens",
     re.IGNORECASE,
 )
-"""Phrases for the length of something else, or for another kind of limit."""
+"""Phrases about the length of something other than the prompt, or about another kind of limit."""
 ITS_WORDS = re.compile(r"(input|content|prompt|text)(\[\d+\])?['`\"]?:? string too long", re.IGNORECASE)
 FILLERS = re.compile(
     r"\b(invalid|bad)[ _]request(_error)?|\binput validation error|\brequest (failed|id)|api request",
@@ -103,7 +108,7 @@ have sent it because of one prompt."""
 
 
 def meaning_of(status: int, text: str, code: str) -> Meaning | None:
-    """Return the meaning of an error by its message and code, or None if they do not change that of the status."""
+    """Return what an error means by its message and code, or None if the status alone says it."""
     text, code = text[:MOST_CHARS], code[:MOST_CHARS]
     if status in MAY_BE_TOO_LONG and any(is_too_long(each) for each in (text, *code.split())):
         return "too long"
@@ -114,7 +119,7 @@ def meaning_of(status: int, text: str, code: str) -> Meaning | None:
 
 
 def is_certain(status: int, text: str, code: str) -> bool:
-    """Return whether the provider itself sent the error and it concerns every call."""
+    """Return whether it is certain that the provider itself sent the error and that it applies to every call."""
     if status not in CERTAIN:
         return False
     codes, first_words = CERTAIN[status]

@@ -1,7 +1,7 @@
-"""Meaning of an error inside a stream, after the HTTP status was sent.
+"""Find the meaning of an error that a server sends inside a stream, after the HTTP status.
 
-Servers put the status that the error stands for into many fields and forms. This module covers all of them, independent
-of SDKs and of Podium's error classes.
+Servers put the status that corresponds to the error into different fields and in different forms. This module
+reads all of them. It does not depend on SDKs or on Podium's error classes.
 """
 
 import re
@@ -54,15 +54,17 @@ STATUS_OF = {
     "deadlineexceeded": 504,
     "overloaded": 529,
 }
-"""The status that a word stands for, in lower case, without `_`, blanks and a last `error` or `exception`."""
+"""HTTP status for each word that servers use instead. The words are in lower case, without `_`, spaces, and
+`error` or `exception` at the end.
+"""
 
 
 def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str, object] | None:
-    """Return the error in an event, with the status fields around it, or None if it has no error.
+    """Return the error in an event, together with the status fields next to it, or None if there is no error.
 
     Args:
-        body: the event's data.
-        name: the event's name.
+        body: data of the event.
+        name: name of the event.
     """
     inner = body.get("error")
     if not inner and isinstance(errors := body.get("errors"), list) and errors:
@@ -78,16 +80,17 @@ def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str
 
 
 def error_code(error: object) -> str:
-    """Return the error's codes and type, separated by blanks."""
+    """Return the codes and the type of an error, separated by spaces."""
     return " ".join(str(each) for each in _status_values(error) if not isinstance(each, float))
 
 
 def status_in_stream(error: object, text: str = "") -> int:
-    """Return the HTTP status that an error inside a stream stands for, or 500 if it does not say.
+    """Return the HTTP status that corresponds to an error inside a stream, or 500 if the error does not show
+    it.
 
     Args:
-        error: the error's JSON.
-        text: the error's message.
+        error: parsed JSON of the error.
+        text: message of the error.
     """
     values = list(_status_values(error))
     for each in values:

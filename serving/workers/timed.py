@@ -1,4 +1,4 @@
-"""Silence limits for plugins: from the settings, or because a fallback is free."""
+"""Limits for how long a plugin may be silent. They come from the settings, or apply while a fallback is free."""
 
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
@@ -11,7 +11,10 @@ from serving.workers.stall_timer import StallTimer
 
 
 class Timed:
-    """Worker whose calls fail if it is silent for longer than `patience`. Engines and API workers do this themselves."""
+    """Wrapper whose calls fail if the worker is silent for longer than `patience` allows.
+
+    Engines and API workers do this on their own.
+    """
 
     def __init__(self, worker: Worker, patience: Patience) -> None:
         self.name, self._worker, self._patience = worker.name, worker, patience
@@ -21,7 +24,7 @@ class Timed:
         """Open `call` as `Worker.open` does.
 
         Raises:
-            WorkerUnavailable: the worker failed, or was silent for too long and its call was closed.
+            WorkerUnavailable: the worker failed, or it was silent for too long. Its call is then closed.
         """
         timer = self._patience.with_plugin(self.name, call)
         async with AsyncExitStack() as opened:

@@ -1,12 +1,12 @@
 """Plausibility check of the usage and cost that servers report, shared by all API workers.
 
-- A token count may be up to `SLACK_FACTOR` times the most that prompt and answer can hold, plus `SLACK_TOKENS`.
-  Providers add prompts of their own, a server may be a team that reads more than it was sent, and some models count a
-  picture as tens of thousands of tokens.
+- A token count may be up to `SLACK_FACTOR` times the maximum number of tokens of the prompt and the answer,
+  plus `SLACK_TOKENS`. The slack is needed because providers add prompts of their own, a server may be a team
+  that reads more than it was sent, and some models count a picture as tens of thousands of tokens.
 - Output tokens may exceed the call's limit by a small margin, and are then billed as reported. The limit includes
   thoughts with every provider.
-- Any other value (negative, not an integer, 10^30) makes the whole usage unknown. The call is billed at its bound, and
-  the reply's notes say why.
+- Any other value (negative, not an integer, 10^30) makes the whole usage unknown. The call is then billed at
+  its bound, which is the maximum that it may have cost, and the notes of the reply say why.
 
 `output_limit.py` checks whether the text and the reported count agree.
 """
@@ -27,23 +27,26 @@ from serving.workers.output_limit import MARGIN, NO_LIMIT_TOKENS, OutputMeter
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
 TOKENS_PER_FILE = 2_000_000
-"""Allowance for a PDF, which may have many pages in few bytes. No model's context is larger."""
+"""Allowed number of tokens for a PDF, which may have many pages in few bytes. No model's context is larger.
+"""
 TOKENS_PER_IMAGE = 49_152
-"""Allowance for a picture: some models count one as 2,833 tokens plus 5,667 for each of eight tiles."""
+"""Allowed number of tokens for a picture. Some models count one as 2,833 tokens plus 5,667 for each of eight
+tiles.
+"""
 OUTPUT_SLACK_TOKENS = 256
-"""Allowance for an answer beyond `MARGIN` times its limit."""
+"""Allowed number of output tokens beyond `MARGIN` times the call's limit."""
 SLACK_USD = Decimal(1)
 MOST_USD = Decimal(1000)
 """Highest plausible cost of a call if the price per token is unknown."""
 
 
 class UsageCheck:
-    """Check of the usage that is reported for one call.
+    """Check of the usage and cost that a server reports for one call.
 
     Args:
-        call: the call.
-        price: the worker's price, or None if it is unknown.
-        meter: the meter of the answer, which receives each valid usage.
+        call: call whose usage is checked.
+        price: price of the worker, or None if it is unknown.
+        meter: meter of the answer, which receives each valid usage.
     """
 
     def __init__(self, call: Call, price: Price | None, meter: OutputMeter | None = None) -> None:
@@ -55,11 +58,11 @@ class UsageCheck:
     def count(self, name: str, value: object) -> int | None:
         """Return `value` as a number of tokens, or None if it is missing or implausible.
 
-        An implausible count rejects the whole usage.
+        If the count is implausible, the whole usage is rejected.
 
         Args:
-            name: of the count, for the note in the record.
-            value: as the server reports it.
+            name: name of the count, for the note in the record.
+            value: value that the server reports.
         """
         if value is None:
             return None
@@ -78,10 +81,12 @@ class UsageCheck:
         cache_write: int | None = None,
         cache_write_1h: int | None = None,
     ) -> Usage | None:
-        """Return the usage from checked counts, or None if a count was rejected or no prompt tokens are reported.
+        """Build the usage from checked counts. Return None if a count was rejected or no prompt tokens are
+        reported.
 
-        A part that is larger than its whole is dropped, and the whole is billed. Tokens written to a cache cost more
-        than others, so they reject the usage instead.
+        If a count of cached or reasoning tokens is larger than the total that includes it, the count is
+        dropped and the total is billed. Tokens that are written to a cache cost more than others, so an
+        implausible number of them rejects the whole usage.
 
         Args:
             input_tokens: tokens of the prompt, including the cached ones.
@@ -89,7 +94,7 @@ class UsageCheck:
             cached: input tokens read from the cache.
             reasoning: output tokens that are thoughts.
             cache_write: input tokens written to the cache.
-            cache_write_1h: those of `cache_write` that stay for an hour.
+            cache_write_1h: tokens in `cache_write` that stay in the cache for an hour.
         """
         if self._rejected or not input_tokens:
             return None
@@ -109,7 +114,7 @@ class UsageCheck:
         return usage
 
     def reject(self, why: str) -> None:
-        """Mark the usage as implausible or incomplete. Only the first reason is noted."""
+        """Mark the usage as implausible or incomplete. Only the first reason becomes a note."""
         if self._rejected:
             return
         self._rejected = True
@@ -136,7 +141,7 @@ class UsageCheck:
         )
 
     def _fits(self, output_tokens: int) -> bool:
-        """Return whether `output_tokens` are plausible for the call's limit. Reject the usage if not."""
+        """Return whether `output_tokens` are plausible for the call's output limit. If not, reject the usage."""
         limit = self._call.sampling.max_output_tokens
         if limit is None or output_tokens <= limit:
             return True
@@ -177,7 +182,10 @@ class UsageCheck:
 
 
 def has_grown(before: Usage | None, now: Usage | None) -> bool:
-    """Return whether the server counts more output than before: it is working even if it sends no text."""
+    """Return whether the server reports more output tokens than before.
+
+    If it does, the model is working even if no text arrives.
+    """
     return before is not None and now is not None and now.output_tokens > before.output_tokens
 
 

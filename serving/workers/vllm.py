@@ -1,4 +1,4 @@
-"""Worker for models in vLLM engines, and the messages between a router and an engine's replicas.
+"""Worker for models in vLLM engines, and the messages that a router and the replicas of an engine exchange.
 
 This module imports neither Ray nor vLLM. `serving/deployments/engine.py` answers the calls in a replica, and
 `serving/deployments/handle.py` sends them there.
@@ -39,11 +39,11 @@ class EngineCall:
     seed: int | None = None
     ebnf: str | None = None
     answer_format: AnswerFormat | None = None
-    """Format of a JSON answer; not together with `ebnf`."""
+    """Format of a JSON answer. Cannot be combined with `ebnf`."""
     adapter: str | None = None
     """Address of a LoRA adapter. Its name is never reused: see `serving.lora.adapters`."""
     gap_s: float = 0.0
-    """Minimum time between two chunks. The first and the last are sent immediately."""
+    """Minimum seconds between two chunks. The first and the last chunk are sent immediately."""
     is_text: bool = False
     """Whether the text of `messages` is the prompt, without a chat template."""
     tokens: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class EngineCall:
     tools: tuple[dict[str, Any], ...] = ()
     """Tools for the chat template, in OpenAI's format."""
     reads_calls: bool = False
-    """Whether `tools` may be called. If so, calls are parsed from the answer."""
+    """Whether the model may call `tools`. If so, calls are parsed from the answer."""
     must_call: bool = False
     """Whether the answer must consist of at least one call."""
     parallel_calls: bool = True
@@ -66,14 +66,15 @@ class EngineCall:
     prefix: str = ""
     """Beginning of the answer. The engine returns only what follows it."""
     places: Places | None = None
-    """Replicas that the call was sent to, for the choice of the next one. Empty in the replica."""
+    """Replicas to which the call was sent, for the choice of the next one. Empty in the replica itself."""
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
 STOP_NOTE = "stop was ignored, because it could cut off the required tool call."
 UNREAD_GAP_S = 0.25
-"""Interval between usage updates for unstreamed answers: rare enough to be cheap, frequent enough that an
-aborted call's tokens are known."""
+"""Seconds between usage updates for an answer that is not streamed. Updates are rare enough to be cheap, and
+frequent enough that the tokens of an aborted call are known.
+"""
 
 
 class ChunkCall(NamedTuple):
@@ -86,7 +87,7 @@ class ChunkCall(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Piece of the answer from a replica. Token counts are running totals."""
+    """Piece of an answer that a replica sends. Token counts are running totals."""
 
     text: str
     reasoning: str
@@ -96,7 +97,7 @@ class Chunk(NamedTuple):
     output_tokens: int
     reasoning_tokens: int
     calls: tuple[ChunkCall, ...] = ()
-    """Tool calls. Only the last piece has some, and its `finish` is then `tool_calls`."""
+    """Tool calls. Only the last chunk can have calls. Its `finish` is then `tool_calls`."""
     stop_sequence: str | None = None
     """Stop sequence that ended the answer, if any."""
     logprobs: tuple[TokenLogprob, ...] = ()
@@ -112,8 +113,8 @@ class EngineClient(Protocol):
         """Send `call` to a replica and yield the chunks. Closing the generator aborts the request in the engine.
 
         Args:
-            call: the request.
-            waiting: called repeatedly with a reason while the first chunk is delayed.
+            call: request to send.
+            waiting: function that is called repeatedly, with the reason, while the first chunk is delayed.
 
         Raises:
             WorkerError: the call failed. The error does not name the worker.
@@ -121,7 +122,10 @@ class EngineClient(Protocol):
         ...
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Return whether a replica is up and healthy with all of `adapters`. An error of the replica counts as not ready."""
+        """Return whether a replica is up, healthy, and able to serve all of `adapters`.
+
+        If the replica raises an error, it counts as not ready.
+        """
         ...
 
     async def load(self, adapter: str) -> None:
@@ -129,21 +133,24 @@ class EngineClient(Protocol):
 
         Raises:
             AdapterError: a replica cannot serve it.
-            WorkerUnavailable: a replica failed meanwhile.
+            WorkerUnavailable: a replica failed during the load.
         """
         ...
 
 
 class VllmWorker:
-    """Worker that an engine serves. Several workers may share an engine, each with its own system prompt or adapter.
+    """Worker whose model runs in a vLLM engine.
+
+    Several workers may share an engine, each with its own system prompt or adapter.
 
     Args:
-        name: the worker's name.
-        model: the model's name and adapter, for the record.
-        engine: the client of the engine.
+        name: name of the worker.
+        model: name of the model and its adapter, for the record.
+        engine: client of the engine.
         price: price per token, or None if it is unknown.
-        adapter: the address of the worker's LoRA adapter, if any.
-        calls_tools: whether the engine parses tool calls. If not, no tools are offered, and earlier calls become text.
+        adapter: address of the worker's LoRA adapter, or None.
+        calls_tools: whether the engine parses tool calls. If not, no tools are offered, and earlier tool
+            calls in the conversation become text.
         patience: time limits for the engine's silence.
     """
 
@@ -221,7 +228,9 @@ class VllmWorker:
             raise
 
     def _tools(self, call: Call) -> WireTools:
-        """Return the tools of `call`, and those that the conversation has called."""
+        """Return the tools of `call`. They are included even if none may be called, if the conversation has
+        tool calls.
+        """
         called = any(message.tool_calls for message in call.messages)
         return WireTools(call.tools if self._calls_tools else NO_TOOLS, history=called)
 
@@ -239,7 +248,10 @@ class VllmWorker:
         return self._origin.messages(call, keep_foreign=True)
 
     def _native(self, turn: Message, thoughts: str) -> Native | None:
-        """Return the turn with the thoughts that led to its calls, for the chat template, or None without thoughts."""
+        """Return the turn together with the thoughts that led to its calls, or None if there are no thoughts.
+
+        The chat template needs both when the turn is sent back.
+        """
         return self._origin.sign(_lines([turn])[0] | {"reasoning": thoughts}) if thoughts else None
 
     def _engine_call(self, call: Call) -> EngineCall:
@@ -290,13 +302,16 @@ def _penalties(sampling: Sampling) -> dict[str, Any]:
 
 
 def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return the conversation in OpenAI's format. A turn of only calls has empty text, because chat templates need text."""
+    """Return the conversation in OpenAI's format.
+
+    A turn that has only tool calls gets an empty text, because chat templates require one.
+    """
     lines: list[dict[str, Any]] = messages_json(messages, _content)
     return [_with_thoughts(line | {"content": line["content"] or ""}) for line in lines]
 
 
 def _with_thoughts(line: dict[str, Any]) -> dict[str, Any]:
-    """Return the line with the thoughts that a client sent back under the name that chat templates use."""
+    """Rename the field with the thoughts that a client sent back to the name that chat templates use."""
     thoughts = line.pop("reasoning_content", None)
     return line if thoughts is None else {"reasoning": thoughts, **line}
 

@@ -1,4 +1,5 @@
-"""Tools in the form that all providers accept: functions with plain names and a JSON object as arguments.
+"""Conversion of tools to a form that all providers accept: functions with plain names and a JSON object as
+arguments.
 
 A custom tool, whose input is free text, becomes a function with one text argument.
 """
@@ -18,7 +19,7 @@ NAME_CHARS = 64
 ID_CHARS = 40
 """Longest id of a tool call that all providers accept."""
 INPUT = "input"
-"""Name of the only argument of a function that stands for a custom tool."""
+"""Name of the only argument of a function that replaces a custom tool."""
 _ESCAPED_HALF = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -27,8 +28,9 @@ class WireTools:
 
     Args:
         toolset: the call's tools.
-        history: whether the conversation has tool calls in the provider's own form. If so, its tools are sent even if
-            none may be called: providers need the definitions of called tools, and bind their signatures to them.
+        history: whether the conversation has tool calls in the provider's own form. If so, the tools are sent
+            even if none may be called, because providers need the definitions of the tools that were called,
+            and their signatures cover them.
     """
 
     def __init__(self, toolset: Toolset, *, history: bool = False) -> None:
@@ -43,21 +45,21 @@ class WireTools:
 
     @property
     def forced(self) -> str | None:
-        """Name of the function that must be called, or None if none must or several are offered."""
+        """Name of the function that must be called, or None if no particular one must be called."""
         if self.choice.mode != "required" or len(self._by_name) != 1 or not self.choice.names:
             return None
         return next(iter(self._by_name))
 
     def call(self, id: str, name: str, arguments: str, *, is_text: bool = False) -> ToolCall:
-        """Return a tool call from the provider as a call of the client's tool.
+        """Convert a tool call of the provider to a call of the client's tool.
 
-        A call without an id gets a new one. A call of an unknown tool is passed on, so that the client can report the
-        mistake to the model.
+        A call without an id gets a new one. A call of an unknown tool is passed on, so that the client can
+        report the mistake to the model.
 
         Args:
-            id: the provider's id; may be empty.
-            name: the tool's name in the provider's API.
-            arguments: as the model wrote them.
+            id: id that the provider sent, or "".
+            name: name of the tool in the provider's API.
+            arguments: arguments as the model wrote them.
             is_text: whether the arguments are the plain input of a custom tool.
 
         Raises:
@@ -89,7 +91,7 @@ def name_of(namespace: str, name: str) -> str:
 
 
 def wire_id(id: str) -> str:
-    """Return another provider's call id in a form that all providers accept. Equal ids give equal results."""
+    """Convert the id of a tool call to a form that all providers accept. Equal ids give equal results."""
     if re.fullmatch(rf"[A-Za-z0-9_-]{{1,{ID_CHARS}}}", id):
         return id
     return "call_" + hashlib.sha256(id.encode("utf-8", "surrogatepass")).hexdigest()[:24]
@@ -100,15 +102,20 @@ class WireFunction(NamedTuple):
 
     name: str
     description: str
-    """Description for the model, with the parts of the schema that were lost."""
+    """Description for the model. It includes the parts of the schema that could not be converted."""
     schema: dict[str, Any]
     """JSON Schema of the arguments, of type `object`."""
     is_strict: bool
-    """Whether the provider can enforce the schema. False if a union was flattened, because properties are optional then."""
+    """Whether the provider can enforce the schema. False if a union was flattened, because its properties are
+    then optional.
+    """
 
 
 def function_of(tool: Tool) -> WireFunction:
-    """Return the function that stands for a tool. A custom tool gets one text argument, and its format is described."""
+    """Return the function to send in place of a tool.
+
+    The function for a custom tool has one text argument, and its description includes the tool's format.
+    """
     name = name_of(tool.namespace, tool.name)
     if tool.kind == "function":
         schema, lost_rules = object_schema(tool.parameters)
@@ -129,25 +136,27 @@ def function_of(tool: Tool) -> WireFunction:
 
 
 def arguments_text(call: ToolCall) -> str:
-    """Return the arguments as the JSON text of an object. Anything else is wrapped in the field `input`."""
+    """Return the arguments as JSON text of an object. Arguments that are not an object are wrapped in the
+    field `input`.
+    """
     if call.kind == "custom":
         return json.dumps({INPUT: call.arguments})
     return call.arguments if _object_of(call.arguments) is not None else json.dumps({INPUT: call.arguments})
 
 
 def arguments_of(call: ToolCall) -> dict[str, Any]:
-    """Return the arguments as an object. Anything else is wrapped in the field `input`."""
+    """Return the arguments as an object. Arguments that are not an object are wrapped in the field `input`."""
     return {INPUT: call.arguments} if call.kind == "custom" else object_or_input(call.arguments)
 
 
 def object_or_input(text: str) -> dict[str, Any]:
-    """Return the object in JSON text, or an object with `text` in the field `input` if there is none."""
+    """Parse JSON text as an object. If it is not an object, return one with `text` in the field `input`."""
     value = _object_of(text)
     return {INPUT: text} if value is None else value
 
 
 def _whole_arguments(text: str) -> str:
-    """Return JSON text without escaped lone surrogates, which its reader could not encode."""
+    """Return JSON text without escaped lone surrogates, which its reader would be unable to encode."""
     if not _ESCAPED_HALF.search(text):
         return text
     try:
@@ -166,6 +175,9 @@ def _object_of(text: str) -> dict[str, Any] | None:
 
 
 def _input_of(arguments: str) -> str:
-    """Return the free text in a function's arguments, or all of them if the model did not follow the schema."""
+    """Return the free text in the arguments of a function that replaces a custom tool.
+
+    If the model did not follow the schema, return all arguments.
+    """
     text = (_object_of(arguments) or {}).get(INPUT)
     return text if isinstance(text, str) else arguments

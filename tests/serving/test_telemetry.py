@@ -3,6 +3,7 @@
 import importlib
 import re
 
+import pytest
 from opentelemetry.trace import StatusCode
 
 from conductor.errors import PodiumError
@@ -13,6 +14,12 @@ from tests.resolver import Names
 from tests.serving.spans import SPANS
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture(autouse=True)
+def recording(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Restore at the end whether spans are recorded, which `span_processors` sets for the process."""
+    monkeypatch.setattr(spans, "_is_exported", spans.is_recording())
 
 
 def test_every_kind_of_worker_has_a_providers_name():

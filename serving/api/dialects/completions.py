@@ -1,7 +1,7 @@
 """OpenAI's Completions as a dialect. The prompt goes to one worker unchanged, without a chat template.
 
-Wire format: https://platform.openai.com/docs/api-reference/completions. A stream is encoded
-like that of a chat, with other chunks.
+Wire format: https://platform.openai.com/docs/api-reference/completions. A stream is encoded like that of a
+chat, but its chunks differ.
 """
 
 from typing import Annotated, Any, cast
@@ -134,7 +134,9 @@ class CompletionsDialect(Dialect):
 
 
 class CompletionEncoder(ChatEncoder):
-    """Encoder of a stream in the format of OpenAI's Completions: that of a chat with other chunks."""
+    """Encoder of a stream in the format of OpenAI's Completions. It works like that of a chat, but its chunks
+    differ.
+    """
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         super().__init__(run, request, call_id)

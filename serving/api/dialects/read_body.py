@@ -16,29 +16,25 @@ from conductor.model.operation import PromptCache
 Body = TypeVar("Body", bound=BaseModel)
 MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
 """Limits for one body, counted before it is parsed. Strings include field names, and brackets include those
-inside text. Values are what commas outside of strings separate, because an array of numbers has no strings. A
-body with a million tokens of text has a tenth of these; ten times as many would block the event loop for too
-long.
 """
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """The last string of a body may be unterminated."""
 MOST_FAULTS = 1_000
-"""Limit for the errors of a body that are searched for the one to report. The parser needs time to list each.
+"""Maximum number of validation errors among which to look for the one to report. Listing each of them takes
+time.
 """
 MOST_NOTED = 16
-"""Limit for the ignored fields of a body that are noted by name."""
+"""Maximum number of ignored fields that the record lists by name."""
 NEUTRAL: tuple[object, ...] = (None, {}, [], False)
 """Values that request nothing."""
 Remedy = Callable[[str, object], str]
-"""Returns a further sentence for an error, given the field and its value. It begins with a space, or is
-empty.
+"""Function that returns advice to append to an error message, given the invalid field and its value. The
+advice begins with a space, or is empty.
 """
 
 
 class ExtraFields(BaseModel):
-    """Body that may have unknown fields, and known ones that do not change the answer. They are ignored, and
-    the record lists them.
-    """
+    """Base of bodies that may have unknown fields. These fields are ignored, and the record lists them."""
 
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
@@ -59,10 +55,10 @@ def give_no_remedy(param: str, value: object) -> str:
 
 
 def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
-    """Parse `body` as a `kind`.
+    """Parse `body` as a model of the type `kind`.
 
     Raises:
-        BadTask: the body is not valid. The message names the field and what it may be.
+        BadTask: the body is not valid. The message names the field and says what it may be.
     """
     check_parts(body)
     body = with_whole_escapes(body)
@@ -95,7 +91,7 @@ def check_parts(body: bytes) -> None:
 
 
 class PartCount:
-    """Counts the parts of all JSON in a request, including JSON that is packed inside its items."""
+    """Counts the parts of all JSON in a request, including the JSON inside its compaction items."""
 
     def __init__(self) -> None:
         self._strings = self._brackets = self._values = 0
@@ -174,21 +170,21 @@ class LenientModel(BaseModel):
 
 
 class CacheControl(LenientModel):
-    """Anthropic's cache mark. Clients send it in other dialects too."""
+    """Anthropic's mark for the end of a cached prefix. Clients send it in other dialects too."""
 
     type: Literal["ephemeral"]
     ttl: Literal["5m", "1h"] | None = None
 
 
 class CacheBreakpoint(LenientModel):
-    """OpenAI's cache mark."""
+    """OpenAI's mark for the end of a cached prefix."""
 
     mode: Literal["explicit"] = "explicit"
     ttl: Literal["30m", "12h"] | None = None
 
 
 class MarkFields(LenientModel):
-    """Fields of a part that ends a cached prefix."""
+    """Fields that mark a part of a message as the end of a cached prefix."""
 
     cache_control: CacheControl | None = None
     prompt_cache_breakpoint: CacheBreakpoint | None = None
@@ -229,7 +225,9 @@ class CacheFields(LenientModel):
 
 
 def mark_last(messages: Sequence[Message], mark: CacheMark) -> tuple[Message, ...]:
-    """Return `messages` with `mark` on the last part of the last one, if it has none yet."""
+    """Return `messages` with `mark` on the last part of the last message, unless that part already has a
+    mark.
+    """
     if not mark or not messages or not messages[-1].parts or messages[-1].parts[-1].cache:
         return tuple(messages)
     *parts, last = messages[-1].parts

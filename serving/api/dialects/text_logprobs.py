@@ -12,7 +12,7 @@ def text_logprobs_json(tokens: Sequence[TokenLogprob], begins_at: int = 0) -> di
 
     Args:
         tokens: tokens in order.
-        begins_at: number of characters of the answer before them.
+        begins_at: number of characters of the answer before the first of `tokens`.
     """
     if not tokens:
         return None

@@ -15,10 +15,14 @@ MOST_DEGREE, MOST_COEFFICIENT_BITS = 8, 200
 
 
 def polynomial_answer(match: re.Match[str]) -> ExactAnswer:
-    """Answer a command (group `what`) about an expression or equation (`e`) in a variable (`letter`, or the only one).
+    """Answer a command about an expression or equation in one variable.
+
+    Args:
+        match: match of the question. Its groups are `what` (the command), `e` (the expression or equation)
+            and `letter` (the variable, which may be missing if there is only one).
 
     Raises:
-        NotForProgram: it cannot be read, is too large, or has no exact answer.
+        NotForProgram: the question cannot be read, is too large, or has no exact answer.
     """
     text, what = match["e"], match["what"].casefold()
     letter = match["letter"] or _only_letter(text)
@@ -71,7 +75,7 @@ def _power(base: Any, exponent: Any) -> Any:
 
 
 class _Polynomial(Expression):
-    """Expression whose values are polynomials. Divisors and exponents are numbers."""
+    """Expression whose values are polynomials. Divisors and exponents must be numbers."""
 
     def _compute(self, sign: str, left: Any, right: Any) -> Any:
         if sign in ("/", "mod"):

@@ -1,6 +1,7 @@
-"""Calculator: sums in signs and words, percentages, comparisons, properties of numbers, small word problems, algebra.
+"""Calculator: sums in signs and words, percentages, comparisons, properties of numbers, word problems and
+algebra.
 
-Results are exact; a root that is not is rounded and called "about".
+Results are exact, except for irrational roots. Their rounded value follows the word "about".
 """
 
 import math
@@ -32,9 +33,9 @@ from serving.workers.programs.program import (
 from serving.workers.programs.stories import STORIES
 
 MOST_FACTORED = 10**12
-"""Largest number that is factored or tested for being prime."""
+"""Largest number that is factored or tested for primality."""
 MOST_COUNTED = 200
-"""Longest sequence of numbers that is written."""
+"""Maximum length of a sequence of numbers in an answer."""
 
 _N = rf"({NUMBER})"
 _WHAT = r"(?:what is |what are |what does |how much is |how much are |calculate |compute |evaluate |work out |solve |add up |find )?(?:the )?(?:value of |result of |answer to )?"
@@ -371,7 +372,7 @@ def _joined(match: re.Match[str]) -> re.Match[str]:
 
 
 class Calculator(ProgramWorker):
-    """ProgramWorker that computes exactly."""
+    """Program that computes exactly."""
 
     topic = "sums, percentages, comparisons of numbers and algebra"
     packages = ("sympy",)

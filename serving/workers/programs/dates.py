@@ -1,7 +1,8 @@
-"""Calendar: weekdays, distances between dates, leap years, months, holidays with a rule, and the time in other zones.
+"""Calendar: weekdays, distances between dates, leap years, months, holidays, and the time in other zones.
 
-It knows the Gregorian calendar of the years 1600 to 9999. A date in digits that has two readings, such as 3/4/2025, is
-refused. Zones are those of the IANA database, found by the name of their city.
+It covers the Gregorian calendar of the years 1600 to 9999, and holidays whose date follows from a rule. A
+date in digits that can be read in two ways, such as 3/4/2025, is refused. Time zones are those of the IANA
+database, and are found by the names of cities.
 """
 
 import re
@@ -49,7 +50,9 @@ def _plural(count: int, noun: str) -> str:
 
 @cache
 def _cities() -> dict[str, str]:
-    """Return the zone of each city that names exactly one zone, in lower case."""
+    """Return the time zones by the name of their city, in lower case, for cities that belong to exactly one
+    zone.
+    """
     zones = [
         zone
         for zone in available_timezones()
@@ -62,10 +65,10 @@ def _cities() -> dict[str, str]:
 
 
 class Calendar(ProgramWorker):
-    """ProgramWorker that answers questions about dates and times.
+    """Program that answers questions about dates and times.
 
     Attributes:
-        clock: returns the time now, with its zone.
+        clock: function that returns the current time with its zone.
     """
 
     topic = "dates, weekdays, holidays and time zones"

@@ -1,7 +1,7 @@
-"""Numbers in words and digits, and expressions of them, read with a small grammar and computed exactly.
+"""Parser of numbers in words and digits and of expressions, which are computed exactly.
 
-Nothing is evaluated as Python. The time is bounded: `MOST_TOKENS` tokens, `MOST_DEPTH` nested parentheses, numbers of
-`MOST_DIGITS` digits and results of `MOST_BITS` bits.
+No text is evaluated as Python. The time is bounded by limits for the number of tokens (`MOST_TOKENS`), nested
+parentheses (`MOST_DEPTH`), digits of a number (`MOST_DIGITS`) and bits of a result (`MOST_BITS`).
 """
 
 import math
@@ -15,7 +15,9 @@ from serving.workers.programs.program import NotForProgram
 
 MOST_TOKENS, MOST_DEPTH, MOST_DIGITS, MOST_BITS, MOST_FACTORIAL = 120, 20, 40, 3000, 200
 SHOWN_DIGITS = 12
-"""Digits after the point of an exact decimal. A longer one is shown as a fraction and an approximation."""
+"""Maximum number of digits after the point of an exact decimal. A longer one is shown as a fraction and an
+approximation.
+"""
 
 _UNITS = [
     "zero",
@@ -58,7 +60,7 @@ _PARTS = {
 _WORD = "|".join([*_SMALL, *_SCALES, "hundred", "dozen"])
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+"
 NUMBER = rf"(?:-?(?:{_DIGITS})|(?:an? )?(?:{_WORD})(?:(?:[ -]| and )(?:{_WORD}))*(?![\w]))"
-"""Pattern of a number in digits or words, without a group."""
+"""Regular expression for a number in digits or words. It has no groups."""
 
 _TOKEN = re.compile(
     rf"\s*(?:(?P<number>{_DIGITS})(?![\d.,]*\d)(?P<scale>\s*(?:{'|'.join(_SCALES)})\b)?"
@@ -84,10 +86,10 @@ _PRECEDENCE = {"+": 1, "-": 1, "*": 2, "/": 2, "mod": 2, "^": 4}
 
 
 def read_number(text: str) -> Fraction:
-    """Return the number that `text` is, such as `1,250.5`, `-3`, `twenty-five`, `half` or `3/4`.
+    """Read `text` as a number, such as `1,250.5`, `-3`, `twenty-five`, `half` or `3/4`.
 
     Raises:
-        NotForProgram: it is not a number, or too long.
+        NotForProgram: the text is not a number, or is too long.
     """
     text = text.strip().casefold()
     sign = -1 if text.startswith("-") else 1
@@ -133,7 +135,7 @@ def _from_words(text: str) -> Fraction:
 
 
 def show(value: Fraction) -> str:
-    """Return `value` exactly as a decimal, or as an approximation with the fraction."""
+    """Write `value` as an exact decimal, or as a fraction with an approximation if the decimal is too long."""
     if value.denominator == 1:
         return f"{value.numerator:,}" if abs(value) < 10**15 else str(value.numerator)
     if value.limit_denominator(10**SHOWN_DIGITS) == value and 10**SHOWN_DIGITS % value.denominator == 0:
@@ -143,7 +145,9 @@ def show(value: Fraction) -> str:
 
 
 def approximate(value: Fraction, digits: int = 6) -> str:
-    """Return `value` rounded to significant digits, without trailing zeros. Whole digits are kept."""
+    """Return `value` rounded to significant digits, without trailing zeros. Digits before the point are not
+    rounded.
+    """
     with localcontext(prec=MOST_BITS):
         exact = Decimal(value.numerator) / Decimal(value.denominator)
     whole = len(str(abs(int(exact)))) if abs(exact) >= 1 else 0
@@ -155,10 +159,10 @@ def approximate(value: Fraction, digits: int = 6) -> str:
 
 
 def bounded(value: Fraction) -> Fraction:
-    """Return `value`.
+    """Return `value` unchanged if it is not too large.
 
     Raises:
-        NotForProgram: it has too many digits.
+        NotForProgram: the value has too many digits.
     """
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > MOST_BITS:
         raise NotForProgram("the result has too many digits.")
@@ -185,7 +189,7 @@ def root(value: Fraction, degree: int) -> Fraction:
     """Return the exact root of `value`.
 
     Raises:
-        NotForProgram: it is not rational, or `value` is negative.
+        NotForProgram: the root is not rational, or `value` is negative.
     """
     if value < 0:
         raise NotForProgram("the root of a negative number is not a real number.")
@@ -209,9 +213,10 @@ class Expression:
     """Parser and calculator of one expression, by precedence climbing.
 
     Args:
-        text: the expression, in signs and words.
-        variable: returns the value of the letter `x`, for polynomials. None: `x` between numbers means times.
-        lift: turns a number into the kind of value to compute with.
+        text: expression in signs and words.
+        variable: function that returns the value of the letter `x`, for polynomials. If it is None, `x`
+            between numbers means "times".
+        lift: function that converts a number to the kind of value to compute with.
     """
 
     def __init__(
@@ -306,7 +311,9 @@ class Expression:
         return self._function(text)
 
     def _times_variable(self, value: Any) -> Any:
-        """Return `value` times what follows it without a sign, as in `2x` and `3(x + 1)` of an equation."""
+        """Return the product of `value` and the factor that follows it without a sign, as in `2x` and `3(x +
+        1)`.
+        """
         if self._variable and self._peek()[1] in ("x", "("):
             return self._compute("*", value, self._raised(self._atom()))
         return value
@@ -338,7 +345,7 @@ class Expression:
             raise NotForProgram("the expression is nested too deep.")
 
     def _part(self, text: str) -> Any:
-        """Return a part such as `half of 10` or `three quarters of 20`."""
+        """Return the value of a part, such as `half of 10` or `three quarters of 20`."""
         words = text.removesuffix(" of").split()
         name = words[-1] if words[-1] in _PARTS else words[-1].removesuffix("s")
         count = {"two": 2, "three": 3, "four": 4}.get(words[0], 1)
@@ -349,7 +356,9 @@ class Expression:
         return self._compute("*", part, self._operand())
 
     def _operand(self) -> Any:
-        """Return the operand of a function in words. `half of 10 plus 2` is refused: it has two meanings."""
+        """Return the operand of a function in words. `half of 10 plus 2` is refused, because it has two
+        meanings.
+        """
         operand = self._binary(3)
         self._depth -= 1
         kind, text = self._peek()
@@ -393,7 +402,7 @@ def compute(text: str) -> tuple[Fraction, int]:
     """Return the exact value of an expression and the number of its operations.
 
     Raises:
-        NotForProgram: it cannot be read or computed exactly.
+        NotForProgram: the expression cannot be read, or cannot be computed exactly.
     """
     expression = Expression(text)
     return expression.value(), expression.n_operations

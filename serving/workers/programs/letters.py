@@ -12,9 +12,9 @@ MOST_TIMES, MOST_ITEMS = 50, 100
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 _ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 GIVE = r"(?:what is |what's |what are |give me |tell me |give |name |write |find |say )?(?:me )?"
-"""Pattern of the beginning of a request for one thing."""
+"""Regular expression for the beginning of a request for one thing."""
 LIST = r"(?P<list>[^:?]+)"
-"""Pattern of a list of words, as the group `list`."""
+"""Regular expression for a list of words, which is in the group `list`."""
 _ANY = r"(?:the (?:word|phrase|text) )?(?:[\"'](?P<word>[^\"']{1,80})[\"']|(?P<word2>[a-z]+(?:-[a-z]+)*))"
 _LETTER = r"[\"']?(?P<letter>[a-z])[\"']?(?:'s|s)?"
 _ORDINAL = rf"(?P<n>last|{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th))"
@@ -22,7 +22,9 @@ _ONLY = r"(?:(?: and)? nothing (?:else|more|around it)| only| alone| once| exact
 
 
 def with_one_name(match: re.Match[str]) -> re.Match[str]:
-    """Return a match with one group for each name, for patterns with several places for it."""
+    """Return a match with one group for each name. A pattern may have several groups for the same name, which
+    differ in their suffix.
+    """
     groups = {name: text for name, text in match.groupdict().items() if text is not None}
     values = {re.sub(r"(?:_[bc]|2)$", "", name): text for name, text in groups.items()}
     parts = "\n".join(f"(?P<{name}>{re.escape(text)})" for name, text in values.items())
@@ -223,4 +225,4 @@ LETTERS: tuple[Rule, ...] = (
     (pattern(r"are [\"']?(?P<word>[a-z ]{1,40}?)[\"']? and [\"']?(?P<other>[a-z ]{1,40}?)[\"']? anagrams(?: of each other)?"), _are_anagrams),
     (pattern(r"say (?P<word>hello|hi|goodbye|bye|yes|no|thanks|thank you|good morning|good night)"), lambda m: ExactAnswer(f"{m['word'].capitalize()}!", m["word"].capitalize())),
 )  # fmt: skip
-"""Rules of the dictionary that need no lexicon."""
+"""Rules of the dictionary that do not need a lexicon."""

@@ -1,7 +1,8 @@
-"""Workers that are programs: how they read a question, and how they answer or refuse it.
+"""Base class of workers that are programs instead of models, and the functions that read their questions.
 
-A program answers only a question that it understands to its last word. It refuses every other question with
-`WorkerRefused`, so that a fallback answers and the record shows the reason. It knows nothing of the pool.
+A program answers a question only if it understands every word of it. It refuses every other question with
+`WorkerRefused`, so that a fallback answers and the record shows the reason. A program does not depend on the
+pool.
 """
 
 import asyncio
@@ -23,11 +24,11 @@ from conductor.model.usage import FREE, Price, Usage
 from conductor.plan.prompts import ANSWER, read_assignment
 
 MOST_TEXT_CHARS = 20_000
-"""Longest text that any program reads, in characters."""
+"""Maximum length in characters of a text that a program reads."""
 MOST_CHARS = 400
-"""Longest question in characters. It bounds the time of every pattern below."""
+"""Maximum length of a question in characters. The limit bounds the time for matching each pattern below."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
-"""Token for limits of the output: a word with the blanks before it."""
+"""Pattern of a token, by which output limits are counted: a word with the whitespace before it."""
 
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "`": "'", "„": '"', "«": '"', "»": '"'})
 _BEFORE = re.compile(
@@ -48,7 +49,7 @@ _AFTER = re.compile(
     re.IGNORECASE,
 )
 _CLOSING = re.compile(r"(?:[ .?;,]|(?<![\d)])!)+$")
-"""Punctuation at the end, without the sign of a factorial."""
+"""Punctuation at the end of a question, except for the sign of a factorial."""
 _BRIEF = re.compile(
     r"(?:^|(?<=[.?!,;:])|(?<=\.\")|(?<=\?\"))\s*(?:please )?(?:and )?"
     r"(?:(?:just|only)(?: (?:give|write|say))?(?: me)? (?:the|a|one) (?:\w+ )?"
@@ -77,12 +78,12 @@ _ASKS = (
 
 
 class NotForProgram(Exception):
-    """The question is not for this program. Its text is the reason, for the record."""
+    """The question is not for this program. The text of the error is the reason, for the record of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExactAnswer:
-    """Answer of a program: a full sentence, and the bare value for questions that want nothing else."""
+    """Answer of a program: a full sentence, and the value alone for users who ask for nothing else."""
 
     sentence: str
     value: str = ""
@@ -90,13 +91,14 @@ class ExactAnswer:
 
 @dataclass(frozen=True, slots=True)
 class PlainQuestion:
-    """One thing that a call asks, in the user's words.
+    """One question of a call, in the user's words.
 
     Args:
-        text: one line without greeting, politeness and closing punctuation, with plain quotation marks.
-        raw: the user's text as it was sent, without control characters.
-        is_brief: whether the user wants the bare value, as in "Just the number".
-        outputs: texts of the earlier steps that the step reads.
+        text: question as one line, without a greeting, polite phrases and closing punctuation, and with plain
+            quotation marks.
+        raw: text of the user as it was sent, without control characters.
+        is_brief: whether the user wants only the value, as in "Just the number".
+        outputs: outputs of the earlier steps that this step reads.
     """
 
     text: str
@@ -110,15 +112,15 @@ class PlainQuestion:
 
 
 def pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern for a whole question. A blank stands for any blanks; case is ignored."""
+    """Compile a regular expression for a whole question. A space matches any whitespace, and case is ignored."""
     return re.compile(text, re.IGNORECASE)
 
 
 def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
-    """Return the question in `raw` without greeting, politeness and wishes about the form.
+    """Read the question in `raw`, without greetings, polite phrases and wishes about the form of the answer.
 
     Raises:
-        NotForProgram: there is no text, or too much.
+        NotForProgram: the text is empty or too long.
     """
     if len(raw) > MOST_TEXT_CHARS:
         raise NotForProgram(f"the text is longer than {MOST_TEXT_CHARS:,} characters.")
@@ -154,12 +156,13 @@ def _without_politeness(text: str) -> str:
 
 
 def questions_of(call: Call) -> list[PlainQuestion]:
-    """Return what `call` may ask: the user's own words, and the subtask of its step if there is one.
+    """Return the possible questions of `call`: the user's own words, and the subtask of its step if there is
+    one.
 
     The user's words come first, because a conductor may change a number or a name in its subtask.
 
     Raises:
-        NotForProgram: the call has no user's text, or wants what a program cannot give.
+        NotForProgram: the call has no text of a user, or requires something that a program cannot do.
     """
     if call.site.operation != "chat" or call.grammar is not None or call.answer_format is not None:
         raise NotForProgram("it writes no plans, embeddings or structured answers.")
@@ -176,7 +179,7 @@ def questions_of(call: Call) -> list[PlainQuestion]:
 
 
 def _split(message: Message) -> tuple[str, str]:
-    """Return the user's own text, and what `conductor.plan.prompts.work` has added to it."""
+    """Split a message into the user's own text and the text that `conductor.plan.prompts.work` has added."""
     texts = [part.text for part in message.parts if isinstance(part, Text)]
     if len(texts) > 1 and texts[-1].startswith("\n\n"):
         return "".join(texts[:-1]), texts[-1]
@@ -188,11 +191,11 @@ class ProgramWorker:
 
     provenance = "program"
     topic: ClassVar[str]
-    """Subject of its answers. Refusals name it."""
+    """Subject of the program's answers. Refusals name it."""
     packages: ClassVar[tuple[str, ...]] = ()
-    """Packages that it needs, which are imported at its first question."""
+    """Packages that the program needs. They are imported at its first question."""
     most_chars: ClassVar[int] = MOST_CHARS
-    """Longest text that it reads, in characters."""
+    """Maximum length in characters of a text that the program reads."""
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:
         """Create the worker.
@@ -249,10 +252,10 @@ class ProgramWorker:
         raise WorkerRefused(message, worker=self.name, only_this_call=True)
 
     def reply(self, question: PlainQuestion) -> str:
-        """Return the text of the answer: the bare value if the user wants nothing else.
+        """Return the text of the answer. It is the value alone if the user wants nothing else.
 
         Raises:
-            NotForProgram: as for `answer`, or the question is too long.
+            NotForProgram: the question is too long, is not for this program, or has no certain answer.
         """
         if len(question.raw) > self.most_chars:
             raise NotForProgram(f"the text is longer than {self.most_chars:,} characters.")
@@ -265,19 +268,22 @@ class ProgramWorker:
 
 
 def load(module: str) -> Any:
-    """Import a package's module at the first question that needs it, because some take a second. It has no types."""
+    """Import a package's module when the first question needs it, because some imports take a second.
+
+    The module is returned without types.
+    """
     return import_module(module)
 
 
 Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], ExactAnswer]]
-"""Pattern of a whole question, and the function that answers its match."""
+"""Regular expression for a whole question, and the function that answers a match of it."""
 
 
 def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
     """Return the answer of the first rule whose pattern matches the whole question and that does not refuse.
 
     Raises:
-        NotForProgram: no rule answers. The reason is that of the first rule that matched.
+        NotForProgram: no rule answers. The reason comes from the first rule that matched.
     """
     reasons: list[str] = []
     for each, rule in rules:

@@ -1,6 +1,7 @@
-"""Word problems of one operation for the calculator: prices, shares, change, and things that come or go.
+"""Word problems for the calculator that need one operation: prices, shares, change, and things that come or
+go.
 
-Each pattern is a whole story. Names of things must agree between its sentences, or the story is refused.
+Each pattern matches a whole story. If the names of things differ between its sentences, the story is refused.
 """
 
 import re

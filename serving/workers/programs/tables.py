@@ -1,4 +1,6 @@
-"""Tables for the text tools: CSV, JSON and Markdown, converted into each other with their digits and order kept."""
+"""Tables for the text tools. CSV, JSON and Markdown are converted into each other. Digits and order stay the
+same.
+"""
 
 import csv
 import io
@@ -53,7 +55,7 @@ def _depth(text: str) -> int:
 
 
 class _Number(str):
-    """JSON number in its own digits."""
+    """JSON number that is written with the same digits as in the input."""
 
     __slots__ = ()
 
@@ -63,10 +65,11 @@ def _no_constant(name: str) -> Any:
 
 
 def format_json(text: str, *, is_compact: bool) -> str:
-    """Return JSON with other blanks between its tokens. Strings and numbers stay as they are written.
+    """Format JSON: change only the whitespace between its tokens. Strings and numbers are left as they are
+    written.
 
     Raises:
-        NotForProgram: it is not valid.
+        NotForProgram: the text is not valid JSON.
     """
     read_json(text)
     pieces: list[str] = []

@@ -1,7 +1,7 @@
 """Text tools: letter case, sorting, counting, extraction, CSV, JSON and tables, and extractive summaries.
 
 A request is a command, and a text after a colon, on the lines after it, in quotation marks, or in the output of an
-earlier step. The whole command must be understood; the text may be anything.
+earlier step. The program must understand the whole command. The text may be anything.
 """
 
 import re
@@ -23,7 +23,7 @@ from serving.workers.programs.tables import csv_to_json, format_json, json_to_cs
 
 MOST_SENTENCES = 400
 _COMMAND_CHARS = 160
-"""Longest command in characters. It bounds the time of the patterns."""
+"""Maximum length of a command in characters. The limit bounds the time for matching the patterns."""
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _EMAIL = re.compile(r"(?<![\w.+-])[\w.+-]{1,64}@[A-Za-z0-9-]{1,63}(?:\.[A-Za-z0-9-]{1,63}){1,4}(?<![.-])")
@@ -114,14 +114,14 @@ _STOP_WORDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command as a match, and the text that it is about."""
+    """Match of a command, and the text to which the command applies."""
 
     match: re.Match[str]
     text: str
 
 
 def _items(text: str) -> tuple[list[str], str]:
-    """Return the items of a list, and what to join them with: lines, or parts between commas."""
+    """Return the items of a list and the separator that joins them. Items are lines, or parts between commas."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     if len(lines) > 1:
         return lines, "\n"
@@ -210,7 +210,7 @@ def _count(command: Command) -> str:
 
 
 def _sentences(text: str) -> list[str]:
-    """Return the sentences of a text. A point inside a word or number ends none."""
+    """Return the sentences of a text. A point inside a word or number does not end a sentence."""
     pieces = re.split(r"(?<=[.!?])[\"')\]]*\s+|\n+", text)
     return [piece.strip() for piece in pieces if _WORD.search(piece)][: MOST_SENTENCES + 1]
 
@@ -234,7 +234,7 @@ def _format_json(command: Command) -> str:
 
 
 def _summarise(command: Command) -> str:
-    """Return the sentences with the most frequent words of the text, in their order."""
+    """Return the sentences with the most frequent words of the text, in the order of the text."""
     sentences = _sentences(command.text)
     wanted = (
         int(read_number(command.match["n"])) if command.match["n"] else max(1, min(3, len(sentences) // 3))
@@ -267,7 +267,7 @@ RULES: tuple[tuple[re.Pattern[str], Callable[[Command], str]], ...] = (
 
 
 class TextTools(ProgramWorker):
-    """ProgramWorker that transforms, counts, extracts from and summarises a text."""
+    """Program that transforms, counts and summarises text, and extracts parts of it."""
 
     topic = "sorting, counting, converting, extracting from and summarising a given text"
     most_chars = MOST_TEXT_CHARS
@@ -287,7 +287,10 @@ class TextTools(ProgramWorker):
 
 
 def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
-    """Return the ways to read a question as a command and a text: the command first or last, or the text in quotes."""
+    """Return the ways to split a question into a command and a text.
+
+    The command may come first or last, and the text may be in quotation marks.
+    """
     raw = question.raw.strip()
     splits: list[tuple[str, str]] = []
     for separator in (":\n", ":", "\n"):

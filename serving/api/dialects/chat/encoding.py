@@ -102,7 +102,7 @@ HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder:
-    """Encodes events as `chat.completion.chunk`s. Without Pydantic, because a chunk is only a few
+    """Encodes events as `chat.completion.chunk`s. It does not use Pydantic, because a chunk is only a few
     dictionaries.
     """
 
@@ -168,7 +168,9 @@ class ChatEncoder:
         )
 
     def last_chunks(self, choice: Json) -> bytes:
-        """Return the end of the stream: end of the choice, summary of the run, and usage if requested."""
+        """Return the end of the stream: the last chunk of the choice, the summary of the run, and the usage
+        if requested.
+        """
         record = self._run.record
         last = self.chunk(
             {

@@ -43,8 +43,8 @@ LEGACY = {
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """Values of a field that do not change the answer, in addition to empty ones (null, false, 0, "", [],
-    {}).
+    """Values with which an unsupported field does not change the answer. Empty values (null, false, 0, "",
+    [], {}) never do.
     """
 
     values: tuple[object, ...]
@@ -79,10 +79,10 @@ _NEUTRAL = {
 
 
 def refuse_unserved(request: UnservedFields, messages: Sequence[UnservedMessageFields]) -> None:
-    """Check every field that is known and not supported.
+    """Check that no unsupported field of a request would change the answer.
 
     Raises:
-        BadTask: one of them would change the answer.
+        BadTask: an unsupported field would change the answer. `param` names it.
     """
     for name, neutral in _NEUTRAL.items():
         if name == "functions" and request.function_call == "none":
@@ -169,8 +169,8 @@ class WireFields(BaseModel):
 
 
 class SamplerFields(BaseModel):
-    """Sampling options of vLLM and OpenRouter beyond OpenAI's. A model without them ignores them, which is
-    noted.
+    """Sampling options of vLLM and OpenRouter that OpenAI does not have. A model that does not support an
+    option ignores it, and the record has a note.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
@@ -228,7 +228,7 @@ class TierFields(BaseModel):
 
 
 class NotedFields(ExtraFields):
-    """Fields that do not change the answer. They are ignored, and noted in the record."""
+    """Known fields that do not change the answer. They are ignored, and the record lists them."""
 
     metadata: Any = None
     prediction: Any = None
@@ -246,11 +246,11 @@ class NotedFields(ExtraFields):
 
 
 MOST_PARTS = 2048
-"""Limit for the messages of a conversation and the parts of a message, as in OpenAI's API. More would take
-seconds to parse.
+"""Maximum number of messages in a conversation, and of parts in a message, as in OpenAI's API. More would
+take seconds to parse.
 """
 MOST_STOP_CHARS = 1000
-"""Limit for one stop sequence."""
+"""Maximum length of one stop sequence."""
 # Every list uses `fail_fast`: a body of a megabyte could have so many errors that listing them takes seconds.
 
 
@@ -259,7 +259,7 @@ def _auto(detail: Any) -> Any:
 
 
 class ImageUrl(LenientModel):
-    """Picture, as a URL or inline."""
+    """Picture, as a URL or inline as a `data:` URL."""
 
     url: str = Field(pattern=r"(?i)^(https?://|data:image/)")
     detail: Annotated[Literal["auto", "low", "high"], BeforeValidator(_auto)] = "auto"
@@ -285,7 +285,7 @@ class ImagePart(MarkFields):
 
 
 class RefusalPart(MarkFields):
-    """Refusal of an assistant to answer."""
+    """Part of a message in which an assistant refuses to answer."""
 
     type: Literal["refusal"]
     refusal: str
@@ -297,7 +297,7 @@ class RefusalPart(MarkFields):
 
 
 class ChatFile(LenientModel):
-    """File, inline or as the id of an uploaded one."""
+    """File, sent inline or named by the id of an uploaded file."""
 
     file_data: str | None = None
     file_id: str | None = Field(default=None, min_length=1, max_length=128)
@@ -328,7 +328,7 @@ class FilePart(MarkFields):
 
 
 class UnservedPart(LenientModel):
-    """Part that is not supported. Validation rejects it."""
+    """Part of a message that is not supported. Validation rejects it."""
 
     type: Literal["input_audio"]
     text: str = ""

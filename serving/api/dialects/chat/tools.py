@@ -11,13 +11,13 @@ from conductor.model.messages import AUTO, Tool, ToolCall, ToolChoice, Toolset
 from serving.api.dialects.read_body import LenientModel, MarkFields
 
 HostedTools = Mapping[str, str]
-"""Type of each hosted tool, by its place in the request."""
+"""Type of each hosted tool, by its place in the request. A hosted tool is one that a provider runs."""
 
 
 def toolset(
     tools: Sequence[Tool], hosted: HostedTools, choice: ToolChoice, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """Return the supported tools, and a line for each that is left out.
+    """Return the supported tools, and a note for each tool that is left out.
 
     Raises:
         BadTask: two tools have the same name, or `choice` names an unknown tool or requires one that is not
@@ -52,12 +52,16 @@ def _check_choice(choice: ToolChoice, names: set[str], hosted: HostedTools) -> N
 
 
 MOST_TOOLS = 1024
-"""Limit for the tools of a request, and for the calls in a message."""
+"""Maximum number of tools of a request, and of calls in a message."""
 Json = dict[str, Any]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
-"""Wide enough for the rules of all providers, which the workers' clients check."""
+"""Name of a tool. The pattern allows every name that any provider allows. The workers' clients check each
+provider's own rules.
+"""
 CalledName = Annotated[str, Field(min_length=1)]
-"""A model may call a tool that does not exist, by any name, and the client sends that call back."""
+"""Name of a tool in a call. It may be any text: a model may call a tool that does not exist, and the client
+sends that call back.
+"""
 
 
 def _empty(value: Any) -> Any:
@@ -96,7 +100,7 @@ class FunctionTool(MarkFields):
 
 
 class Custom(LenientModel):
-    """Custom tool, whose input is free text."""
+    """Name, description and input format of a custom tool."""
 
     name: ToolName
     description: Words = ""
@@ -142,7 +146,7 @@ class _Named(LenientModel):
 
 
 class NamedTool(LenientModel):
-    """One tool, by name."""
+    """Reference to one tool by its name."""
 
     type: str
     function: _Named | None = None
@@ -164,7 +168,7 @@ class AllowedTools(LenientModel):
 
 
 class AllowedChoice(LenientModel):
-    """Choice among some of the tools."""
+    """`tool_choice` that allows only some of the tools."""
 
     type: Literal["allowed_tools"]
     allowed_tools: AllowedTools
@@ -193,7 +197,9 @@ class ChatToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The tools, and a line for each that is left out. Raises `BadTask` if they contradict the choice."""
+        """The supported tools, and a note for each tool that is left out. Raises `BadTask` if `tool_choice`
+        contradicts them.
+        """
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if not isinstance(tool, HostedTool)]
         hosted = {
@@ -271,7 +277,7 @@ class MessageTools(LenientModel):
 
 
 def call_json(id: str, call: ToolCall) -> Json:
-    """Return a call as part of an answer, with the client's id for it."""
+    """Return a tool call as part of an answer. `id` is the client's id of the call."""
     if call.kind == "custom":
         return {"id": id, "type": "custom", "custom": {"name": call.name, "input": call.arguments}}
     function = {"name": call.name, "arguments": call.arguments or "{}"}

@@ -1,8 +1,8 @@
 """Content blocks of Anthropic's messages, and their conversion to parts.
 
-Clients send reasoning back with our signature. It goes only to a worker that is called by its name and needs
-it beside the tool calls that it led to. Reasoning that a provider has signed goes back to it by another way
-(`Native`).
+Clients send reasoning back, with the signature that this server gave it. The reasoning is passed on only to a
+worker that is called by its name and needs the reasoning that led to tool calls. Reasoning that a provider
+has signed returns to that provider in another way (`Native`).
 """
 
 import json
@@ -19,7 +19,7 @@ from serving.api.dialects.read_body import LenientModel, MarkFields
 from serving.workers.images import picture_url, plain_media_type
 
 MOST_BLOCKS = 2048
-"""Limit for the blocks of a message, as in a chat."""
+"""Maximum number of blocks in a message, as in a chat."""
 Json = dict[str, Any]
 Id = Annotated[str, Field(min_length=1, max_length=1024)]
 
@@ -29,7 +29,7 @@ class Marked(MarkFields):
 
 
 class Unserved(LenientModel):
-    """Type that is not supported. Validation rejects it."""
+    """Block or source of a type that is not supported. Validation rejects it."""
 
     type: str
 
@@ -63,7 +63,7 @@ class TextBlock(Marked):
 
 
 class Base64Source(LenientModel):
-    """Picture, inline."""
+    """Picture that is sent inline."""
 
     type: Literal["base64"]
     media_type: Annotated[
@@ -144,7 +144,7 @@ class ContentSource(LenientModel):
 
 
 class FileBase64(LenientModel):
-    """File, inline."""
+    """File that is sent inline."""
 
     type: Literal["base64"]
     media_type: str = Field(max_length=128)
@@ -162,7 +162,7 @@ class FileBase64(LenientModel):
 
 
 class KeptSource(LenientModel):
-    """Uploaded file, by its id."""
+    """Uploaded file, named by its id."""
 
     type: Literal["file"]
     file_id: str = Field(min_length=1, max_length=128)
@@ -289,14 +289,16 @@ class ToolResultBlock(Marked):
 
 
 class PassingBlock(LenientModel):
-    """Block that becomes no part of a message: reasoning, or what a provider's own tools did."""
+    """Block that does not become a part of a message: reasoning, or the calls and results of a provider's own
+    tools.
+    """
 
     type: str
     thinking: str = ""
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """No parts."""
+        """Empty, because the block has no parts."""
         return ()
 
 

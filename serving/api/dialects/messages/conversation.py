@@ -30,7 +30,9 @@ def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
 
 
 def notes_of_blocks(prompt: Prompt) -> tuple[str, ...]:
-    """Return a line for each block that a provider's own tool left in the conversation. No worker sees it."""
+    """Return a note for each block that a provider's own tool left in the conversation. No worker sees these
+    blocks.
+    """
     return tuple(
         f"messages[{index}].content[{number}] was left out: blocks of type {quote(block.type)} are not supported."
         for index, message in enumerate(prompt.messages)
@@ -48,7 +50,7 @@ def _system(prompt: Prompt) -> tuple[Message, ...]:
 
 
 def _turns(index: int, message: MessageParam) -> Iterator[Message]:
-    """Yield the messages of one turn: two if a user sends tool results and words."""
+    """Yield the messages of one turn. There are two if a user sends tool results and other content."""
     thoughts = ""
     if isinstance(message.content, str):
         parts = (Text(message.content),) if message.content else ()

@@ -50,7 +50,7 @@ class MessagesDialect(Dialect):
         )
 
     def parse_prompt(self, body: bytes) -> ApiRequest:
-        """Parse a request for a token count. Raises like `parse`."""
+        """Parse the body of a token-count request. It raises the same errors as `parse`."""
         return _to_request(read_prompt(body))
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:
@@ -66,8 +66,9 @@ class MessagesDialect(Dialect):
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
         """Return the HTTP status of a failure; see `Dialect.status`.
 
-        A retry that joins the run costs nothing, whatever the status. Otherwise the status is 403: after a
-        400, Claude Code would retry while removing one field after another.
+        A retry that joins the run costs nothing, so the usual status stays. If a retry would be billed again,
+        the status is 403. A 400 would not stop Claude Code: it would retry and remove one field after
+        another.
         """
         status = errors.row(error).status
         return FINAL if is_paid and not is_joined and errors.is_asked_again(status) else status

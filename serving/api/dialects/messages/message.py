@@ -1,4 +1,4 @@
-"""Anthropic's `message`: the whole answer of a run, and the parts that a stream has too."""
+"""Anthropic's `message`: the whole answer of a run, and the parts of it that a stream also sends."""
 
 import base64
 from typing import Any
@@ -13,7 +13,7 @@ from serving.api.record_json import model_name, summary
 
 Json = dict[str, Any]
 NO_CITATIONS: list[Json] = []
-"""The field is required, and the AI SDK rejects null."""
+"""Value of the required field `citations`. The AI SDK rejects null."""
 STOP_REASONS = {
     None: "end_turn",
     FinishReason.STOP: "end_turn",
@@ -29,7 +29,7 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
 
     Args:
         records: records of the run.
-        call_id: returns the client's id of a call.
+        call_id: function that returns the client's id of a tool call.
         thoughts: reasoning to show before the answer.
         trace: whether to include the steps in full.
     """
@@ -49,8 +49,8 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
 
 
 def stop_of(record: Record) -> Json:
-    """Return why a message ends. A stop sequence that the client did not send is a worker's own and is not
-    shown.
+    """Return the fields that say why a message ends. A stop sequence that the client did not send belongs to
+    a worker, and is not shown.
     """
     if record.pending:
         return {"stop_reason": "tool_use", "stop_sequence": None}
@@ -61,7 +61,7 @@ def stop_of(record: Record) -> Json:
 
 
 def head(record: Record) -> Json:
-    """Return a message without content, as it begins."""
+    """Return the message with which a stream begins. It has no content and no stop reason yet."""
     return {
         "id": "msg_" + record.id.removeprefix("wf_"),
         "type": "message",
@@ -79,7 +79,8 @@ def head(record: Record) -> Json:
 def usage(record: Record) -> Json:
     """Return the tokens of the answering step, or of the newest step that waits for tools.
 
-    Tokens read from a cache or written to one are counted apart. The record has the tokens of the whole run.
+    Tokens that are read from a cache or written to one are counted separately. The record has the tokens of
+    the whole run.
     """
     tokens = record.answering_usage
     return {
@@ -110,7 +111,9 @@ def tool_use(call_id: CallId, pending: PendingCall) -> Json:
 
 
 def input_json(call: ToolCall) -> str:
-    """Return the input of a call as JSON text of an object. Input that is no object is wrapped into one."""
+    """Return the input of a tool call as the JSON text of an object. Input that is not an object is wrapped
+    in one.
+    """
     try:
         is_object = isinstance(orjson.loads(call.arguments or "{}"), dict)
     except orjson.JSONDecodeError:
@@ -125,7 +128,7 @@ def _input(call: ToolCall) -> Json:
 
 
 def signature(record: Record) -> str:
-    """Return the signature of our thinking blocks. Clients send it back. It names the run, but is not
-    checked.
+    """Return the signature for the thinking blocks of a run. It names the run. Clients send it back, and it
+    is not checked.
     """
     return base64.b64encode(f"podium:{record.id}".encode()).decode()

@@ -29,8 +29,8 @@ WITHOUT_EFFECT = frozenset(
         "workspace_id",
     }
 )
-"""Known fields that are ignored, and noted like unknown ones. They concern storage, price, speed, accounting
-or hosted tools.
+"""Known fields that are ignored. Like unknown fields, they are listed in the record. They concern storage,
+price, speed, accounting or hosted tools.
 """
 Words = str | Annotated[list[TextBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
@@ -116,8 +116,8 @@ class MessagesRequest(Prompt, ExtraFields):
 
     @property
     def shown(self) -> Podium:
-        """`podium`, with progress shown as reasoning if the client wants reasoning and does not set
-        `progress`.
+        """The options in `podium`. If the client wants reasoning and does not set `progress`, the options
+        show progress as reasoning.
         """
         asks = self.thinking is not None and self.thinking.is_shown
         if not asks or "progress" in self.podium.model_fields_set:
@@ -135,7 +135,7 @@ def read(body: bytes) -> MessagesRequest:
 
 
 def read_prompt(body: bytes) -> Prompt:
-    """Parse a prompt whose tokens are to be counted. Raises like `read`."""
+    """Parse the body of a token-count request. It raises the same errors as `read`."""
     return read_body(Prompt, body, _remedy)
 
 

@@ -47,7 +47,9 @@ IN_DELTA = (
 
 
 class MessagesEncoder:
-    """Encodes events as Anthropic's stream. Without Pydantic, because an event is only a few dictionaries."""
+    """Encodes events as Anthropic's stream. It does not use Pydantic, because an event is only a few
+    dictionaries.
+    """
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         self._run, self._podium, self._call_id = run, request.podium, call_id
@@ -105,7 +107,7 @@ class MessagesEncoder:
         return self._start(tool_use(self._call_id, pending)) + self._delta(delta) + self._stop()
 
     def _into(self, kind: Literal["thinking", "text"], empty: Json) -> bytes:
-        """Start a block of that kind, unless one is open."""
+        """Start a block of type `kind`, unless such a block is open."""
         if self._open == kind:
             return b""
         frames = self._close() + self._start({"type": kind} | empty)

@@ -11,11 +11,15 @@ from serving.api.dialects.messages.blocks import Json, Marked
 from serving.api.dialects.read_body import LenientModel
 
 NOT_HOSTED = ("custom", "function")
-"""Types that are not hosted. `function` belongs to Chat Completions: it is rejected for its wrong fields."""
+"""Types of tools that the client runs. `function` belongs to Chat Completions; such a tool is rejected for
+its wrong fields.
+"""
 
 
 class ClientTool(Marked):
-    """Tool that the client runs. One with `defer_loading` is available to the model at once."""
+    """Tool that the client runs. A tool with `defer_loading` is available to the model at once, like any
+    other.
+    """
 
     type: Literal["custom"] | None = None
     name: ToolName
@@ -29,7 +33,9 @@ class ClientTool(Marked):
 
 
 class VersionedTool(LenientModel):
-    """Tool of a type with a version: Anthropic would run it, or trained its models to call it."""
+    """Tool whose type has a version. Anthropic runs such tools itself, or has trained its models to call
+    them.
+    """
 
     type: str = Field(max_length=128)
 
@@ -79,7 +85,9 @@ class ToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The tools, and a line for each that is left out. Raises `BadTask` if they contradict the choice."""
+        """The supported tools, and a note for each tool that is left out. Raises `BadTask` if `tool_choice`
+        contradicts them.
+        """
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if isinstance(tool, ClientTool)]
         hosted = {

@@ -22,9 +22,9 @@ from serving.api.dialects.responses.schema import read_part
 
 MARK = "podium1."
 MOST_BYTES = 8 * 1024 * 1024
-"""Limit for the unpacked bytes of one item."""
+"""Maximum number of unpacked bytes of one item."""
 MOST_ITEMS = 4
-"""Limit for the compaction items of a request."""
+"""Maximum number of compaction items in a request."""
 
 
 def pack(messages: tuple[Message, ...]) -> str:
@@ -34,13 +34,13 @@ def pack(messages: tuple[Message, ...]) -> str:
 
 
 def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
-    """Unpack what `pack` returned.
+    """Return the messages that `pack` packed.
 
     Args:
         content: content of the item.
         at: place of the item in the request.
-        count: parts of the request so far, to which the content adds. A few kB may contain hundreds of
-            thousands.
+        count: count of the JSON parts of the request so far, to which those of the content are added. A few
+            compressed kB may contain hundreds of thousands of parts.
 
     Raises:
         BadTask: the content was not created here, or has too many parts.

@@ -16,11 +16,11 @@ from serving.store.tool_ids import CallName
 
 ENDED_WELL = ("finished", "waiting")
 MOST_KNOWN = 100
-"""Limit for the newest turns that are remembered as stored."""
+"""Number of the newest turns to remember as stored."""
 
 
 class ConversationTurns:
-    """Adds the newest response of a run to the conversation of the run. A `TurnKeeper`."""
+    """Adds the newest response of a run to the conversation of the run. Implements `TurnKeeper`."""
 
     def __init__(self) -> None:
         self._newest = deque[str](maxlen=MOST_KNOWN)

@@ -31,7 +31,7 @@ from serving.api.request import ApiRequest, Podium, priority_of
 
 @dataclass(frozen=True, slots=True)
 class SentRequest(ApiRequest):
-    """Request whose earlier turns are not loaded yet."""
+    """Parsed request whose earlier turns are not loaded yet."""
 
     body: ResponsesRequest | None = None
 
@@ -92,7 +92,7 @@ class ResponsesDialect(Dialect):
         if wanted is None or wanted == (current := _conversation(record.task.echo)):
             return
         owner = "no conversation" if current is None else quote(current)
-        message = f"conversation: the run that called these tools belongs to {owner}. Send the same, or remove the field."
+        message = f"conversation: the run that called these tools belongs to {owner}. Send the same conversation, or remove the field."
         raise BadTask(message, param="conversation")
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
@@ -122,7 +122,9 @@ def _conversation(echo: Mapping[str, Any]) -> str | None:
 
 
 def _without_effect(body: ResponsesRequest) -> list[str]:
-    """Return a line for `text.verbosity`, which agents always send and which has no effect."""
+    """Return a note for the record if the request sets `text.verbosity`, which agents always send and which
+    has no effect.
+    """
     asks = body.text.verbosity not in (None, "medium")
     return ["text.verbosity has no effect here."] if asks else []
 
@@ -137,7 +139,7 @@ def _instructions(body: ResponsesRequest) -> tuple[Message, ...]:
 
 
 def _podium(body: ResponsesRequest) -> Podium:
-    """Return `podium`, with the options for which Responses has fields of its own."""
+    """Return the options in `podium`, completed from the fields `reasoning` and `background`."""
     changes: dict[str, Any] = {}
     if body.reasoning.is_shown and body.podium.progress == "off":
         changes["progress"] = "reasoning"

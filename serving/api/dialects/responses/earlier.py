@@ -1,4 +1,6 @@
-"""What a request refers to: earlier responses and their items, rebuilt from the records of their runs."""
+"""Lookup of the earlier responses and items that a request refers to. They are rebuilt from the records of
+their runs.
+"""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -33,8 +35,8 @@ async def find_response(response: str, earlier: EarlierRuns, *, is_over: bool = 
     """Return the run of a response as it was when the response ended, or None if the caller has no such
     response.
 
-    Another replica may have sent the response and be about to store it. This waits for that, and with
-    `is_over` for the end of the response, up to half a second.
+    Another replica may have sent the response and not stored it yet. This waits up to half a second until it
+    is stored and, with `is_over`, until it has ended.
 
     Raises:
         StoreUnavailable: the store is unreachable.
@@ -60,7 +62,7 @@ def _is_stored(records: RunRecords) -> bool:
 
 
 async def conversation_of(request: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
-    """Return the earlier turns together with the new ones, and the number of earlier ones.
+    """Return all messages of the conversation, earlier turns first, and the number of earlier messages.
 
     Raises:
         BadTask: something that the request refers to is missing or still in progress.
@@ -85,7 +87,7 @@ async def conversation_of(request: Referred, earlier: EarlierRuns) -> tuple[tupl
 
 
 def answerable(items: Sequence[Json]) -> list[Json]:
-    """Return `items` without the results of calls that are missing, which happens if a call is too old or was
+    """Return `items` without tool results whose call is missing. A call is missing if it is too old or was
     deleted.
     """
     calls = {
@@ -140,13 +142,15 @@ async def _find_items(response: str, ids: Sequence[str], earlier: EarlierRuns) -
 
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:
-    """Return a response again, from the record of its run alone."""
+    """Rebuild a response from the record of its run."""
     request = request_of(records)
     return show(records, request.echo, request.tools, request.podium, call_id)
 
 
 def request_of(records: RunRecords, after: int = -1) -> ApiRequest:
-    """Return the request of a run, as far as its answers repeat it. For `after` see `ResponseWriter`."""
+    """Rebuild the request of a run from its record, with the fields that responses repeat. For `after`, see
+    `ResponseWriter`.
+    """
     task = records.record.task
     newest = echo_of_newest(records.record)
     podium, echo = Podium(progress=newest["progress"]), {**newest, "after": after}
@@ -173,7 +177,7 @@ def input_items(records: RunRecords, call_id: CallId) -> list[Json]:
 
 
 def _find_referenced(references: References, id: str, at: str) -> Sequence[Message]:
-    """Return the messages that a reference stands for.
+    """Return the messages of the item that a reference names.
 
     Raises:
         BadTask: the item is missing, and is not reasoning.

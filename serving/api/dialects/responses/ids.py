@@ -12,12 +12,14 @@ MOST_PART = 16**6 - 1
 
 
 def response_id(run_id: str, part: int = 0) -> str:
-    """Return the id of a response of a run."""
+    """Return the id of one response of a run. `part` is the number of the response, from 0."""
     return f"resp_{run_id.removeprefix('wf_')}{min(part, MOST_PART):02x}"
 
 
 def run_of(response: str) -> tuple[str, int] | None:
-    """Return the id of a response's run, and the number of the response. None if the id has another format."""
+    """Return the id of a response's run and the number of the response, or None if `response` has another
+    format.
+    """
     match = RESPONSE.fullmatch(response)
     return (f"wf_{match[1]}", int(match[2], 16)) if match else None
 

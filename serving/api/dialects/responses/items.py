@@ -1,8 +1,6 @@
 """Conversion of the input items of Responses to messages, and back.
 
 Tool calls and their results are matched by `call_id` alone, because clients do not send their history back
-unchanged. Reasoning items go back with the calls that they led to, for a worker that is called by its name
-and needs them.
 """
 
 import base64
@@ -25,7 +23,7 @@ from serving.api.dialects.responses.schema import read_part
 Json = dict[str, Any]
 Parts = list[Text | Image | File]
 Refer = Callable[[str, str], Sequence[Message]]
-"""Returns the messages of an `item_reference`, given its id and its place in the request."""
+"""Function that returns the messages of an `item_reference`, given its id and its place in the request."""
 HOSTED = frozenset(
     {
         "code_interpreter_call",
@@ -39,7 +37,9 @@ HOSTED = frozenset(
         "web_search_call",
     }
 )
-"""Items of other servers' own tools. What the tools found is in the messages around them."""
+"""Types of items that the tools of other servers leave in a conversation. The messages around these items
+have the results.
+"""
 PREFIXES = {"message": "msg", "custom_tool_call": "ctc", "custom_tool_call_output": "ctc"}
 
 
@@ -97,15 +97,15 @@ class _Compaction(LenientModel):
 
 @dataclass(slots=True)
 class Transcript:
-    """Messages, built up item by item.
+    """Messages of a conversation, built from input items one by one.
 
     Args:
         messages: messages so far.
 
     Attributes:
-        left_out: a line for each item that is not part of the conversation.
+        left_out: a note for each item that is not supported and was left out.
         n_compactions: number of compaction items.
-        packed: parts inside the compaction items.
+        packed: count of the JSON parts inside the compaction items.
     """
 
     messages: list[Message] = field(default_factory=list[Message])
@@ -128,7 +128,7 @@ class Transcript:
             self.add_item(item, f"input[{index}]", refer)
 
     def add_item(self, item: Json, at: str, refer: Refer) -> None:
-        """Add one item, which was sent at the place `at`. Raises like `add`."""
+        """Add one item. `at` is its place in the request. It raises the same errors as `add`."""
         kind = item.get("type") or ("message" if "role" in item else None)
         match kind:
             case "message":
@@ -183,7 +183,7 @@ class Transcript:
         self.messages.append(replace(turn, parts=(*turn.parts, call), thoughts=thoughts))
 
     def add_result(self, result: ToolResult) -> None:
-        """Add a result to the results right before it, or to a new message."""
+        """Add a tool result to the previous message if that has tool results, or else to a new message."""
         if self.messages and self.messages[-1].role == "tool":
             self.messages.append(Message("tool", (*self.messages.pop().parts, result)))
         else:
@@ -249,7 +249,7 @@ def _file(part: _Part, at: str) -> File:
 
 
 def _file_json(file: File) -> Json:
-    """Return a file as an input item's part, with its content as it was sent or stored."""
+    """Return a file as a part of an input item, with its content as it was sent or stored."""
     url = file.url
     if file.text is not None:
         url = f"data:text/plain;base64,{base64.b64encode(file.text.encode()).decode()}"

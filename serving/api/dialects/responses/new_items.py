@@ -1,7 +1,7 @@
 """Prepares items that a client adds to a conversation for storage.
 
-They are validated like those of a request, and each gets a new id. Secrets are removed and, if a policy says
-so, personal data.
+The items are validated like those of a request, and each gets a new id. Secrets are removed. If a policy
+requires it, personal data is removed too.
 """
 
 import uuid
@@ -27,7 +27,8 @@ def new_id(prefix: str) -> str:
 
 
 async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
-    """Return `items` as it will be stored. Redaction runs in slices, in turns among keys.
+    """Return `items` as they will be stored. Redaction runs in slices, so that other keys get their turns in
+    between.
 
     Raises:
         BadTask: an item is invalid, not supported or cannot be stored. The message names its place.
@@ -39,7 +40,9 @@ async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
 
 
 def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
-    """Return the metadata of a conversation as it will be stored: redacted, since it may contain any text."""
+    """Return the metadata of a conversation as it will be stored. It is redacted, because it may contain any
+    text.
+    """
     return dict(map_texts(metadata or {}, redactor_of(policies)))
 
 

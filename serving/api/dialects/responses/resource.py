@@ -21,13 +21,13 @@ INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FIL
 
 
 def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
-    """Return the fields of a request that responses repeat, except its tools, and what is needed to show them
-    again.
+    """Return the request fields that responses repeat (the echo), except the tools. The echo also has the
+    values that are needed to rebuild the responses later.
 
     Args:
         request: the request as sent.
-        progress: how plan and progress are shown.
-        n_earlier: number of messages of the conversation that are earlier turns and were not in the request.
+        progress: how the plan and its progress are shown (`podium.progress`).
+        n_earlier: number of messages that belong to earlier turns and were not in the request.
     """
     fmt = request.text.format
     text: Json = {"format": {"type": fmt.type}}
@@ -99,7 +99,7 @@ def resource(
 
 
 def status_of(record: Record) -> str:
-    """Return the status of a run as Responses names it."""
+    """Return the status of a run in the words of OpenAI's Responses."""
     match record.status:
         case "running" | "detached":
             return "in_progress"
@@ -114,8 +114,8 @@ def status_of(record: Record) -> str:
 
 
 def error_of(failure: Failure | PodiumError, record: Record) -> Json:
-    """Return the error of a failed response. If a model was paid, the code is `invalid_prompt`: clients retry
-    after `server_error`, but not after this one.
+    """Return the error of a failed response. If a model was called, the code is `invalid_prompt`, because
+    clients retry after `server_error` but not after this code.
     """
     reported = caller_failure(failure, record)
     if reported.code == "RateLimited":
@@ -126,10 +126,11 @@ def error_of(failure: Failure | PodiumError, record: Record) -> Json:
 
 
 def usage(record: Record) -> Json:
-    """Return the tokens of the answering step, with those of the whole run in `total_tokens` and the rest in
-    the details.
+    """Return the tokens of the answering step. `total_tokens` has those of the whole run, and the details
+    have the rest.
 
-    A response that ends with tool calls has no answering step yet, so it has all its tokens.
+    A response that ends with tool calls has no answering step yet. Its usage has all tokens since the
+    previous response.
     """
     if record.status == "waiting":
         return _whole_usage(record.segments)

@@ -1,4 +1,6 @@
-"""Routes for stored responses, and for counting and compacting a conversation, which start no run."""
+"""Routes for stored responses, and for counting the tokens of a conversation and compacting it. None of them
+starts a run.
+"""
 
 import time
 import uuid
@@ -52,7 +54,7 @@ class CompactRequest(Referred):
 
 @router.post("/input_tokens")
 async def input_tokens(request: Request) -> Response:
-    """Estimate the input tokens of a request. Calls no model.
+    """Estimate the input tokens of a request, without calling a model.
 
     The exact number depends on the workers that the plan will choose.
     """
@@ -70,8 +72,8 @@ async def input_tokens(request: Request) -> Response:
 
 @router.post("/compact")
 async def compact(request: Request) -> Response:
-    """Return the conversation as one short item, to be sent instead of its turns. Calls no model and loses
-    nothing.
+    """Pack the conversation into one item, which the client can send instead of its turns. No model is
+    called, and nothing is lost.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -102,8 +104,8 @@ async def response(
 ) -> Response:
     """Return a stored response, finished or in progress.
 
-    As a stream, it has the events from the beginning, or those after `starting_after`. A response of another
-    team is reported as not found.
+    With `stream`, return its events from the beginning, or those after `starting_after`. A response of
+    another team is reported as not found.
     """
     records, call_id = await _find(request, response_id)
     if not stream:
@@ -177,8 +179,8 @@ async def items(
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:
-    """Return a response and the function for its call ids. With `is_over`, wait up to half a second for its
-    end.
+    """Return the run of a response, and a function that gives the client's ids of its tool calls. With
+    `is_over`, wait up to half a second for the end of the response.
 
     Raises:
         UnknownName: the caller has no such response.

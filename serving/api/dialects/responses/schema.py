@@ -16,14 +16,16 @@ from serving.api.request import MOST, Effort, NameText, Podium, Tier
 
 Json = dict[str, Any]
 UNSERVED = ("prompt", "moderation")
-"""Fields that would change the answer unless they are empty."""
+"""Unsupported fields, which would change the answer unless they are empty."""
 WITHOUT_EFFECT = {
     "access_programs",
     "context_management",
     "image",
     "stream_options",
 }
-"""Known fields that are ignored, and noted like unknown ones. They concern price, speed or format."""
+"""Known fields that are ignored. Like unknown fields, they are listed in the record. They concern price,
+speed or format.
+"""
 LOGPROBS = "message.output_text.logprobs"
 
 
@@ -36,7 +38,7 @@ class Reasoning(LenientModel):
 
     @property
     def is_shown(self) -> bool:
-        """True if the client wants plan and progress as reasoning."""
+        """True if the client wants to see the plan and its progress as reasoning."""
         return bool(self.summary or self.generate_summary)
 
 
@@ -153,7 +155,7 @@ def read_part(kind: type[Kind], value: object, at: str) -> Kind:
 
 
 def remedy(param: str, _: object) -> str:
-    """Return a further sentence for an error at `param`, or ""."""
+    """Return advice to append to the error for `param`, or "" if there is none."""
     if param.startswith("podium.") and param.count(".") == 1:
         return f" Fields of `podium`: {', '.join(Podium.model_fields)}."
     remedies = {"model": " GET /v1/models lists the names.", "input": " Send text, or a list of items."}
@@ -161,10 +163,11 @@ def remedy(param: str, _: object) -> str:
 
 
 def check_served(request: ResponsesRequest) -> None:
-    """Check every field that is known and not supported.
+    """Check that no unsupported field of a request would change the answer.
 
     Raises:
-        BadTask: one of them would change the answer, or `background` and `store` contradict each other.
+        BadTask: an unsupported field would change the answer, or `background` and `store` contradict each
+            other.
     """
     for name in UNSERVED:
         if getattr(request, name):

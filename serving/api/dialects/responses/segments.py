@@ -20,7 +20,9 @@ def part_of(record: Record) -> int:
 
 
 def echo_changes(first: Mapping[str, Any], echo: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return how the echo of a later request differs from that of the run's first (`resource.echo_of`)."""
+    """Return the differences between the echo (`resource.echo_of`) of a later request and that of the run's
+    first request.
+    """
     fields = {name: value for name, value in echo["response"].items() if value != first["response"].get(name)}
     return {name: echo[name] for name in ("progress", "shows_encrypted")} | {"response": fields}
 
@@ -35,7 +37,9 @@ def echo_of_newest(record: Record) -> Mapping[str, Any]:
 
 
 def as_of(records: RunRecords, part: int) -> RunRecords | None:
-    """Return the run as it was when response `part` ended, or None if it has not begun that one."""
+    """Return the run as it was when the response with the number `part` ended, or None if that response has
+    not begun.
+    """
     record = records.record
     if part > part_of(record):
         return None
@@ -55,8 +59,8 @@ def own_conversation(record: Record) -> tuple[Message, ...]:
 
 
 def turns_of(record: Record, call_id: CallId) -> tuple[Message, ...]:
-    """Return all turns up to a response, its answer included, with the client's call ids. For `record` see
-    `as_of`.
+    """Return all turns up to a response, its answer included, with the client's call ids. `record` is the run
+    as it was when the response ended; see `as_of`.
     """
     turns = list(own_conversation(record))
     earlier_calls = set[int]()
@@ -81,7 +85,7 @@ def input_messages(resume_input: Given, call_id: CallId) -> tuple[Message, ...]:
 def _calls_messages(
     record: Record, segment: Segment, earlier_calls: set[int], call_id: CallId
 ) -> list[Message]:
-    """Return the turn in which a run called tools, without calls that its client has already."""
+    """Return the turn in which a run called tools, without calls that its client has already received."""
     parts: list[Part] = [Text(segment.text)] if segment.text else []
     for pending in record.calls_of_tools(segment.calls):
         if pending.number not in earlier_calls:

@@ -108,7 +108,9 @@ class ResponsesEncoder:
 
 
 def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id: CallId) -> Json:
-    """Return the newest response of a run in its current state. `echo` is that of its request."""
+    """Return the newest response of a run in its current state. `echo` has the request fields that it
+    repeats; see `echo_of`.
+    """
     record = records.record
     id = response_id(record.id, part_of(record))
     writer = ResponseWriter(id, shows_encrypted=echo["shows_encrypted"])

@@ -55,7 +55,7 @@ class _Choice(LenientModel):
 def read_tools(
     items: Sequence[Json] | None, choice: str | Json | None, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """Return the supported tools, and a line for each that is left out.
+    """Return the supported tools, and a note for each tool that is left out.
 
     Raises:
         BadTask: a tool is invalid, or the choice requires one that is not supported.

@@ -1,7 +1,7 @@
 """Writes the items of a response, and the events that announce them.
 
 It knows nothing about runs. Only one item is open at a time, so that the index of an item is the number of
-items before.
+items before it.
 """
 
 import base64
@@ -44,7 +44,9 @@ class ResponseWriter:
         return self._write(kind, fields) if self._seq > self._after else b""
 
     def again(self, kind: str, **fields: Any) -> bytes:
-        """Write an event with the number of the last one. A client that misses it misses nothing."""
+        """Write an event with the same number as the last one. A client that does not receive it misses
+        nothing.
+        """
         return self._write(kind, fields)
 
     def _write(self, kind: str, fields: Json) -> bytes:
@@ -110,7 +112,7 @@ class ResponseWriter:
         )
 
     def _begin(self, kind: Literal["reasoning", "message"]) -> bytes:
-        """Open an item of this kind, unless one is open."""
+        """Open an item of type `kind`, unless such an item is open."""
         if self._open is not None and self._open["type"] == kind:
             return b""
         before = self.close()
