@@ -112,8 +112,7 @@ def runs_with_feedback(client: Client) -> Iterator[Json]:
 
 
 def question_of(record: Json) -> Json | None:
-    """Convert a run to a line of a question file (`training.jsonl_questions`), or return None if it cannot be
-    used.
+    """Convert a run to a line of `training.jsonl_questions`, or return None if that is not possible.
 
     If several feedbacks name the right answer, the latest one is used.
     """

@@ -183,8 +183,7 @@ def show(server: Server, model: str, question: str, max_tokens: int | None) -> N
 
 
 def run(options: ServerOptions, question: str, ask_model: str) -> int:
-    """Start Podium, ask the question, and stop Podium. Return the exit code, which is 0 only if everything
-    worked.
+    """Start Podium, ask the question, and stop Podium. Return exit code 0 only if all worked.
 
     Args:
         options: options of the server, such as its settings.

@@ -12,8 +12,7 @@ from serving.settings.settings import SettingsError, load
 
 
 def require_key(host: str, settings: str, environment: Mapping[str, str]) -> None:
-    """Check that clients on other machines need an API key, if the server listens on an address they can
-    reach.
+    """Check that clients on other machines, if the address lets them connect, need an API key.
 
     Args:
         host: IP address to listen on.

@@ -93,8 +93,7 @@ def make_folder(tag: str) -> ServerFolder:
 
 
 def record_shared_memory(path: Path) -> None:
-    """Write a list of the shared memory segments that the server's processes use, so that they can be removed
-    later.
+    """Write a list of the shared memory segments that the server uses, so that they can be removed later.
 
     Args:
         path: path of the server's folder, which gets the list.

@@ -23,8 +23,7 @@ def is_ready(name: str) -> bool:
 
 
 def missing(names: Sequence[str]) -> list[str]:
-    """Return the models that set-up still has to make, including those from which the ones in `names` are
-    made.
+    """Return the models in `names`, and those from which they are made, that do not exist yet.
 
     Raises:
         ModelError: the checkout lacks the shipped adapter.

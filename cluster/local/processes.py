@@ -27,8 +27,7 @@ HAPROXY_PORTS = {
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
     "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
 }
-"""Default ports of HAProxy, and of Serve's proxy behind it, by environment variable. The HTTP port is not
-among them.
+"""Default ports of HAProxy, and of Serve's proxy behind it, by environment variable, without the HTTP port.
 
 A `Server` chooses free ports instead, so that a second server can start.
 """

@@ -154,8 +154,7 @@ def environment() -> dict[str, str]:
 
 
 def lock_options() -> list[str]:
-    """Return options of `uv pip install` that install only locked versions and omit the packages in
-    `LEFT_OUT`.
+    """Return options of `uv pip install` that install only locked versions, and nothing in `LEFT_OUT`.
 
     Hashes are also checked for the packages that build the project.
     """

@@ -1,5 +1,4 @@
-"""Redaction of secrets in texts: the secrets of this process, and texts in the form of a well-known kind of
-key.
+"""Redaction of secrets in texts: the secrets of this process, and keys in well-known formats.
 
 The forms come from gitleaks (version 8.30, MIT), limited to keys with a fixed prefix. Those of model
 providers that gitleaks does not cover are added (decision 0073). Only distinctive forms are included, because
@@ -451,8 +450,7 @@ Redactor = Callable[[str], str]
 
 
 class StreamRedactor:
-    """Redactor of a streamed text. Text that may be the beginning of a secret is held back until more
-    arrives.
+    """Redactor of a streamed text, which holds back text that may be the beginning of a secret.
 
     Args:
         redact: function that redacts a complete text.

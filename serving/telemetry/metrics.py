@@ -1,5 +1,4 @@
-"""Table of all metrics that Podium measures: name, unit, labels and buckets. `spans.py` has the names of
-spans.
+"""Table of all metrics that Podium measures: name, unit, labels and buckets. Spans are in `spans.py`.
 
 Names and buckets follow the OpenTelemetry GenAI conventions where these define the metric
 (`gen-ai-metrics.md` of https://github.com/open-telemetry/semantic-conventions-genai, development status as of
