@@ -47,7 +47,7 @@ EXPORTS = {
     "SettingsError": "serving.settings.faults",
     "load_settings": "serving.settings.overrides:settings_to_serve",
 }
-"""Public name to `module`, or to `module:name` if its name there differs."""
+"""Module of each public name, as `module`, or as `module:name` if the name in the module is different."""
 
 __all__ = sorted(EXPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_S = 100 * 365 * UNITS_S["d"]
 LIFTED = Decimal(-1)
-"""Value of `none`. None stands for an option that is not set."""
+"""Amount that stands for `none`, which lifts a limit. The value None means that the option is not set."""
 
 
 @option
 def duration_s(text: str) -> float:
-    """Parse a duration such as `90d` or `36h`."""
+    """Parse a duration such as `90d` or `36h`, and return it in seconds."""
     match = re.fullmatch(r"(\d+)([smhdw])", text)
     if match is None or int(match[1]) == 0:
         raise ValueError(
@@ -67,7 +67,7 @@ def limit_usd(text: str) -> Decimal:
 
 @dataclass(frozen=True, slots=True)
 class AccountsPlace:
-    """The store, or the server whose admin API is used instead."""
+    """Command-line options that select the store, or a server whose admin API is used instead."""
 
     settings: SettingsFile = None
     url: Annotated[
@@ -83,10 +83,11 @@ class AccountsPlace:
     def server(self) -> str | None:
         """Address of the server, or None for the store.
 
-        Without a key, `PODIUM_URL` is ignored: that is how the first key is created in the store.
+        Without a key in the environment, `PODIUM_URL` is ignored, so that the first key can be created in the
+        store.
 
         Raises:
-            ClientError: the options name two places.
+            ClientError: the options name both a server and a store.
             BadParameter: `PODIUM_URL` is not a URL.
         """
         preset = os.environ.get(URL_VARIABLE) if os.environ.get(KEY_VARIABLE) else None
@@ -98,7 +99,7 @@ class AccountsPlace:
 
     @asynccontextmanager
     async def open(self) -> AsyncGenerator[tuple[Accounts, str]]:
-        """Yield the keys and teams, and the name of the place.
+        """Open the store or the server. Yield its keys and teams, and its name for messages.
 
         Raises:
             CommandError: the store or the server cannot be used, or rejects the change.
@@ -128,7 +129,7 @@ class AccountsPlace:
 
 @dataclass(frozen=True, slots=True)
 class BudgetLimits:
-    """Limits to set; None leaves one unchanged."""
+    """Command-line options for budget limits. None leaves a limit unchanged."""
 
     per_day: Annotated[
         Decimal | None, Option(parser=limit_usd, metavar="USD", help="limit per day (UTC), or `none`")
@@ -139,7 +140,7 @@ class BudgetLimits:
 
     @property
     def changes(self) -> dict[Period, Decimal | None]:
-        """Limits to set by period; None removes one."""
+        """Limits to change, by period. None removes a limit."""
         limits: dict[Period, Decimal | None] = {"day": self.per_day, "month": self.per_month}
         return {
             period: None if limit == LIFTED else limit
@@ -356,7 +357,10 @@ async def _budget(directory: Accounts, subject: str, limits: BudgetLimits, *, as
 
 
 def _show_secret(key: ApiKey, about: str) -> None:
-    """Print only the secret on standard output, for `KEY=$(podium keys create ...)`."""
+    """Print the secret on standard output and everything else on standard error.
+
+    So `KEY=$(podium keys create ...)` works.
+    """
     print(f"{about} The secret is shown only once; the store keeps its hash:", file=sys.stderr)
     print(key.reveal())
 

@@ -37,7 +37,7 @@ main = Program("podium ask")
 
 @dataclass(frozen=True, slots=True)
 class QuestionOptions:
-    """A question, its model and the limits of its run."""
+    """Command-line options for a question, the requested model and the limits of the run."""
 
     question: Annotated[
         list[str] | None, Argument(help="the question", show_default="read from standard input")
@@ -58,20 +58,20 @@ class QuestionOptions:
     ] = None
 
     def text(self) -> str:
-        """Return the question with any piped input.
+        """Return the question from the command line, followed by any piped input.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no question.
         """
         if text := read_question(self.question or ()):
             return text
         raise UsageError("no question: pass one as an argument or pipe it in")
 
     def body(self, question: str, client: Client) -> Json:
-        """Return the body of a request.
+        """Build the body of the request. If no model was chosen, the server is asked for its models.
 
         Raises:
-            ClientError: the server rejects the request for its models or cannot be reached.
+            ClientError: the server rejects the request for its models, or cannot be reached.
         """
         podium: Json = {}
         if self.max_cost is not None:
@@ -90,7 +90,7 @@ class QuestionOptions:
 
 
 def read_question(words: Sequence[str]) -> str:
-    """Return the words of the command line, followed by any piped input."""
+    """Join the words of the command line, and append any piped input."""
     piped = "" if sys.stdin is None or sys.stdin.isatty() else sys.stdin.read()
     return "\n\n".join(part for part in (" ".join(words).strip(), piped.strip()) if part)
 
@@ -132,7 +132,7 @@ def _print_whole(answer: Json) -> int:
     """Print an answer as JSON.
 
     Raises:
-        ClientError: it is incomplete.
+        ClientError: the answer is incomplete.
     """
     finish_reason = next((choice.get("finish_reason") for choice in answer["choices"]), None)
     if not finish_reason:
@@ -146,7 +146,7 @@ def read_plan(path: Path) -> list[Json]:
     """Read the steps of a plan from a file.
 
     Raises:
-        ClientError: the file cannot be read or holds no plan.
+        ClientError: the file cannot be read or does not contain a plan.
     """
     try:
         plan: Any = json.loads(path.read_text())
@@ -161,10 +161,10 @@ def read_plan(path: Path) -> list[Json]:
 
 
 def first_model(client: Client) -> str:
-    """Return the first model that writes plans, or the first of all if none does.
+    """Return the server's first model with a conductor, or its first model if none has a conductor.
 
     Raises:
-        ClientError: this key may use no model of the server.
+        ClientError: the key may not use any model of the server.
     """
     models = client.get("/v1/models")["data"]
     if not models:
@@ -173,7 +173,7 @@ def first_model(client: Client) -> str:
 
 
 def show(stream: Stream, url: str, *, quiet: bool) -> int:
-    """Print events and answer text as they arrive, then the cost and a link to the run in the console.
+    """Print the events and the answer as they arrive, then the cost and a link to the run in the web console.
 
     Raises:
         ClientError: the run failed or its stream ended early.
@@ -219,7 +219,7 @@ def show(stream: Stream, url: str, *, quiet: bool) -> int:
 
 
 def _check_whole(stream: Stream, finish_reason: str | None) -> None:
-    """Check that the stream was read to its end.
+    """Check that the whole stream was received.
 
     Raises:
         ClientError: the stream ended early.

@@ -58,7 +58,7 @@ def _print(rows: list[Json]) -> None:
 
 
 def budget_rows(client: Client, team: str | None) -> Generator[Json]:
-    """Yield a row per team or key and period.
+    """Yield a row for each combination of a team or key and a period.
 
     Raises:
         ClientError: the server rejects the request or cannot be reached.
@@ -88,7 +88,7 @@ def pages(client: Client, what: str) -> Generator[Json]:
 
 
 def own_rows(client: Client) -> Generator[Json]:
-    """Yield a row per period for the caller's own key and its team.
+    """Yield the rows of the caller's own key and of its team, one per period.
 
     Raises:
         ClientError: the server rejects the request or cannot be reached.

@@ -19,9 +19,9 @@ class Verb(NamedTuple):
     """One word after `podium`.
 
     Args:
-        target: `module`, whose `main` is a `Program`, or `module:name` of the program.
-        help: one line for `podium --help`.
-        setup: the make target that installs the packages it needs.
+        target: location of the verb's `Program`, as `module:name`, or as `module` if its name is `main`.
+        help: description in one line for `podium --help`.
+        setup: make target that installs the packages that the verb needs.
     """
 
     target: str
@@ -83,10 +83,11 @@ VERBS = {
     "completion": Verb("podium.completion_cli", "print a completion script for bash, zsh or fish"),
 }
 PRIVATE = 0o077
-"""Umask of a verb: exports, reports and records hold users' texts, so files get mode 600 and folders 700."""
+"""Umask of most verbs. Exports, reports and records contain users' texts, so files get mode 600 and folders
+700."""
 INSTALL = {"serve", "demo", "bench", "docs"}
-"""Verbs that install packages or pages for all accounts of the machine and so keep the caller's umask. They
-write user data to a private folder."""
+"""Verbs that keep the caller's umask, because they install packages or pages for all accounts of the machine.
+They write users' texts to a private folder."""
 OURS = {
     "podium",
     "conductor",
@@ -97,7 +98,7 @@ OURS = {
     "training",
 }
 COMPLETE = "_PODIUM_COMPLETE"
-"""Variable by which a shell's script asks for completions."""
+"""Environment variable that is set when a shell requests completions."""
 HELP = """Usage: podium VERB [OPTIONS]
 
 Many language models answer as one, behind one OpenAI-compatible API.
@@ -110,10 +111,9 @@ Example: podium serve --settings cluster/api.yaml --port 8000"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the console script and return its exit code.
+    """Run the `podium` command and return its exit code.
 
-    If the reader of stdout has gone (`podium runs | head`), return the exit code of a process that SIGPIPE
-    ended.
+    If the process that reads stdout has ended, as in `podium runs | head`, return the exit code for SIGPIPE.
     """
     try:
         try:
@@ -162,7 +162,10 @@ def _call(arguments: Sequence[str] | None) -> int:
 
 
 def run(name: str, arguments: Sequence[str]) -> int:
-    """Call the verb `name`. If a package is missing, print the command that installs it and return 2."""
+    """Run the verb `name` and return its exit code.
+
+    If a package is missing, print the command that installs it and return 2.
+    """
     verb = VERBS[name]
     try:
         from podium.command_line.program import load

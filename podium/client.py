@@ -1,4 +1,4 @@
-"""HTTP client of the command line: the server's address, the key from the environment, readable errors.
+"""HTTP client of the command-line programs, with the API key from the environment and readable errors.
 
 httpx2 is imported only after the options are parsed.
 """
@@ -33,7 +33,7 @@ EXIT_CODES = (
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
 OTHER_SERVER = "Set --url to Podium's own address."
 SILENT_S = 600.0
-"""Read timeout. A cold engine may take minutes to produce its first token."""
+"""Read timeout in seconds. An engine that has just started may take minutes to produce its first token."""
 
 
 Url = Annotated[
@@ -49,11 +49,11 @@ Url = Annotated[
 
 
 class ClientError(CommandError):
-    """Failed request that ends a command."""
+    """A request failed, which ends the command."""
 
 
 def epilog(example: str) -> str:
-    """Return the end of the help of a verb that calls a server."""
+    """Return the text at the end of a verb's help: its exit codes and an example."""
     return f"{EXIT_CODES}\n\nExample: {example}"
 
 
@@ -61,8 +61,8 @@ def find_key() -> str:
     """Return the key in the environment, or "" if there is none.
 
     Raises:
-        ClientError: the value has characters that a header cannot carry. Checked here because the HTTP client
-            would repeat the value in its error.
+        ClientError: the value has characters that an HTTP header cannot contain. This is checked here,
+            because the error of the HTTP client would show the value.
     """
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):
@@ -73,7 +73,7 @@ def find_key() -> str:
 
 
 def path_part(id: str) -> str:
-    """Quote `id` as one path segment, so that user input or a server's value cannot reach another path.
+    """Quote `id` as one segment of a URL's path, so that its value cannot change which path is requested.
 
     Raises:
         ClientError: `id` is empty, `.` or `..`.
@@ -87,8 +87,8 @@ class Client:
     """Requests to one server.
 
     Args:
-        address: such as `http://127.0.0.1:8000`.
-        key: sent with each request; "" sends none.
+        address: base URL of the server, such as `http://127.0.0.1:8000`.
+        key: API key to send with each request, or "" to send none.
     """
 
     def __init__(self, address: str, key: str) -> None:
@@ -97,7 +97,7 @@ class Client:
 
     @classmethod
     def open(cls, address: str) -> Client:
-        """Open a client with the key in the environment.
+        """Open a client that uses the key in the environment.
 
         Raises:
             ClientError: the key is malformed.
@@ -108,7 +108,7 @@ class Client:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        """End without an error if the reader of stdout has gone (`podium runs | head`)."""
+        """Suppress the error if the process that reads stdout has ended, as in `podium runs | head`."""
         try:
             sys.stdout.flush()
         except BrokenPipeError as broken:
@@ -118,7 +118,7 @@ class Client:
         return isinstance(error, BrokenPipeError)
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Json:
-        """GET the JSON object at `path`.
+        """Send a GET request to `path` and return the JSON response.
 
         Raises:
             ClientError: the server rejects the request or cannot be reached.
@@ -128,7 +128,7 @@ class Client:
             return self._json(self._http.get(path, params=query))
 
     def post(self, path: str, body: Json) -> Json:
-        """POST `body` and return the JSON response.
+        """Send `body` in a POST request to `path` and return the JSON response.
 
         Raises:
             ClientError: the server rejects the request or cannot be reached.
@@ -137,7 +137,7 @@ class Client:
             return self._json(self._http.post(path, json=body))
 
     def delete(self, path: str) -> Json:
-        """DELETE `path` and return the JSON response.
+        """Send a DELETE request to `path` and return the JSON response.
 
         Raises:
             ClientError: the server rejects the request or cannot be reached.
@@ -147,7 +147,7 @@ class Client:
 
     @contextmanager
     def stream(self, method: str, path: str, body: Json | None = None) -> Generator[Stream]:
-        """Open a stream of server-sent events.
+        """Send a request and open its response as a stream of server-sent events.
 
         Raises:
             ClientError: the server rejects the request, disconnects or cannot be reached.
@@ -173,10 +173,10 @@ class Client:
         return body
 
     def _check(self, answer: httpx2.Response, content_type: str) -> httpx2.Response:
-        """Return the response if it succeeded with the expected content type.
+        """Return the response if it is successful and has the expected content type.
 
         Raises:
-            ClientError: the response is an error, a redirect or of another content type.
+            ClientError: the response is an error or a redirect, or has another content type.
         """
         if answer.status_code < 300:
             actual_type = answer.headers.get("content-type", "")
@@ -228,9 +228,9 @@ def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Clien
     """Open an HTTP client for the server at `address`.
 
     Args:
-        address: such as `http://127.0.0.1:8000`.
-        key: sent with each request; "" sends none.
-        timeout_s: read timeout.
+        address: base URL of the server, such as `http://127.0.0.1:8000`.
+        key: API key to send with each request, or "" to send none.
+        timeout_s: read timeout in seconds.
     """
     import httpx2
 
@@ -244,7 +244,7 @@ def connect(address: str, key: str, timeout_s: float = SILENT_S) -> httpx2.Clien
 
 
 class Answer(dict[str, Any]):
-    """JSON object sent by a server."""
+    """JSON object in a response of the server. Reading a missing field raises a readable error."""
 
     def __missing__(self, name: str) -> Any:
         """Raise an error that names the missing field.
@@ -259,17 +259,17 @@ class Stream:
     """Server-sent events of one response.
 
     Args:
-        answer: a successful response, not read yet.
+        answer: a successful response whose body has not been read.
     """
 
     def __init__(self, answer: httpx2.Response) -> None:
         self._answer = answer
         self.is_whole = False
-        """True once the final event was read: `[DONE]`, or an event of type `end`."""
+        """Whether the final event has been read: `[DONE]`, or an event of type `end`."""
 
     @property
     def run_id(self) -> str:
-        """Id of the requested run, or ""."""
+        """Id of the run that the request started, or "" if the server sent none."""
         return str(self._answer.headers.get("x-podium-workflow-id", ""))
 
     def __iter__(self) -> Generator[Json]:

@@ -33,11 +33,11 @@ def print_script(shell: Annotated[Literal["bash", "zsh", "fish"], Argument()]) -
 
 
 def complete(instruction: str) -> int:
-    """Follow an instruction of Typer's scripts.
+    """Carry out an instruction from Typer's completion scripts, and return the exit code.
 
     Args:
-        instruction: `source_SHELL` prints the script; `complete_SHELL` prints the completions of the words that the
-            shell has put into the environment.
+        instruction: `source_SHELL` to print the script of a shell, or `complete_SHELL` to print completions
+            of the words that the shell has put into the environment.
     """
     get_completion_inspect_parameters()  # registers the shells
     verbs = {name: (verb.target, verb.help) for name, verb in VERBS.items()}

@@ -24,10 +24,10 @@ EXPORT = "export"
 
 
 class FeedbackProgram(Program):
-    """`podium feedback ID`, or `podium feedback export FILE`."""
+    """Program for both `podium feedback ID` and `podium feedback export FILE`."""
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the program that the first word names."""
+        """Run `export` if the first argument says so. Otherwise give feedback."""
         words = sys.argv[1:] if arguments is None else arguments
         return export_program(words[1:]) if words[:1] == [EXPORT] else super().__call__(words)
 
@@ -112,8 +112,9 @@ def runs_with_feedback(client: Client) -> Iterator[Json]:
 
 
 def question_of(record: Json) -> Json | None:
-    """Convert a run to a line of `training.jsonl_questions`, or return None if it cannot be used. If several
-    right answers were given, use the latest.
+    """Convert a run to a line of `training.jsonl_questions`, or return None if that is not possible.
+
+    If several feedbacks name the right answer, the latest one is used.
     """
     expected = next((each["expected"] for each in reversed(record["feedback"]) if each["expected"]), "")
     messages = record["messages"]
@@ -139,7 +140,7 @@ def _is_number(text: str) -> bool:
 
 
 def _private(path: str, flags: int) -> int:
-    """Open a file that only this account may read: it holds users' texts."""
+    """Open a file that only this account may read, because it contains users' texts."""
     return os.open(path, flags, 0o600)
 
 

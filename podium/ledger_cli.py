@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from serving.database.address import Address
 
 COLUMNS = {"id": "id", "when": "created_at", "kind": "kind", "worker": "worker", "account": "account", "dollars": "cost_usd", "team": "team_id", "key": "key_id", "run": "run_id"}  # fmt: skip
-"""Column title to field of a ledger entry."""
+"""Field of a ledger entry, by the title of its column."""
 SUM_COLUMNS = ("day", "worker", "account", "calls", "input_tokens", "cached_tokens", "output_tokens", "usd", "uncertain_usd")  # fmt: skip
 EPOCH = date(1970, 1, 1)
 EXIT_CODES = (
@@ -141,7 +141,7 @@ def _print_faults(faults: Sequence[str]) -> int:
 
 
 async def _adjust(address: Address, entry: int, to: Decimal, reason: str) -> None:
-    """Enter the correction.
+    """Add an entry that corrects the cost of another one.
 
     Raises:
         CommandError: the amount has too many digits.
@@ -163,7 +163,7 @@ async def _adjust(address: Address, entry: int, to: Decimal, reason: str) -> Non
 
 
 async def _sums(address: Address, first: date | None, last: date | None) -> dict[tuple[str, str, str], Any]:
-    """Return the sums by day, worker and account."""
+    """Sum the ledger's entries by day, worker and account."""
     from serving.accounts.ledger_lines import daily_sums
     from serving.database.database import Database
     from serving.database.migrate import check_version
@@ -190,7 +190,7 @@ def _print_sums(sums: Mapping[tuple[str, str, str], Any]) -> None:
 def _differences(
     invoice: Path, tolerance: Decimal, sums: Mapping[tuple[str, str, str], Any]
 ) -> Iterator[str]:
-    """Yield a sentence for each day, worker and account whose sums differ by more than the tolerance.
+    """Yield a sentence for each day, worker and account for which the ledger and the invoice differ too much.
 
     Raises:
         OSError, KeyError, ValueError, ArithmeticError: the invoice cannot be read.

@@ -1,4 +1,4 @@
-"""Policies on the command line: `FIELD=VALUE` of `podium teams policy` and `podium keys policy`."""
+"""Read and show policies on the command line, for `podium teams policy` and `podium keys policy`."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ if TYPE_CHECKING:
 NONE = "none"
 """Value that lifts a limit."""
 OFF = ("max_effort", "tools")
-"""Fields for which `none` forbids everything; only `any` lifts their limit."""
+"""Fields for which `none` forbids everything, so that only `any` lifts their limit."""
 NAMED = ("models", "workers", "exclude_workers", "providers", "regions")
-"""Fields whose values must exist in the settings."""
+"""Fields whose values are names that must exist in the settings."""
 LISTS = (*NAMED, "tools")
 
 
 def read_fields(texts: list[str]) -> AccountPolicy:
-    """Parse `FIELD=VALUE ...` as a policy.
+    """Parse a list of `FIELD=VALUE` as a policy.
 
     Raises:
-        BadTask: a field is unknown or its value invalid; `param` names the field.
+        BadTask: a field is unknown, or its value is invalid. The error's `param` names the field.
     """
     from pydantic import ValidationError
 
@@ -50,10 +50,15 @@ def read_fields(texts: list[str]) -> AccountPolicy:
 
 
 def check_against(settings: Path | None, policy: AccountPolicy, *, has_server: bool) -> None:
-    """Check that the names in a policy exist in the settings. A server (`--url`) checks this itself.
+    """Check that the names in a policy exist in the settings.
+
+    Args:
+        settings: settings file, or None. Without one, a note says that the names were not checked.
+        policy: policy to check.
+        has_server: whether the policy goes to a server (`--url`), which checks the names itself.
 
     Raises:
-        BadTask: a name does not exist; the message suggests the nearest one.
+        BadTask: a name does not exist. The message suggests the most similar name.
         SettingsError: the settings cannot be loaded.
     """
     if settings is not None:
@@ -80,7 +85,7 @@ def _value(name: str, text: str, default: object) -> object:
 
 
 def show_policy(policy: AccountPolicy, *, as_json: bool) -> None:
-    """Print every field with its value, or "-" if it is not set, and its description."""
+    """Print each field with its description and its value, or "-" if it has no value."""
     stated = policy.stated()
     if as_json:
         return print(inert_json(stated))

@@ -1,5 +1,6 @@
-"""Teams and keys of a remote server, through its admin API. Implements the part of `Directory` that `podium
-keys` and `podium teams` use.
+"""Teams and keys of a remote server, through its admin API.
+
+This implements the methods of `Directory` that `podium keys` and `podium teams` use.
 """
 
 from __future__ import annotations
@@ -24,13 +25,12 @@ PERIODS: tuple[Period, ...] = ("day", "month")
 
 
 class RemoteDirectory:
-    """Drop-in for `Directory` over HTTP.
+    """Replacement for `Directory` that calls the admin API of a server.
+
+    Each method raises `ClientError` if the server rejects the request or cannot be reached.
 
     Args:
-        client: uses an administrator's key.
-
-    Raises (each method):
-        ClientError: the server rejects the request or cannot be reached.
+        client: client with an administrator's key.
     """
 
     def __init__(self, client: Client) -> None:
@@ -46,7 +46,7 @@ class RemoteDirectory:
         return [_team(each) for each in pages(self._client, "teams")]
 
     async def team(self, reference: str) -> TeamInfo:
-        """Return the team with this id, else the one with this name, including its policy."""
+        """Return the team with this id, or else the team with this name, including its policy."""
         matches = [team for team in await self.teams() if reference in (team.id, team.name)]
         if not matches:
             raise ClientError(f"There is no team {reference!r}. List them with `podium teams list`.", FAILED)
@@ -60,7 +60,7 @@ class RemoteDirectory:
     async def create_key(
         self, name: str, team: str | None, scopes: Collection[Scope], expires_us: int | None
     ) -> tuple[ApiKey, KeyInfo]:
-        """Create a key and return its secret."""
+        """Create a key. Return its secret, and a description of the key."""
         body = {"name": name, "team": team, "scopes": sorted(scopes), "expires_at": iso(expires_us)}
         created = self._client.post("/v1/admin/keys", body)
         return ApiKey(created["secret"]), _key(created)
@@ -80,12 +80,12 @@ class RemoteDirectory:
         return _key(self._client.delete(f"/v1/admin/keys/{path_part(reference)}"))
 
     async def rotate(self, reference: str, overlap_s: float = 0) -> tuple[ApiKey, KeyInfo]:
-        """Give the key another secret and return it."""
+        """Replace the secret of the key. Return the new secret, and a description of the key."""
         rotated = self._client.post(f"/v1/admin/keys/{path_part(reference)}/rotate", {"overlap_s": overlap_s})
         return ApiKey(rotated["secret"]), _key(rotated)
 
     async def budget(self, subject: str) -> list[Spending]:
-        """Return budget and spending of a `subject` (see `serving.accounts.rates`)."""
+        """Return the budget and the spending of a team or key. `serving.accounts.rates` defines subjects."""
         budget = self._client.get(_budget_path(subject))
         return [Spending(period, *_amounts(budget[period])) for period in PERIODS]
 

@@ -1,6 +1,6 @@
-"""Runs on a terminal: events as lines, records as trees and tables.
+"""Show runs on a terminal: events as lines, records as trees and tables.
 
-Model output is shown as plain text: neither markup nor control characters reach the terminal.
+The output of models is shown as plain text, so that neither markup nor control characters reach the terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from podium.command_line.terminal import cell, inert, table
 
 Json = dict[str, Any]
 CUT = {"length": "cut off", "content_filter": "cut off by a content filter"}
-"""Note that a `finish_reason` adds to `finished` and `done` if the answer is incomplete."""
+"""Note for each `finish_reason` of an incomplete answer. It is added to the status `finished` or `done`."""
 STYLES = {"done": "green", "finished": "green", "failed": "red", "lost": "red", "running": "cyan"}
 
 
@@ -27,7 +27,7 @@ def brief(text: str, most: int = 90) -> str:
 
 
 def dollars(amount: float | None) -> str:
-    """Format an amount. None is "unknown", not "free"."""
+    """Format an amount in US dollars. None means an unknown amount, not zero."""
     if amount is None:
         return "unknown"
     return "free" if amount == 0 else f"${amount:.6f}".rstrip("0") if amount < 1 else f"${amount:.2f}"
@@ -70,7 +70,7 @@ def event_line(event: Json) -> Text | None:
 
 
 def _event(event: Json) -> tuple[str, str] | None:
-    """Return the text and its style."""
+    """Return the text for an event and its style, or None if the event is not shown."""
     match event.get("type"):
         case "plan_began" if event.get("worker"):
             return f"{event['worker']} writes a plan", "bold"
@@ -116,8 +116,8 @@ def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
 
     Args:
         record: the body of `GET /v1/workflows/{id}`.
-        words: include the output of each step.
-        prompts: include the prompt of each step.
+        words: whether to include the output of each step.
+        prompts: whether to include the prompt of each step.
     """
     head = cell(f"{record['model']}  ", style="bold").append_text(status_text(record))
     head.append(
@@ -143,7 +143,7 @@ def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
 
 
 def _about(record: Json) -> Text:
-    """Return start time, team, critical path and question of a run."""
+    """Render the start time, the team, the critical path and the question of a run."""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["created"]))
     account: Json = record.get("account") or {}
     team = f", for the team {account['team_id']}" if account.get("team_id") else ""
@@ -181,13 +181,13 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
 
 
 def _add_try(branch: Tree, attempt: Json) -> None:
-    """Add a failed call that was retried, with its operator detail."""
+    """Add a failed attempt that was followed by another one, with the detail for operators."""
     line = branch.add(cell(f"tried {attempt['worker']}: {brief(attempt['message'], 300)}", "red"))
     _add_detail(line, attempt)
 
 
 def _add_error(branch: Tree, error: Json | None, *, has_tries: bool = False) -> None:
-    """Add the error that ended a plan or a step, after the attempts before it."""
+    """Add the error that ended a plan or a step, below the failed attempts before it."""
     if not error:
         return
     for attempt in () if has_tries else _with_attempts(error)[:-1]:
@@ -201,7 +201,7 @@ def _add_detail(branch: Tree, error: Json) -> None:
 
 
 def failure_text(record: Json) -> str:
-    """Explain why a run failed: first cause, consequences, each once, and the operator detail."""
+    """Explain why a run failed: the first cause, each consequence once, and the detail for operators."""
     faults: list[Json] = []
     for plan in record["plans"]:
         steps = [step for step in record["steps"] if step["plan"] == plan["plan"]]

@@ -15,7 +15,7 @@ from podium.command_line.terminal import cell, console, inert, inert_json, table
 
 Json = dict[str, Any]
 NEWEST = 20
-"""Number of newest runs to search for one that is not only a plan."""
+"""Number of newest runs among which the newest one with steps is searched."""
 OVER = {"finished", "failed", "cancelled", "lost", "expired"}
 Status = Literal["running", "waiting", "detached", "cancelled", "expired", "failed", "finished", "lost"]
 runs, show, models = Program("podium runs"), Program("podium show"), Program("podium models")
@@ -131,10 +131,10 @@ def _print_run(record: Json, *, words: bool, prompts: bool) -> None:
 
 
 def newest(client: Client) -> str:
-    """Return the id of the newest run that ran steps.
+    """Return the id of the newest run that is not only a plan.
 
     Raises:
-        ClientError: there is none.
+        ClientError: there is no such run.
     """
     newest_runs = client.get("/v1/workflows", {"limit": NEWEST})["data"]
     ran = [each["id"] for each in newest_runs if not each.get("plan_only")]

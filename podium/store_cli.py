@@ -69,10 +69,10 @@ def rotate(settings: SettingsFile = None) -> int:
 
 @contextmanager
 def errors_in_one_line() -> Generator[None]:
-    """Turn an error of Podium into one that ends the command.
+    """Convert an error of Podium, raised in the block, to one that ends the command with a single line.
 
     Raises:
-        CommandError: a PodiumError was raised inside.
+        CommandError: the block raised a PodiumError.
     """
     from conductor.errors import PodiumError
 

@@ -16,21 +16,22 @@ from serving.lora.compatibility import check, tensors_of_model
 
 STORE = Path("models/adapters")
 LARGEST_RANK = 512
-"""Highest rank that vLLM supports. An engine accepts ranks up to its `max_lora_rank`."""
+"""Highest rank that vLLM supports. A running engine accepts ranks up to its own `max_lora_rank`."""
 
 
 def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -> Path:
-    """Publish an adapter after checking that an engine can serve it.
+    """Check that an engine can serve an adapter, then copy it to the folder of adapters under its name.
 
     Args:
         folder: adapter as written by PEFT.
-        where: the folder of adapters.
-        label: the part of the name before the `@`.
-        model: folder of the base model, to compare shapes, or None to skip that.
+        where: folder of adapters, to which the adapter is copied.
+        label: part of the name before the `@`.
+        model: folder of the base model, whose tensor shapes are compared with the adapter's, or None to skip
+            that comparison.
 
     Raises:
-        AdapterError: it cannot be served; nothing is published.
-        OSError: it cannot be written.
+        AdapterError: the adapter cannot be served. Nothing is published.
+        OSError: the copy cannot be written.
     """
     check(folder, LARGEST_RANK, tensors_of_model(model) if model else None)
     return publish(folder, where, label)

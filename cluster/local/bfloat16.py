@@ -1,4 +1,7 @@
-"""Read and write safetensors files with NumPy, which has no bfloat16: its 16 bits are kept in `uint16`."""
+"""Read and write safetensors files with NumPy.
+
+NumPy has no bfloat16, so the 16 bits of a bfloat16 number are stored as `uint16`.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +14,11 @@ import safetensors
 from numpy.typing import NDArray
 
 rust: Any = safetensors
-"""`safetensors` without types, because its stubs have none."""
+"""The module `safetensors` as `Any`, because its stubs have no types."""
 Bits = NDArray[np.uint16]
 Floats = NDArray[np.float32]
 Tensor = NDArray[np.uint16 | np.float16 | np.float32]
-"""Tensor of a safetensors file; bfloat16 is `Bits`."""
+"""Tensor of a safetensors file. A bfloat16 tensor is `Bits`."""
 TYPES: dict[str, type[np.uint16 | np.float16 | np.float32]] = {
     "BF16": np.uint16,
     "F16": np.float16,
@@ -26,13 +29,13 @@ NAMES = {"uint16": "bfloat16"}
 
 
 def bits_of(weights: Floats) -> Bits:
-    """Round finite weights to the nearest bfloat16, ties to even, as torch does."""
+    """Round finite weights to the nearest bfloat16 number (ties to even, as in torch)."""
     whole = np.ascontiguousarray(weights).view(np.uint32)
     return ((whole + 0x7FFF + ((whole >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def floats_of(tensor: Tensor) -> Floats:
-    """Convert to float32, exactly: bfloat16 is the upper half of a float32."""
+    """Convert a tensor to float32. This is exact, because bfloat16 is the upper half of a float32."""
     if tensor.dtype == np.uint16:
         return (tensor.astype(np.uint32) << 16).view(np.float32)
     return tensor.astype(np.float32)
@@ -44,10 +47,10 @@ def like(tensor: Tensor, weights: Floats) -> Tensor:
 
 
 def save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file, as transformers and vLLM read it."""
+    """Write a safetensors file that transformers and vLLM can read."""
     whole = {
         name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()
-    }  # keeps the arrays alive until the file is written
+    }  # keep the arrays alive until the file is written
     specs = {
         name: rust.TensorSpec(
             dtype=NAMES.get(tensor.dtype.name, tensor.dtype.name),

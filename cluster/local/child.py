@@ -1,6 +1,6 @@
-"""Process of a local server: `serve run` on a fresh Ray. It ends when its parent ends.
+"""Child process of a local server, which runs `serve run` on its own new Ray instance.
 
-Only `server.py` starts `python -m cluster.local.child`.
+The process ends when its parent ends. Only `server.py` starts it, as `python -m cluster.local.child`.
 """
 
 from __future__ import annotations
@@ -27,19 +27,23 @@ from podium.command_line.program import Program
 
 
 def watch_parent(parent_pid: int) -> None:
-    """Interrupt this process, as Ctrl-C does, once its parent is gone, even by SIGKILL."""
+    """Interrupt this process as Ctrl-C does when its parent has ended, even if SIGKILL ended it."""
 
     def look() -> None:
         while os.getppid() == parent_pid:
             time.sleep(1)
-        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # for `sweep_folders` of a later server
+        record_shared_memory(Path(os.environ["RAY_TMPDIR"]))  # read by `sweep_folders` of a later server
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=look, daemon=True, name="watch-parent").start()
 
 
 def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
-    """Yield the arguments of Podium's applications in `target`: a command line, or a Serve config."""
+    """Yield the arguments of each Podium application in `target`.
+
+    Args:
+        target: arguments of `serve run`: an application with its arguments, or a Serve config file.
+    """
     if target[0] == APP:
         yield dict(argument.split("=", 1) for argument in target[1:])
     elif target[0].endswith(".yaml"):
@@ -48,7 +52,9 @@ def app_arguments(target: list[str]) -> Iterator[dict[str, str]]:
 
 
 def check(host: str, target: list[str]) -> None:
-    """Check what is to be served. This takes a second; starting Ray takes much longer.
+    """Check the settings, the store and the address before Ray starts.
+
+    The check takes a second, but starting Ray takes much longer.
 
     Raises:
         SettingsError: the settings or the address are invalid.
@@ -77,7 +83,7 @@ def run_child(
     dashboard_port: int | None = None,
     host: str = HOST,
 ) -> int:
-    """Run `serve run TARGET` on a fresh Ray, after setting its HTTP address."""
+    """Run `serve run TARGET` on a new Ray instance with the given HTTP address."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell's background job starts with SIGINT ignored
         signal.signal(number, signal.default_int_handler)
     watch_parent(os.getppid())

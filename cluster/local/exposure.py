@@ -1,4 +1,4 @@
-"""Check that a server listens beyond this machine only if a key exists."""
+"""Check that a server accepts connections from other machines only if an API key exists."""
 
 import asyncio
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from serving.settings.settings import SettingsError, load
 
 
 def require_key(host: str, settings: str, environment: Mapping[str, str]) -> None:
-    """Check that every client that reaches `host` needs a key.
+    """Check that clients on other machines, if the address lets them connect, need an API key.
 
     Args:
-        host: the IP address to listen on.
-        settings: settings file, which names the store of keys.
-        environment: environment of the server.
+        host: IP address to listen on.
+        settings: path of the settings file, which names the store of keys.
+        environment: environment variables of the server.
 
     Raises:
-        SettingsError: clients on other machines would need no key. The message says how to create the first
-            one.
+        SettingsError: the store has no key, so clients on other machines would not need one. The message says
+            how to create the first key.
         StoreError, StoreUnavailable: the store cannot be read.
     """
     address = find_address(load(resolve_path(Path(settings))).store, environment)

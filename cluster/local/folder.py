@@ -1,9 +1,9 @@
-"""Private folder of a local server: everything that its processes write for themselves while it runs.
+"""Private folder for the temporary files of a local server.
 
-The folder holds Ray's session with its logs and sockets, HAProxy's configuration and sockets, vLLM's sockets
-and other temporary files. Only this account can read it (mode 0700), and it is removed when the server has
-ended. The logs of a server that failed are kept. A running `Server` holds a lock on its folder; a folder
-without a holder belongs to a server that was killed (docs/decisions/0015).
+The folder contains Ray's session with its logs and sockets, HAProxy's configuration and sockets, vLLM's
+sockets and other temporary files. Only this account can read it (mode 0700). It is removed when the server
+has ended, but the logs of a server that failed are kept. A running `Server` locks its folder, so a folder
+without a lock belongs to a server that was killed (docs/decisions/0015).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from cluster.local.shared_memory import remove_unused, segments_of
 PREFIX = "podium-"
 SHORT_PARENT = "/tmp"  # noqa: S108 (the folder in it is made by mkdtemp)
 MAX_PARENT_CHARS = 8
-"""Maximum length of the parent folder's path.
+"""Maximum length of the parent folder's path, in characters.
 
 HAProxy binds `FOLDER/h/<node id, 56 characters>/admin.sock.<pid>.tmp`, and a Unix socket's path has at most
 107 characters.
 """
 MAX_KEPT_LOGS = 5
-"""Number of failed servers whose logs are kept; the oldest are removed."""
+"""Number of failed servers whose logs are kept. Older logs are removed."""
 LOCK, TAG_FILE, SEGMENTS = "lock", "tag", "shared_memory"
 
 
 class ServerFolder:
-    """Folder of one server. The process that made or adopted it holds its lock.
+    """Folder of one server, locked by the process that created it or took it over.
 
     Args:
-        path: the folder.
-        lock: its open, locked file.
+        path: path of the folder.
+        lock: the open lock file in the folder.
     """
 
     def __init__(self, path: Path, lock: IO[str]) -> None:
@@ -48,7 +48,7 @@ class ServerFolder:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment variables that make Ray, HAProxy and every library of a server write here."""
+        """Environment variables that make the processes of the server write to this folder."""
         haproxy = self.path / "h"
         return {
             "TMPDIR": str(self.path),
@@ -66,10 +66,10 @@ class ServerFolder:
         return any(self.path.glob("ray/session_*/logs"))
 
     def remove(self, keep_logs: Path | None = None) -> None:
-        """Remove the folder, and the shared memory that its server left.
+        """Remove the folder, and the shared memory that the server's processes did not remove.
 
         Args:
-            keep_logs: folder to move Ray's logs to, or None to remove them.
+            keep_logs: folder to which Ray's logs are moved, or None to remove them too.
         """
         if keep_logs is not None and self.has_logs:
             _keep(next(self.path.glob("ray/session_*/logs")), keep_logs)
@@ -79,7 +79,10 @@ class ServerFolder:
 
 
 def make_folder(tag: str) -> ServerFolder:
-    """Create and lock a folder for the server with this tag."""
+    """Create and lock a folder for the server with this tag.
+
+    The tag identifies the processes of the server (`processes.py`).
+    """
     default = tempfile.gettempdir()
     parent = default if len(default) <= MAX_PARENT_CHARS else SHORT_PARENT
     path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
@@ -90,10 +93,10 @@ def make_folder(tag: str) -> ServerFolder:
 
 
 def record_shared_memory(path: Path) -> None:
-    """Write down which segments the server's processes have mapped, so that they can be removed later.
+    """Write a list of the shared memory segments that the server uses, so that they can be removed later.
 
     Args:
-        path: the server's folder.
+        path: path of the server's folder, which gets the list.
     """
     with contextlib.suppress(OSError):  # the server may have just ended and removed its folder
         tag, started_s = (path / TAG_FILE).read_text(), (path / TAG_FILE).stat().st_mtime
@@ -102,9 +105,12 @@ def record_shared_memory(path: Path) -> None:
 
 
 def sweep_folders() -> int:
-    """Remove the folders and the shared memory of this checkout's killed servers, and return their number.
+    """Remove the folders and the shared memory of this checkout's servers that were killed.
 
-    Ray's logs of each are kept in `build/`.
+    Ray's logs are moved to `build/`.
+
+    Returns:
+        The number of these servers.
     """
     swept = 0
     for path in folders():
@@ -122,7 +128,7 @@ def sweep_folders() -> int:
 
 
 def folders() -> Iterator[Path]:
-    """Yield the folders of this checkout's servers, running and dead."""
+    """Yield the folders of this checkout's servers, including servers that were killed."""
     for parent in {tempfile.gettempdir(), SHORT_PARENT}:
         for path in Path(parent).glob(f"{PREFIX}????????"):
             with contextlib.suppress(OSError):
@@ -132,7 +138,10 @@ def folders() -> Iterator[Path]:
 
 
 def _lock(path: Path) -> IO[str] | None:
-    """Return `path` opened and locked, or None if another process holds the lock or the file is gone."""
+    """Open and lock the file at `path`.
+
+    Return None if another process has locked it or it no longer exists.
+    """
     try:
         file = path.open("a")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,7 +158,7 @@ def _segments(path: Path) -> set[Path]:
 
 
 def _keep(logs: Path, to: Path) -> None:
-    """Move `logs` to `to`, replacing older ones. Only the newest few of these folders stay."""
+    """Move the folder `logs` to `to`, replacing an older one there. Keep only the newest of these folders."""
     shutil.rmtree(to, ignore_errors=True)
     to.parent.mkdir(parents=True, exist_ok=True)
     shutil.move(logs, to)

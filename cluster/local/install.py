@@ -1,16 +1,17 @@
-"""Set-up: `.venv` with the packages that are needed, the project in it, and the local models.
+"""Set-up: create `.venv` with the needed packages and Podium itself, and make the local models.
 
-Standard library only, because `setup.py` calls it before any package is installed.
+Set-up has stages, each of which installs some packages. The base packages are always installed. The packages
+of a vLLM engine and the local models are added only if the settings need them (`needs.py`). The packages for
+development and for learning are added only for the make targets that use them. Installed packages are never
+removed, but a `.venv` whose Python does not start is replaced. While the packages of the engine are
+installed, the local models are made and the web console is built.
 
-Set-up has stages. The base packages are always installed. Those of a vLLM engine, and the local models, are
-added only if the settings need them (`needs.py`), and those of development and learning only for the targets
-that use them. Installed packages are never removed: only a `.venv` whose Python does not start is replaced.
-The local models are made, and the web console is built, while the engine's packages are installed.
+Stamp files inside `.venv` record what is installed, so set-up is quick if nothing has changed. It can be
+interrupted at any time, and the next run continues. A lock allows only one run at a time. Every error says
+what happened and what to do.
 
-Set-up is quick if nothing changed (stamps inside `.venv`). It can be interrupted at any moment: the next run
-continues. A lock allows one run at a time. Every failure says what happened and what to do.
-
-This module knows uv, files and disks, but not Ray or settings.
+This module imports only the standard library, because `setup.py` calls it before any package is installed. It
+does not depend on Ray or settings.
 """
 
 from __future__ import annotations
@@ -47,21 +48,22 @@ EXTRA_BYTES = {
     "training": 200_000_000,
     "evaluation": 200_000_000,
 }
-"""Unpacked size of an extra's packages, in addition to the base."""
+"""Unpacked size, in bytes, of the packages that each extra adds to the base packages."""
 MODEL_BYTES = 700_000_000
 BROUGHT = "setuptools"
-"""Package that a new venv of Python 3.11 contains in addition to pip. The base packages do not need it."""
+"""Package that Python 3.11 adds to a new venv besides pip. The base packages do not need it."""
 NOT_COMPILED = "tests?|testing|models|types|pip|setuptools"
-"""Folders that start-up hardly imports, with about half of all files. They are not precompiled."""
+"""Pattern of folders that are not compiled to bytecode. They have about half of all files, and a starting
+server imports hardly any of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Packages that are installed together.
+    """Set of packages that are installed together.
 
     Args:
-        name: its name in progress.
-        extras: extras of pyproject.toml, in addition to the project's own dependencies.
+        name: name of the stage in progress lines.
+        extras: extras of pyproject.toml to install in addition to the project's own dependencies.
     """
 
     name: str
@@ -69,12 +71,12 @@ class Stage:
 
     @property
     def stamp(self) -> Path:
-        """File that says what was installed. It is empty if the installation was interrupted."""
+        """File that records what was installed. It is empty if the installation was interrupted."""
         return VENV / f"podium-{self.name}-stamp"
 
     @property
     def state(self) -> str | None:
-        """Content of the stamp, or None if there is none."""
+        """Content of the stamp file, or None if the file does not exist."""
         try:
             return self.stamp.read_text()
         except OSError:
@@ -92,12 +94,12 @@ STAGES = (BASE, CONSOLE, CPU, DEV, LEARNING, BROWSER, SITE)
 
 
 def python_version() -> str:
-    """Return the version of the Python in `.venv`, such as `3.11`, or "" if none starts."""
+    """Return the version of the Python in `.venv`, such as `3.11`, or "" if it does not start."""
     return ".".join(ask(str(PYTHON), "--version").removeprefix("Python ").split(".")[:2])
 
 
 def say_which_python() -> None:
-    """Print that `.venv` keeps its Python, if set-up runs in another version."""
+    """Print a note if `.venv` keeps a version of Python other than the one that runs set-up."""
     this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
     if there not in ("", this):
         print(f"set-up: .venv keeps its Python {there}. For {this}, remove .venv and run this again.")
@@ -126,7 +128,7 @@ def make_venv() -> None:
 
 
 def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
-    """Return the unpacked size of the packages of `stage` that the stages in `done` do not have."""
+    """Return the unpacked size in bytes of the packages that `stage` adds to the stages in `done`."""
     there = {extra for each in done for extra in each.extras}
     return sum(EXTRA_BYTES[extra] for extra in stage.extras if extra not in there) + (
         0 if done else BASE_BYTES
@@ -134,10 +136,10 @@ def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
 
 
 def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
-    """Check that there is room for packages in `.venv` and in uv's cache, and for models.
+    """Check that the disks have enough space for packages in `.venv` and in uv's cache, and for models.
 
     Raises:
-        SetupError: a disk has too little space; the message names it.
+        SetupError: a disk has too little space. The message names it.
     """
     need = {ROOT: package_bytes + model_bytes}
     cache = Path(ask(str(UV), "cache", "dir").strip())
@@ -155,7 +157,7 @@ def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
 
 
 def target_state() -> str:
-    """Return a hash of what `.venv` is made from: lock, project file, folder and Python version."""
+    """Return a hash of everything that determines `.venv`: lock, project file, folder and Python version."""
     digest = hashlib.sha256(f"{python_version()} {ROOT}".encode())
     for path in (LOCK, LEFT_OUT, ROOT / "pyproject.toml"):
         digest.update(path.read_bytes())
@@ -163,7 +165,7 @@ def target_state() -> str:
 
 
 def was_interrupted() -> bool:
-    """Return whether a package may be installed only in part."""
+    """Return whether an installation was interrupted, so that a package may be incomplete."""
     return any(each.state == "" for each in STAGES)
 
 
@@ -205,15 +207,15 @@ def compile_command(folder: Path) -> list[str]:
 
 
 def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
-    """Return whether the settings need an engine, and which local models.
+    """Return whether the settings need an engine, and the names of the local models that they need.
 
-    `needs.py` finds out inside `.venv`.
+    The answer comes from `needs.py`, which runs inside `.venv`.
 
     Args:
-        served: arguments of `needs.py`: the settings file, and its overrides on the command line.
+        served: arguments of `needs.py`: the settings file and overrides of it.
 
     Raises:
-        SetupError: the arguments are invalid.
+        SetupError: `needs.py` rejects the arguments.
     """
     command = [str(PYTHON), "-m", "cluster.local.needs", *served]
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
@@ -225,7 +227,7 @@ def ask_needs(served: Sequence[str]) -> tuple[bool, list[str]]:
 
 @contextlib.contextmanager
 def making_models(names: Sequence[str]) -> Generator[None]:
-    """Make the missing local models among `names` while the block runs. They exist at its end.
+    """Make the missing local models among `names` in parallel with the block, and wait for them at its end.
 
     Raises:
         SetupError: a model could not be made.
@@ -254,7 +256,10 @@ def making_models(names: Sequence[str]) -> Generator[None]:
 
 @contextlib.contextmanager
 def one_at_a_time() -> Generator[None]:
-    """Hold the set-up lock of this checkout. A second run waits and prints that it does."""
+    """Context manager that locks set-up in this checkout.
+
+    A second run prints that it waits for the first one.
+    """
     BUILD.mkdir(exist_ok=True)
     with (BUILD / "setup.lock").open("a+") as lock:
         waited_s = 0
@@ -276,15 +281,15 @@ def one_at_a_time() -> Generator[None]:
 
 @dataclass(frozen=True, slots=True)
 class SetupOptions:
-    """Options of set-up, in addition to what is served.
+    """Options of set-up in addition to the settings to serve.
 
     Args:
-        dev: install the packages of checks and load tests.
-        learning: install all packages and both local models.
-        console: build the web console, and fail if that is not possible. It is also built if something is
-            served, but then a failure is only printed.
-        browser: install what drives a browser in tests.
-        site: install what builds the documentation site.
+        dev: whether to install the packages for checks and load tests.
+        learning: whether to install the packages for training and evaluation, and both local models.
+        console: whether to build the web console, and to fail if that is not possible. The console is also
+            built for a server, but then a failure is only printed.
+        browser: whether to install the packages that control a browser in tests.
+        site: whether to install the packages that build the documentation site.
     """
 
     dev: bool = False
@@ -295,7 +300,10 @@ class SetupOptions:
 
 
 def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
-    """Install all stages that are needed; see `install`."""
+    """Install all needed stages, make the local models and build the console.
+
+    `install` describes the arguments.
+    """
     say_which_python()
     add(BASE)
     engine, models = False, list(local_models.LOCAL_MODELS) if wanted.learning else []
@@ -305,7 +313,7 @@ def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
     stages = [
         stage for stage, is_wanted in (*optional, (BROWSER, wanted.browser), (SITE, wanted.site)) if is_wanted
     ]
-    if was_interrupted():  # making the models needs NumPy, which is now removed and installed again
+    if was_interrupted():  # making the models needs NumPy, which is reinstalled at this moment
         for stage in stages:
             add(stage)
     if wanted.console:
@@ -317,10 +325,11 @@ def set_up(served: Sequence[str], wanted: SetupOptions) -> None:
 
 
 def install(served: Sequence[str], wanted: SetupOptions) -> int:
-    """Install all stages that are needed and return the exit code. Errors go to standard error.
+    """Run set-up and return the exit code. Errors are printed on standard error.
 
     Args:
-        served: what to serve, see `ask_needs`, or empty to serve nothing.
+        served: settings to serve and overrides of them, as for `ask_needs`, or empty if nothing will be
+            served.
         wanted: further options.
     """
     try:

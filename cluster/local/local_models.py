@@ -1,6 +1,6 @@
 """`python -m cluster.local.local_models [NAME ...]`: make the local models that do not exist yet.
 
-Set-up runs it inside `.venv`.
+Set-up runs this inside `.venv`.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from cluster.local import conductor_model, model
 
 BASE, CONDUCTOR = "models/smollm2-135m", "models/smollm2-135m-conductor"
 LOCAL_MODELS = (BASE, CONDUCTOR)
-"""Models that set-up makes, by their names in settings. Each is made from the one before it."""
+"""Names, in settings, of the models that set-up makes. Each is made from the one before it."""
 
 
 def is_ready(name: str) -> bool:
-    """Return whether the model exists."""
+    """Return whether the model exists and is complete."""
     if name == CONDUCTOR:
         return conductor_model.is_ready(conductor_model.FOLDER, conductor_model.default_adapter())
     return model.is_ready(model.FOLDER)
 
 
 def missing(names: Sequence[str]) -> list[str]:
-    """Return the models of `names` that set-up has to make, with those that they are made from.
+    """Return the models in `names`, and those from which they are made, that do not exist yet.
 
     Raises:
         ModelError: the checkout lacks the shipped adapter.
@@ -35,7 +35,7 @@ def missing(names: Sequence[str]) -> list[str]:
 
 
 def main(names: Sequence[str]) -> int:
-    """Make the models and return the exit code. Errors go to standard error."""
+    """Make the models and return the exit code. Errors are printed on standard error."""
     try:
         for name in missing(names or LOCAL_MODELS):
             if name == CONDUCTOR:

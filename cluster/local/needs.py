@@ -25,11 +25,11 @@ from serving.settings.workers import VllmSettings
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What set-up adds to the base packages.
+    """Everything that the settings need in addition to the base packages.
 
     Args:
-        engine: whether vLLM runs, with torch and transformers.
-        models: the folders under `models/` that are served.
+        engine: whether vLLM will run, which needs torch and transformers.
+        models: names of the folders under `models/` that are served.
     """
 
     engine: bool
@@ -37,7 +37,10 @@ class Needs:
 
 
 def needs_of(settings: Settings) -> Needs:
-    """Return what the settings need. Stand-ins, and workers that share a `deployment`, add nothing."""
+    """Return what the settings need.
+
+    Scripted workers, and workers that share a `deployment`, need nothing more.
+    """
     engines = [
         worker
         for worker in settings.workers

@@ -1,7 +1,7 @@
 """`podium exposure`: list Podium's open ports on this machine, and what each requires of a client.
 
-What a port requires is not looked up but tried without credentials: by HTTP, then by gRPC with a call that
-Ray's servers answer and that changes nothing. Knows no settings and no keys.
+To find out what a port requires, this module sends a request without credentials: first by HTTP, then by gRPC
+with a call that Ray's servers answer and that changes nothing. It does not read settings or keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from podium.command_line.program import Program
 WITHIN_S = 5.0
 METRICS, NOTHING, UNKNOWN = "nothing: metrics", "nothing", "unknown"
 PATHS = ("/", "/api/v0/nodes")
-"""Paths to request by HTTP. The second one is of Ray's dashboard, whose empty pages need no token."""
+"""Paths to request by HTTP. The second is an API of Ray's dashboard, whose static pages need no token."""
 CALLS = (
     "/ray.rpc.NodeInfoGcsService/GetAllNodeInfo",
     "/ray.rpc.NodeManagerService/GetNodeStats",
@@ -39,7 +39,8 @@ CALLS = (
     "/ray.rpc.RayletDriver/ClusterInfo",
     "/ray.serve.ASGIService/HandleRequest",
 )
-"""A method of each of Ray's gRPC servers. An empty message to them reads nothing and changes nothing."""
+"""One method of each of Ray's gRPC servers. A call with an empty message reads nothing and changes
+nothing."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -51,23 +52,23 @@ class Port:
     pid: int
     process: str
     asks_for: str = UNKNOWN
-    """What the port requires of a client, or `NOTHING` or `UNKNOWN`."""
+    """Credential that a client must send, or `NOTHING` or `UNKNOWN`."""
 
     @property
     def is_on_loopback(self) -> bool:
-        """True if only this machine can connect."""
+        """Whether only this machine can connect to the port."""
         address = ip_address(self.address)
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return (mapped or address).is_loopback
 
     @property
     def is_guarded(self) -> bool:
-        """True if other machines cannot connect, need a credential, or receive only metrics."""
+        """Whether other machines cannot connect, need a credential, or receive only metrics."""
         return self.is_on_loopback or self.asks_for not in (NOTHING, UNKNOWN)
 
 
 def list_ports(processes: Iterable[psutil.Process]) -> list[Port]:
-    """Return the ports that the processes listen on, with what each requires of a client."""
+    """Return the ports on which the processes listen, and what each requires of a client."""
     ports: set[Port] = set()
     for process in processes:
         with suppress(psutil.Error):
@@ -89,7 +90,7 @@ def _ask(port: Port) -> Port:
 
 
 def own_address() -> str | None:
-    """Return an IPv4 address at which other machines reach this one, or None if it has none."""
+    """Return an IPv4 address at which other machines can reach this one, or None if there is none."""
     addresses = (
         each.address
         for interface in psutil.net_if_addrs().values()
@@ -100,7 +101,7 @@ def own_address() -> str | None:
 
 
 def ask_by_http(host: str, port: int) -> str | None:
-    """Return what the port requires, or None if it does not speak HTTP."""
+    """Find out by HTTP what a port requires of a client. Return None if the port does not speak HTTP."""
     try:
         for path in PATHS:
             status, _ = _get(host, port, path)
@@ -113,7 +114,10 @@ def ask_by_http(host: str, port: int) -> str | None:
 
 
 def ask_by_grpc(host: str, port: int) -> str | None:
-    """Return what the port requires, or None if it does not speak gRPC or has none of `CALLS`."""
+    """Find out by gRPC what a port requires of a client.
+
+    Return None if the port does not speak gRPC or implements none of `CALLS`.
+    """
     grpc: Any = import_module("grpc")  # slow to import; partial types
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     with grpc.insecure_channel(where, options=[("grpc.enable_http_proxy", 0)]) as channel:

@@ -1,8 +1,8 @@
-"""Processes of this machine: which ones are Podium's, which listen on a port, and how to end them.
+"""Find and end the processes of Podium servers on this machine, and find processes that listen on a port.
 
-Every process of a server inherits the environment variable `PODIUM_SERVER` and is found by it. No process is
-ever found or ended by its name. Processes that a crash left running are recognised in the same way
-(docs/decisions/0009).
+Every process of a server inherits the environment variable `PODIUM_SERVER`, whose value is called the
+server's tag here. Processes are found and ended by their tag, never by their name. Processes that a crashed
+server left running are recognised in the same way (docs/decisions/0009).
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
 TAG = "PODIUM_SERVER"
 CHILD = "cluster.local.child"
-"""Module of the process that starts all others of a server."""
+"""Module of the process that starts all other processes of a server."""
 HAPROXY_PORTS = {
     "RAY_SERVE_HAPROXY_STATS_PORT": 8404,
     "RAY_SERVE_HAPROXY_METRICS_PORT": 9101,
     "RAY_SERVE_FALLBACK_PROXY_HTTP_PORT": 8500,
     "RAY_SERVE_FALLBACK_PROXY_GRPC_PORT": 9500,
 }
-"""Ports of HAProxy, and of Serve's proxy behind it, in addition to the HTTP port: variable -> default.
+"""Default ports of HAProxy, and of Serve's proxy behind it, by environment variable, without the HTTP port.
 
-A `Server` sets free ones, so that a second one can start.
+A `Server` chooses free ports instead, so that a second server can start.
 """
 
 
 class ServeError(Exception):
-    """The server cannot start, or died; the message says why and what to do."""
+    """The server could not start or ended unexpectedly. The message says why and what to do."""
 
 
 def processes_of(tag: str) -> list[psutil.Process]:
-    """Return every running process that a server with this tag, or tag prefix, started."""
+    """Return all running processes of the servers whose tag begins with `tag`."""
     result: list[psutil.Process] = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, OSError):
@@ -49,7 +49,7 @@ def processes_of(tag: str) -> list[psutil.Process]:
 
 
 def leads(process: psutil.Process) -> bool:
-    """Return whether this is a server's child, `python -m cluster.local.child`."""
+    """Return whether this process is the one that starts all other processes of a server (`CHILD`)."""
     try:
         return CHILD in process.cmdline()
     except psutil.Error:
@@ -57,7 +57,10 @@ def leads(process: psutil.Process) -> bool:
 
 
 def orphans_here() -> list[psutil.Process]:
-    """Return processes that servers of this checkout left behind: tagged, but without their child."""
+    """Return processes that crashed servers of this checkout left running.
+
+    They have a server's tag, but that server's `cluster.local.child` does not run any more.
+    """
     by_tag: dict[str, list[psutil.Process]] = {}
     for process in processes_of(f"{ROOT}:"):
         by_tag.setdefault(tag_of(process), []).append(process)
@@ -67,13 +70,15 @@ def orphans_here() -> list[psutil.Process]:
 def command_of(process: psutil.Process) -> str:
     """Return the process's command line, or its name if it has none."""
     try:
-        return " ".join(process.cmdline()).strip()[:90] or process.name()  # Ray pads the names it gives
+        return (
+            " ".join(process.cmdline()).strip()[:90] or process.name()
+        )  # Ray pads the names of its processes
     except psutil.Error:
         return "ended meanwhile"
 
 
 def listeners(port: int) -> list[psutil.Process]:
-    """Return the processes that listen on `port`, as far as this account may see them."""
+    """Return the processes that listen on `port` and that this account may inspect."""
     pids: set[int] = set()
     with contextlib.suppress(psutil.Error):
         for connection in psutil.net_connections(kind="tcp"):
@@ -88,14 +93,14 @@ def listeners(port: int) -> list[psutil.Process]:
 
 
 def tag_of(process: psutil.Process) -> str:
-    """Return the tag of the server that started the process, or "" if none did."""
+    """Return the tag of the server that started the process, or "" if no server did."""
     with contextlib.suppress(psutil.Error, OSError):
         return process.environ().get(TAG, "")
     return ""
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could bind `port` on loopback now."""
+    """Return whether a server could listen on `port` of the loopback interface now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -106,9 +111,9 @@ def is_free(port: int) -> bool:
 
 
 def haproxy_ports(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return a free port for each of `HAPROXY_PORTS` that `environment` does not set.
+    """Return a free port for each variable in `HAPROXY_PORTS` that `environment` does not set.
 
-    Without HAProxy there are none.
+    If `environment` does not enable HAProxy, return nothing.
     """
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") != "1":
         return {}
@@ -116,7 +121,7 @@ def haproxy_ports(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def free_port() -> int:
-    """Return a free port below the kernel's ephemeral range, of which Ray's own processes take many."""
+    """Return a free port below the kernel's ephemeral range, from which Ray's processes take many ports."""
     while True:
         port = random.randrange(20_000, 32_000)
         if is_free(port):
@@ -124,7 +129,7 @@ def free_port() -> int:
 
 
 def describe(process: psutil.Process) -> str:
-    """Return `pid 123 (haproxy -f ...)`, and what to do about such a process."""
+    """Describe a process as `pid 123 (haproxy -f ...)`, with advice on how to end it."""
     command, tag = command_of(process), tag_of(process)
     text = f"pid {process.pid} ({command})"
     if tag.startswith(f"{ROOT}:"):
@@ -137,10 +142,10 @@ def describe(process: psutil.Process) -> str:
 
 
 def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
-    """Check that the ports are free and that no crashed server of this checkout is still running.
+    """Check that the ports are free and that no crashed server of this checkout left processes running.
 
     Raises:
-        ServeError: a process is in the way; the message says which one and how to end it.
+        ServeError: a process is in the way. The message names it and says how to end it.
     """
     ports = [port]
     if environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1":
@@ -162,14 +167,14 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
 
 @contextlib.contextmanager
 def claim(port: int) -> Generator[None]:
-    """Reserve `port` for a server that is about to bind it. Of two that start at the same moment, one fails.
+    """Reserve `port` for a server that is about to listen on it, so that a second server on this port fails.
 
-    Ray Serve binds with SO_REUSEPORT, so the kernel would accept both and divide requests between them. The
-    claim is a name in Linux's abstract socket namespace. It belongs to the same network namespace as the
-    port, and is released when this process ends.
+    Ray Serve uses SO_REUSEPORT. Without the reservation, the kernel would accept both servers and divide the
+    requests between them. The reservation is a name in Linux's abstract socket namespace. It belongs to the
+    same network namespace as the port, and it is released when this process ends.
 
     Raises:
-        ServeError: another server has claimed it.
+        ServeError: another server has reserved the port.
     """
     with socket.socket(socket.AF_UNIX) as claim:
         try:
@@ -182,7 +187,11 @@ def claim(port: int) -> Generator[None]:
 
 
 def end(processes: list[psutil.Process], within_s: float) -> list[int]:
-    """Terminate the processes, kill those that remain, and return the pids that had to be killed."""
+    """Terminate the processes, and kill those that still run after `within_s` seconds.
+
+    Returns:
+        The pids of the processes that had to be killed.
+    """
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.terminate()

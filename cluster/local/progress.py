@@ -1,6 +1,6 @@
-"""Progress of long work: a live line on a terminal, or a line every ten seconds in a log.
+"""Progress of long work: a line that is updated on a terminal, or a new line every ten seconds in a log.
 
-Standard library only.
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import sys
 import time
 
 SAY_EVERY_S = 10.0
-"""Seconds between two lines if the output is not a terminal."""
+"""Seconds between two progress lines if the output is not a terminal."""
 
 
 class Progress:
-    """Progress of one phase."""
+    """Progress of one phase of the work, such as a command of set-up."""
 
     def __init__(self, phase: str) -> None:
         self.phase = phase
@@ -24,7 +24,7 @@ class Progress:
             print(phase, flush=True)
 
     def show(self, text: str) -> None:
-        """Show the state of the phase. Cheap enough to call often."""
+        """Show the current state of the phase. This is cheap and may be called often."""
         elapsed_s = time.monotonic() - self.started
         line = f"{self.phase}  {text}  {elapsed_s:.0f} s"
         if self.live:
@@ -34,12 +34,12 @@ class Progress:
             print(line, flush=True)
 
     def end(self) -> None:
-        """End the live line, because an error message follows."""
+        """End the progress line, so that an error message can follow."""
         if self.live:
             print(flush=True)
 
     def finish(self, text: str = "done") -> None:
-        """Replace the phase's line by its result."""
+        """Replace the progress line by the result of the phase."""
         elapsed_s = time.monotonic() - self.started
         if self.live:
             print(f"\r\033[K\033[32m✓\033[0m {self.phase}: {text} ({elapsed_s:.0f} s)", flush=True)

@@ -1,4 +1,4 @@
-"""What to do if set-up failed, by the output of the failed command."""
+"""Remedies for failures of set-up, chosen by the output of the failed command."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ REMEDIES = (
 
 
 def explain(output: str, phase: str, log: Path) -> str:
-    """Return the last lines of the output, what to do, and the path of the log."""
+    """Return an error message with the end of the output, the likely remedy and the path of the log."""
     tail = "\n".join(f"    {line[:200]}" for line in output.strip().splitlines()[-8:])
     remedy = next(
         (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."

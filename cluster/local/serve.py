@@ -51,7 +51,7 @@ Store of keys, budgets and runs: {store}
 
 
 def follow(server: Server) -> None:
-    """Print what the server logs from now on, until it ends or Ctrl-C is pressed."""
+    """Print new lines of the server's log until the server ends or Ctrl-C is pressed."""
     with server.log.open(errors="replace") as log:
         log.seek(0, os.SEEK_END)
         size_bytes = 0
@@ -65,7 +65,10 @@ def follow(server: Server) -> None:
 
 
 def ready_text(server: Server, log: Path) -> str:
-    """Return the text to print once the server answers. Its examples send a key if the server needs one."""
+    """Return the text to print once the server is ready.
+
+    Its examples include a key if the server requires one.
+    """
     models = server.read("/v1/models")
     is_open = models is not None
     return READY.format(
@@ -81,7 +84,7 @@ def ready_text(server: Server, log: Path) -> str:
 
 
 def store_text(server: Server) -> str:
-    """Return where runs and keys are stored, and how a settings file names another store."""
+    """Describe where runs and keys are stored, and how to use another store."""
     from serving import resolve_path
     from serving.database.address import find_address
     from serving.settings.settings import load
@@ -94,11 +97,11 @@ def store_text(server: Server) -> str:
 
 
 def first_model(listed: bytes | None) -> str:
-    """Return the first name that a conductor leads, or else the first name.
+    """Return the first model with a conductor, or else the first model, for the examples to use.
 
     Args:
-        listed: response of /v1/models, or None if the server needs a key; then the default's name is
-            returned.
+        listed: response body of `/v1/models`, or None if the server requires a key. For None, the name in the
+            default settings is returned.
     """
     names: list[dict[str, Any]] = json.loads(listed)["data"] if listed else []
     leading = [each["id"] for each in names if each["podium"]["kind"] == "conductor"]
@@ -106,14 +109,17 @@ def first_model(listed: bytes | None) -> str:
 
 
 def console_text(server: Server) -> str:
-    """Return the URL of the console, or how to build it."""
+    """Return a line with the URL of the web console, or with the command that builds it."""
     if server.answers("/console/"):
         return f"In a browser: {server.url}/console/"
     return "The web console is not built. Run `make console` to build it."
 
 
 def serve_until_interrupted(server: Server) -> int:
-    """Run in the foreground and return the exit code: 0 if it was stopped and left nothing running."""
+    """Run the server in the foreground until it is interrupted, and return the exit code.
+
+    The exit code is 0 only if the server was interrupted and no process had to be killed.
+    """
     try:
         with server:
             print(ready_text(server, server.log.relative_to(ROOT)), flush=True)
@@ -132,7 +138,7 @@ def serve_until_interrupted(server: Server) -> int:
 
 
 def stop_everything() -> int:
-    """End every server of this checkout, and the processes that crashed ones left."""
+    """End every server of this checkout, and the processes that crashed servers left running."""
     for path in folders():
         record_shared_memory(path)
     leaders = [p for p in processes_of(f"{ROOT}:") if leads(p)]
@@ -150,7 +156,7 @@ def stop_everything() -> int:
 
 
 def interrupt(_number: int, _frame: FrameType | None) -> None:
-    """Raise KeyboardInterrupt, once: a second signal while stopping must not leave processes behind."""
+    """Raise KeyboardInterrupt. Ignore further signals, so that the processes of the server can be ended."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if sys.stdout.isatty():
@@ -159,14 +165,14 @@ def interrupt(_number: int, _frame: FrameType | None) -> None:
 
 
 def stop_on_signals() -> None:
-    """Let Ctrl-C and SIGTERM raise KeyboardInterrupt, once."""
+    """Make the first Ctrl-C or SIGTERM raise KeyboardInterrupt."""
     signal.signal(signal.SIGINT, interrupt)
     signal.signal(signal.SIGTERM, interrupt)
 
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """The settings to serve on this machine, and what replaces parts of them."""
+    """Command-line options: the settings to serve on this machine, and overrides of them."""
 
     settings: Annotated[str, Option(metavar="FILE", help="settings file to serve")] = SETTINGS
     port: Annotated[int, Option(parser=parse_port, help="HTTP port; 0 chooses a free one")] = 8000
@@ -192,20 +198,20 @@ class ServerOptions:
 
     @property
     def conductor(self) -> str | None:
-        """The worker that writes the plans, or None for the file's.
+        """Worker that writes the plans, or None for the one in the settings file.
 
         Raises:
-            UsageError: there are several.
+            UsageError: the option was used more than once.
         """
         if self.conductors and len(self.conductors) > 1:
             raise UsageError("--conductor may be used only once.")
         return self.conductors[0] if self.conductors else None
 
     def environment(self) -> dict[str, str]:
-        """Return the variables that choose the proxy.
+        """Return the environment variables that select the proxy.
 
         Raises:
-            CommandError: HAProxy does not run here.
+            CommandError: HAProxy was selected but does not run on this machine.
         """
         try:
             return proxy_environment("haproxy" if self.fast else self.proxy)

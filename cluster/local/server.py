@@ -1,13 +1,13 @@
-"""A local Podium: starts it, waits until it answers, and ends it with all of its processes.
+"""Start a Podium server on this machine, wait until it is ready, and end it with all of its processes.
 
     with Server(port=0) as server:            # tests and the demo: a free port, ready when entered
         httpx2.get(f"{server.url}/v1/models")
 
-The child (`child.py`) is `serve run` on its own Ray. Its HTTP listens on loopback only, unless another
-address is named and a key exists. Every process that it starts (Ray, replicas, vLLM's engine cores, HAProxy)
-is found by its tag: see `processes.py`.
+The server's child process (`child.py`) runs `serve run` on its own Ray instance. It listens on loopback only,
+unless another address is set and an API key exists. All processes that it starts (Ray, replicas, vLLM's
+engine cores, HAProxy) are found by the server's tag (`processes.py`).
 
-This module knows how a server begins and ends, but no plans, workers or settings files.
+This module starts and ends servers. It does not depend on plans, workers or settings.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ LAST_PROCESSES_S = 8.0
 
 
 STORE = "PODIUM_STORE_URL"
-"""Variable that names the store of keys, budgets and the ledger, unless the settings name another."""
+"""Environment variable with the URL of the store, unless the settings name another variable."""
 LOG_BYTES = 67_108_864
-"""Maximum size of a server's log. `RAY_ROTATION_MAX_BYTES` (`environment.py`) is the same for Ray's files."""
+"""Size in bytes at which a server's log is rotated. `RAY_ROTATION_MAX_BYTES` (`environment.py`) does the same
+for Ray's files."""
 EVERYWHERE = {"0.0.0.0": HOST, "::": "[::1]"}  # noqa: S104
-"""Addresses that stand for all interfaces -> the address at which this machine reaches such a server."""
+"""Address at which this machine reaches a server that listens on all interfaces, by the listening address."""
 
 
 def _reachable(host: str) -> str:
@@ -77,9 +78,9 @@ def keep_log_short(log: Path, child: subprocess.Popen[bytes]) -> None:
 
 
 def rotate(log: Path, max_bytes: int = LOG_BYTES) -> None:
-    """Move the content of a log of more than `max_bytes` to `NAME.1`.
+    """Move the content of the log to `NAME.1` if the log has more than `max_bytes`.
 
-    Every process that writes to the log appends to it, and continues.
+    The file itself stays, so the processes that append to it can continue.
     """
     with contextlib.suppress(FileNotFoundError):
         if log.stat().st_size > max_bytes:
@@ -94,29 +95,31 @@ def rotate(log: Path, max_bytes: int = LOG_BYTES) -> None:
 
 
 class Server:
-    """One local Podium as a context manager.
+    """Podium server on this machine, as a context manager.
 
-    It is entered once `/readyz` answers 200, and left once none of its processes runs.
+    The block begins when the paths in `ready` answer 200. At its end, all processes of the server are ended.
 
     Args:
-        settings: the YAML file to serve.
-        config: a Serve config file to run instead; it sets its own port.
-        host: HTTP address. One beyond loopback is rejected until a key exists.
-        port: HTTP port; 0 chooses a free one.
-        model: model of a hub, or a folder, passed on as `model=` (the local workers' model).
-        conductor: name of a worker, passed on as `conductor=` (instead of the file's conductor).
-        dashboard_port: port of Ray's dashboard, which `serve deploy` and `serve status` use. None starts no
-            dashboard; 0 chooses a free port.
-        metrics_port: port of this node's metrics for Prometheus; 0 chooses a free one.
-        ready: the paths that answer 200 once everything is up.
-        env: further environment variables for each of its processes; they override `serve_environment()`.
-        own_store: whether it has an empty store of its own, removed with it, instead of this account's.
+        settings: YAML settings file to serve.
+        config: Serve config file to run instead of `settings`. It sets its own port.
+        host: IP address to listen on. An address that other machines can reach is rejected until an API key
+            exists.
+        port: HTTP port, or 0 to choose a free one.
+        model: model of a hub, or a folder, that replaces the model of the local workers.
+        conductor: name of the worker that replaces the conductor in the settings.
+        dashboard_port: port of Ray's dashboard, which `serve deploy` and `serve status` need. 0 chooses a
+            free port, and None starts no dashboard.
+        metrics_port: port of this node's metrics for Prometheus, or 0 to choose a free one.
+        ready: paths that must answer 200 before the server counts as ready.
+        env: further environment variables for all processes. They override `serve_environment()`.
+        own_store: whether the server gets an empty store, which is removed at the end, instead of this
+            account's store.
         log: file for all output, readable by this account only (default: `build/serve-<port>.log`). It is
             rotated to `.log.1` at 64 MiB. If the server fails, Ray's own logs are kept in a folder next to
             it, with `.ray` instead of `.log`.
-        cpus: logical CPUs that Ray may assign. Deployments use fractions of one.
-        ready_within_s: seconds until not being ready is an error.
-        progress: whether to show on standard output that it is starting.
+        cpus: number of logical CPUs that Ray may assign. A deployment uses a fraction of one.
+        ready_within_s: seconds within which the server must be ready.
+        progress: whether to show progress on standard output while the server starts.
     """
 
     def __init__(
@@ -148,7 +151,9 @@ class Server:
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
         self.environment |= haproxy_ports(self.environment)
-        self.environment.pop("RAY_ADDRESS", None)  # its own cluster, even if the shell names another one
+        self.environment.pop(
+            "RAY_ADDRESS", None
+        )  # the server has its own Ray cluster, even if the shell names another one
         self.settings = settings
         overrides = {"settings": settings, "model": model, "conductor": conductor}
         app = [APP, *(f"{name}={value}" for name, value in overrides.items() if value)]
@@ -189,7 +194,7 @@ class Server:
         if self.dashboard_port is not None:
             ports += ["--dashboard-port", str(self.dashboard_port)]
         child = ["-m", CHILD, *ports, "--cpus", str(self._cpus)]
-        self.log.unlink(missing_ok=True)  # an older one may be readable by others
+        self.log.unlink(missing_ok=True)  # an older log may be readable by other accounts
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
         with os.fdopen(os.open(self.log, flags, 0o600), "ab") as output:
             self._child = subprocess.Popen(
@@ -224,17 +229,20 @@ class Server:
             line.finish("ready")
 
     def _write_prometheus_target(self) -> None:
-        """Write the file that `cluster/prometheus.yaml` watches; Ray writes one only with its dashboard."""
+        """Write the file in which `cluster/prometheus.yaml` looks for targets.
+
+        Ray writes it only with its dashboard.
+        """
         self.targets.parent.mkdir(parents=True, exist_ok=True)
         target = {"targets": [f"{HOST}:{self.metrics_port}"], "labels": {"job": "ray"}}
         self.targets.write_text(json.dumps([target]))
 
     def is_running(self) -> bool:
-        """Return whether the child still runs."""
+        """Return whether the server's child process still runs."""
         return self._child is not None and self._child.poll() is None
 
     def is_ready(self) -> bool:
-        """Return whether every path of `ready` answers 200 now."""
+        """Return whether all paths in `ready` answer 200 now."""
         return all(map(self.answers, self._ready))
 
     def answers(self, path: str) -> bool:
@@ -242,7 +250,7 @@ class Server:
         return self.read(path) is not None
 
     def read(self, path: str) -> bytes | None:
-        """Return the body that `path` answers to a client without a key, or None if the status is not 200."""
+        """Request `path` without a key, and return the response body, or None if the status is not 200."""
         direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with direct.open(f"{self.url}{path}", timeout=5) as answer:
@@ -264,10 +272,10 @@ class Server:
         return self.log.with_suffix(".ray")
 
     def stop(self) -> bool:
-        """Send SIGINT, wait, and end the processes that remain. May be called twice.
+        """Send SIGINT to the server, wait, and end the processes that remain. A second call does nothing.
 
         Returns:
-            Whether no process had to be killed.
+            True if no process had to be killed.
         """
         child, self._child = self._child, None
         folder, self.folder = self.folder, None

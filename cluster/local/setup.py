@@ -1,7 +1,7 @@
 """`python -m cluster.local.setup`, the command behind `make setup`: create `.venv` and the local models.
 
-It runs in any `python3`, before any package is installed. It checks the version of Python before it imports
-`install.py`, which does the work, so this file uses only what Python 3.6 can read.
+It runs in any `python3`, before any package is installed. It checks the version of Python first, and then
+imports `install.py`, which does the work. So this file uses only syntax that Python 3.6 can read.
 """
 
 import argparse
@@ -13,7 +13,7 @@ OLDEST_PYTHON = (3, 11)
 
 
 def complaint() -> str:
-    """Return why this Python cannot run set-up and what to run instead, or "" if it can."""
+    """Return why this Python cannot run set-up, and what to run instead, or "" if it can."""
     if sys.version_info >= OLDEST_PYTHON:
         return ""
     newer = [name for name in ("python3.11", "python3.12", "python3.13") if shutil.which(name)]
@@ -26,7 +26,7 @@ def complaint() -> str:
 
 
 def main() -> int:
-    """Run set-up and return the exit code: 0 if everything is in place."""
+    """Run set-up and return the exit code, which is 0 if set-up succeeded."""
     parser = argparse.ArgumentParser(
         prog="make setup", description="Build .venv, and the local models if they are served."
     )

@@ -1,8 +1,8 @@
-"""Find the files in /dev/shm that belong to processes, and remove those that no process uses.
+"""Find the shared memory files of a server's processes in /dev/shm, and remove those that no process uses.
 
 vLLM's engines exchange messages through segments of hundreds of megabytes with random names (`psm_...`). One
-of their libraries creates semaphores with the process's id in the name (`sem.loky-<pid>-...`). If an engine
-is killed, as Ray does when it stops, both are left behind. Names are not used to decide: only files that a
+of their libraries creates semaphores with the id of the process in the name (`sem.loky-<pid>-...`). Ray kills
+engines when it stops, and then both remain. A file is never removed because of its name: only files that the
 server's own processes had mapped or created are removed.
 """
 
@@ -31,7 +31,7 @@ def segments_of(processes: Iterable[psutil.Process], since_s: float = 0.0) -> se
 
 
 def remove_unused(segments: set[Path]) -> None:
-    """Remove those of `segments` that no running process has mapped or created."""
+    """Remove the files among `segments` that no running process has mapped or created."""
     existing = {path for path in segments if str(path.parent) + "/" == SHARED_MEMORY and path.exists()}
     if existing:
         for path in existing - segments_of(psutil.process_iter()):
@@ -41,7 +41,7 @@ def remove_unused(segments: set[Path]) -> None:
 def _mappings(process: psutil.Process) -> set[Path]:
     """Return the files in /dev/shm that a process has mapped.
 
-    Each line of the kernel's list ends with the file's name, followed by ` (deleted)` if it was removed.
+    Each line of `/proc/PID/maps` ends with the name of the file, followed by ` (deleted)` if it was removed.
     """
     try:
         lines = Path(f"/proc/{process.pid}/maps").read_text(errors="replace").splitlines()

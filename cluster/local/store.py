@@ -1,4 +1,4 @@
-"""Check that a server starts only on a store of its own version of Podium."""
+"""Check, before a server starts, that its store has the schema of this version of Podium."""
 
 import asyncio
 from collections.abc import Mapping
@@ -13,13 +13,13 @@ from serving.settings.settings import load
 
 
 def require_version(settings: str, environment: Mapping[str, str]) -> None:
-    """Check that the store of the file `settings`, if there is one, has the required schema.
+    """Check that the store named in the settings file has the schema of this version of Podium.
 
-    A store that is unavailable passes: the server itself waits for it.
+    A store that does not exist yet passes. So does one that is unavailable, because the server waits for it.
 
     Raises:
-        StoreError: the store has another version, or rejects this account. The message says which command
-            helps.
+        StoreError: the store has another version, or rejects this account. The message names the command to
+            run.
     """
     address = find_address(load(resolve_path(Path(settings))).store, environment)
     with suppress(StoreUnavailable):

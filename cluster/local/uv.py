@@ -1,12 +1,14 @@
-"""The pinned uv of `.venv`, which installs packages with pip's configuration. Standard library only.
+"""Install packages with the pinned uv in `.venv`, using the configuration of pip.
 
-uv reads its own configuration, not pip's. Mirrors, proxies, local wheels and constraints are usually
-configured for pip, so they are passed on in `UV_...` variables. Command lines are not used, because other
-accounts can read them and the URL of an index may contain a password. A variable that the user has set takes
-precedence. `no-index`, for which uv has no variable, and constraints are passed as options.
+uv reads its own configuration, not pip's. But mirrors, proxies, local wheels and constraints are usually
+configured for pip, so this module passes them to uv in `UV_...` variables. Variables are used because other
+accounts can read command lines, and the URL of an index may contain a password. A variable that the user has
+set takes precedence. Constraints, and `no-index`, for which uv has no variable, are passed as options.
 
-Every package of the lock has the SHA-256 hashes of its files. uv installs no file with another hash, and no
-package that the lock lacks.
+The lock lists every package with the SHA-256 hashes of its files. uv rejects a file with another hash, and a
+package that is not in the lock.
+
+This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -27,23 +29,25 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
 LOCK = ROOT / "requirements" / "all.lock"
-"""Every package of every stage, with version and hashes, including uv itself."""
+"""Lock file with the version and hashes of every package of every stage, including uv itself."""
 LEFT_OUT = ROOT / "requirements" / "left_out.txt"
-"""Dependencies of other packages that must not be installed."""
+"""List of packages that must not be installed although other packages depend on them."""
 
 EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
 """Extras of pyproject.toml that are in the lock."""
 IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
-"""Platform of the images of `cluster/Dockerfile` and of a cluster's nodes."""
+"""uv options for the platform of the images of `cluster/Dockerfile` and of a cluster's nodes."""
 IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
     ROOT / "requirements" / "image.lock": (),
     ROOT / "requirements" / "image_gpu.lock": ("--extra=gpu",),
 }
-"""Locks of these images, with their further options. They include setuptools, which builds the project."""
+"""Lock file of each of these images, with further uv options. They include setuptools, which builds the
+project."""
 CPU_BUILDS = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_TORCH_BACKEND")
-"""Variables by which this machine finds the CPU build of torch. They are removed for other platforms."""
+"""Variables with which uv finds the CPU build of torch on this machine. They are removed for other
+platforms."""
 ENTRY = re.compile(r"^(\S+==[^\\\n]*[^\s\\]) \\\n((?:    --hash=.*\n)+)", re.MULTILINE)
-"""Entry of a lock: the requirement, and its hashes."""
+"""Entry of a lock file: a requirement and its hashes."""
 HASH = re.compile(r"sha256:[0-9a-f]{64}")
 
 VARIABLES = {
@@ -57,9 +61,10 @@ VARIABLES = {
     "timeout": "UV_HTTP_TIMEOUT",
     "default-timeout": "UV_HTTP_TIMEOUT",
 }
-"""pip's option -> uv's variable for it."""
+"""uv's environment variable for each option of pip."""
 SEPARATORS = {"extra-index-url": " ", "find-links": ",", "trusted-host": " "}
-"""Option with several values, which pip separates by blanks -> their separator in uv's variable."""
+"""Separator of the values in uv's variable, for each option with several values. pip separates them by
+spaces."""
 TRUE = ("y", "yes", "t", "true", "on", "1")
 """Values that pip reads as true, in lower case."""
 LIKE_PIP = {
@@ -70,10 +75,10 @@ LIKE_PIP = {
 
 
 def entry_of(name: str) -> str:
-    """Return a package's entry in the lock, with its hashes: a requirements file.
+    """Return the entry of a package in the lock, with its hashes. It is a valid requirements file.
 
     Raises:
-        ValueError: the lock does not have it.
+        ValueError: the package is not in the lock.
     """
     entry = re.search(rf"^{name}==.*\n(?:    --hash=.*\n)+", LOCK.read_text(), re.MULTILINE)
     if entry is None:
@@ -82,14 +87,15 @@ def entry_of(name: str) -> str:
 
 
 def lock_version(name: str) -> str:
-    """Return `NAME==VERSION` from the lock."""
+    """Return the locked version of a package as `NAME==VERSION`."""
     return entry_of(name).split()[0]
 
 
 def pip_options(output: str) -> dict[str, str]:
-    """Parse the output of `pip config list` into values by option.
+    """Parse the output of `pip config list` into a value for each option.
 
-    The environment overrides `install`, which overrides `global`. Empty values are ignored, as in pip.
+    The environment overrides the section `install`, which overrides `global`. Empty values are ignored, as in
+    pip.
     """
     sections: dict[str, dict[str, str]] = {"global": {}, "install": {}, ":env:": {}}
     for line in output.splitlines():
@@ -101,16 +107,16 @@ def pip_options(output: str) -> dict[str, str]:
 
 
 def has_no_index(options: Mapping[str, str]) -> bool:
-    """Return whether pip is configured to use no index."""
+    """Return whether pip's configuration forbids the use of an index (`no-index`)."""
     return options.get("no-index", "").lower() in TRUE
 
 
 def variables(options: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables that make uv do what pip does with these options.
+    """Return environment variables that make uv behave as pip does with these options.
 
-    They also make it find the CPU build of torch, which PyPI does not have. If pip has further indexes or
-    find-links, or may use no index, one of them is expected to have it. Otherwise uv uses PyTorch's CPU
-    index, https://download.pytorch.org/whl/cpu, for torch alone.
+    They also make uv find the CPU build of torch, which PyPI does not have. If pip is configured with further
+    indexes or find-links, or without any index, these are expected to provide the build. Otherwise uv uses
+    PyTorch's CPU index, https://download.pytorch.org/whl/cpu, for torch only.
     """
     result: dict[str, str] = {}
     for option, variable in VARIABLES.items():
@@ -125,7 +131,10 @@ def variables(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def whole_seconds(text: str) -> str:
-    """Round `2.5` up to `3`, because uv accepts whole seconds only. It rejects other text itself."""
+    """Round seconds up, such as `2.5` to `3`, because uv accepts only whole seconds.
+
+    Keep other text, which uv rejects.
+    """
     try:
         return str(math.ceil(float(text)))
     except (ValueError, OverflowError):
@@ -134,20 +143,20 @@ def whole_seconds(text: str) -> str:
 
 @functools.cache
 def pip_config() -> dict[str, str]:
-    """Return pip's configuration for this account and in `.venv`."""
+    """Return pip's configuration, from the files of this account and of `.venv`."""
     command = [str(PYTHON), "-m", "pip", "config", "list", "--disable-pip-version-check"]
     return pip_options(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
 
 
 def environment() -> dict[str, str]:
-    """Return this process's environment, with pip's configuration as uv's variables."""
+    """Return this process's environment, with pip's configuration added as variables of uv."""
     return variables(pip_config()) | os.environ
 
 
 def lock_options() -> list[str]:
-    """Return options of `uv pip install` that keep every package at its version and leave out excluded ones.
+    """Return options of `uv pip install` that install only locked versions, and nothing in `LEFT_OUT`.
 
-    Hashes are checked, also in the environment that builds the project.
+    Hashes are also checked for the packages that build the project.
     """
     files = [str(LOCK), *pip_config().get("constraint", "").split()]
     constraints = [word for file in files for word in ("--constraints", file)]
@@ -155,33 +164,36 @@ def lock_options() -> list[str]:
 
 
 def hash_options(extras: Sequence[str]) -> list[str]:
-    """Return options of `uv pip install` for the packages of some extras, each with a hash from the lock.
+    """Return options of `uv pip install` for the packages of some extras, with hashes required.
 
-    The project itself is a folder, which has no hash, and pip's other constraints have none either. uv gets
-    them only in a second command, which finds every package installed.
+    The project itself is a folder without a hash, and the constraints in pip's configuration have no hashes
+    either. So these are passed in a second command, when every package is already installed.
     """
     wanted = ["--requirements", "pyproject.toml", *(f"--extra={name}" for name in extras)]
     return ["--require-hashes", "--constraints", str(LOCK), "--excludes", str(LEFT_OUT), *wanted]
 
 
 def pip_command(verb: str, *arguments: str) -> list[str]:
-    """Return the command `uv pip VERB` on `.venv`. `install` and `compile` use an index only if pip may."""
+    """Return the command `uv pip VERB` for `.venv`.
+
+    It uses an index only if pip's configuration allows one.
+    """
     options = ["--no-index"] if has_no_index(pip_config()) else []
     return [str(UV), "pip", verb, "--python", str(PYTHON), *options, *arguments]
 
 
 def pip(verb: str, *arguments: str, without: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    """Run `uv pip VERB` to its end, without some environment variables."""
+    """Run `uv pip VERB` and wait for it. The environment variables in `without` are removed."""
     env = {name: value for name, value in environment().items() if name not in without}
     command = pip_command(verb, *arguments)
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
 
 
 def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> str:
-    """Write `path` again with hashes and return its text. Versions stay the same if `arguments` allow them.
+    """Update the lock file at `path`, and return its text. Versions stay the same if `arguments` allow that.
 
     Raises:
-        SystemExit: uv failed; it has printed why.
+        SystemExit: uv failed. It has printed the reason.
     """
     layout = ["--no-header", "--annotation-style=line", "--generate-hashes", "--output-file", str(path)]
     result = pip("compile", *arguments, *layout, without=without)
@@ -192,9 +204,9 @@ def compile_lock(path: Path, *arguments: str, without: Sequence[str] = ()) -> st
 
 
 def keep_hashes(before: str, now: str) -> str:
-    """Return `now` with the hashes that `before` has for the same versions.
+    """Return the lock `now`, with the hashes added that the lock `before` has for the same versions.
 
-    These are for files of other platforms, which an index for this one does not list.
+    They are hashes of files for other platforms, which an index for this platform does not list.
     """
     known = {entry[1]: entry[2] for entry in ENTRY.finditer(before)}
 
@@ -206,7 +218,7 @@ def keep_hashes(before: str, now: str) -> str:
 
 
 def make_lock() -> None:
-    """Write all locks again (`make lock`)."""
+    """Update all lock files (`make lock`)."""
     before = LOCK.read_text()
     extras = [f"--extra={name}" for name in EXTRAS]
     text = compile_lock(LOCK, "pyproject.toml", *extras, "--excludes", str(LEFT_OUT))

@@ -1,4 +1,4 @@
-"""Shared by the command-line programs: verbs and their options, terminal output, processes, plots.
+"""Code that all command-line programs share: verbs and their options, terminal output, processes, plots.
 
-Knows no models, servers or questions, and imports no other package of this repository.
+It does not depend on models or servers, and imports no other package of this repository.
 """

@@ -18,7 +18,10 @@ JsonLines = Annotated[bool, typer.Option("--json", help="print one JSON object p
 
 
 def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """Make `parse` the parser of an option: its ValueError names the option, and a default passes unchanged."""
+    """Adapt `parse` to Typer.
+
+    If `parse` raises a ValueError, the error message names the option. A default value is not parsed.
+    """
 
     def convert(text: str) -> Value:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -34,12 +37,12 @@ def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 def number(
     convert: Callable[[str], Number], what: str, allow: Callable[[Number], bool]
 ) -> Callable[[str], Number]:
-    """Return a parser of numbers.
+    """Create a parser for numbers that rejects invalid values.
 
     Args:
-        convert: parses the text.
-        what: describes valid values in error messages.
-        allow: returns whether a parsed value is valid.
+        convert: function that converts the text to a number.
+        what: description of valid values, for error messages.
+        allow: function that returns whether a number is valid.
     """
 
     def read(text: str) -> Number:
@@ -73,7 +76,7 @@ def parse_rates(text: str) -> list[float]:
 
 @option
 def parse_address(text: str) -> str:
-    """Parse an IP address to listen on. A name is rejected, because what it resolves to can change."""
+    """Parse an IP address to listen on. A host name is rejected, because its addresses can change."""
     try:
         return str(ip_address(text))
     except ValueError:
@@ -82,7 +85,10 @@ def parse_address(text: str) -> str:
 
 @option
 def parse_url(text: str) -> str:
-    """Parse an HTTP URL and drop a trailing slash. Credentials are rejected, because URLs are printed."""
+    """Parse an HTTP URL and remove a trailing slash.
+
+    A URL with credentials is rejected, because URLs are printed.
+    """
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme; write http://{text}")
     if not (text.isascii() and text.isprintable() and " " not in text):

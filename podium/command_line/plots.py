@@ -1,4 +1,4 @@
-"""Style of every plot, and output as SVG or as a file."""
+"""Common style of all plots, and their output as SVG or as a file."""
 
 import io
 from collections.abc import Callable
@@ -14,7 +14,7 @@ PINK, SKY, RED = "#cc79a7", "#56b4e9", "#d55e00"
 """The palette of Okabe and Ito, which colour-blind readers can distinguish."""
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
-    "svg.hashsalt": "podium",  # the same data make the same bytes
+    "svg.hashsalt": "podium",  # the same data always give the same bytes
     "font.family": "sans-serif",
     "font.size": 9,
     "axes.spines.top": False,

@@ -1,4 +1,4 @@
-"""Process of a command-line program: signals, limits and the machine."""
+"""Signals and limits of a command-line program's process, and a description of the machine."""
 
 import os
 import platform
@@ -11,10 +11,11 @@ AGAIN_AFTER_S = 0.05
 
 
 def restore_interrupts() -> None:
-    """Let Ctrl-C raise `KeyboardInterrupt`.
+    """Make sure that Ctrl-C raises `KeyboardInterrupt`.
 
-    A shell starts background jobs with SIGINT ignored. Python also drops an interrupt that arrives while it
-    runs the callback of a weak reference, as every import does. A dropped interrupt is sent again.
+    This is needed for two reasons. A shell starts background jobs with SIGINT ignored. And Python loses an
+    interrupt that arrives while the callback of a weak reference runs, which happens during every import. A
+    lost interrupt is sent again.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     before = sys.unraisablehook
@@ -31,10 +32,12 @@ def restore_interrupts() -> None:
 
 
 def allow_open_files(count: int | None = None) -> None:
-    """Let this process open `count` files, or as many as the machine allows. Each connection is a file.
+    """Raise this process's limit on open files to `count`, or to the maximum if `count` is None.
+
+    Each connection counts as an open file.
 
     Raises:
-        SystemExit: the machine does not allow `count`.
+        SystemExit: the machine does not allow `count` open files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if count is None:
@@ -49,7 +52,7 @@ def allow_open_files(count: int | None = None) -> None:
 
 
 def machine() -> str:
-    """Return a one-line description of the machine that a figure was measured on."""
+    """Describe this machine in one line, to be shown with the figures that were measured on it."""
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     return f"{os.cpu_count()} cores, {memory_gb:.0f} GB, {system}, load {os.getloadavg()[0]:.1f}"

@@ -1,7 +1,10 @@
 """Command-line programs: functions whose parameters are options.
 
-Typer reads the parameters. This module adds what Podium's programs have in common: errors are one line, options
-that belong together are a dataclass, and `--option a b` repeats an option that takes a list.
+Typer reads the parameters. This module adds three features that Podium's programs share:
+
+* An error is printed as one line.
+* A dataclass groups options that belong together.
+* An option that takes a list accepts several values at once: `--option a b`.
 """
 
 from __future__ import annotations
@@ -29,10 +32,10 @@ SECTIONS = re.compile(r"\n\n(?:Args|Raises):\n")
 
 
 class CommandError(typer.TyperException):
-    """Error that ends a command with one line on stderr.
+    """The command failed. The error is printed as one line on stderr.
 
     Args:
-        message: what happened and what to do.
+        message: text that says what happened and what to do.
         exit_code: exit code of the command.
     """
 
@@ -42,13 +45,16 @@ class CommandError(typer.TyperException):
 
 
 class UsageError(typer.TyperException):
-    """Command line that cannot be used."""
+    """The command line is invalid."""
 
     exit_code = 2
 
 
 class OptionCommand(TyperCommand):
-    """Command whose options accept several values at once, and whose help shows `--team TEAM`, not `--team <str>`."""
+    """Command whose options accept several values at once.
+
+    Its help shows `--team TEAM` instead of `--team <str>`.
+    """
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
@@ -73,13 +79,13 @@ class OptionCommand(TyperCommand):
 class Program:
     """Program with one command, or with several subcommands.
 
-    Call it with the arguments. It returns the exit code, and raises SystemExit after `--help` (0) and for a
-    wrong command line (2).
+    Call the program with its arguments. It returns the exit code. It raises SystemExit after `--help` (code
+    0) and for an invalid command line (code 2).
 
     Args:
-        name: what users type, such as `podium runs`.
-        help: what it does, if it has subcommands.
-        epilog: its examples, if it has subcommands.
+        name: name of the program as users type it, such as `podium runs`.
+        help: description of a program with subcommands.
+        epilog: examples for a program with subcommands.
     """
 
     def __init__(self, name: str, help: str | None = None, epilog: str | None = None) -> None:
@@ -98,10 +104,10 @@ class Program:
     def command(
         self, name: str | None = None, epilog: str | None = None, help: str | None = None
     ) -> Callable[[Function], Function]:
-        """Return a decorator that makes a function the program's command, or the subcommand `name`.
+        """Return a decorator that makes a function the command of the program, or its subcommand `name`.
 
-        Without `help`, its docstring is the help. A parameter whose type is a dataclass stands for one option per field. A
-        coroutine function runs in an event loop of its own.
+        If `help` is None, the docstring of the function is the help. If the type of a parameter is a
+        dataclass, each field of it is an option. A coroutine function runs in its own event loop.
         """
 
         def add(function: Function) -> Function:
@@ -113,27 +119,28 @@ class Program:
         return add
 
     def build(self) -> Any:
-        """Return the command as Typer runs and completes it."""
+        """Build the command object that Typer runs and completes."""
         return get_command(self._typer)
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run the program.
+        """Run the program and return its exit code.
 
         Raises:
-            SystemExit: `--help` was printed, or the command line is wrong.
+            SystemExit: `--help` was printed, or the command line is invalid.
         """
         return run(self.build(), self.name, sys.argv[1:] if arguments is None else arguments)
 
 
 class ProgramGroup(Program):
-    """Program whose subcommands are modules of their own. Each is imported when it is called.
+    """Program whose subcommands are in separate modules. Each module is imported when it is needed.
 
     Args:
-        name: what users type.
-        targets: name of a subcommand to `module:attribute` and one line of help. The attribute is a `Program`,
-            or a function of the arguments. Without attribute it is `main`.
-        help: what they have in common.
-        epilog: examples.
+        name: name of the program as users type it.
+        targets: location and one line of help, by the name of the subcommand. The location is
+            `module:attribute`, or `module` for its attribute `main`. The attribute is a `Program`, or a
+            function that takes the arguments.
+        help: description of the program.
+        epilog: examples for the program.
     """
 
     def __init__(
@@ -143,15 +150,15 @@ class ProgramGroup(Program):
         self._targets, self._settings = targets, {"help": help, "epilog": _as_written(epilog)}
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run a subcommand. Without arguments, print the help.
+        """Run a subcommand and return its exit code. Without arguments, print the help.
 
         Raises:
-            SystemExit: the help was printed, or the command line is wrong.
+            SystemExit: the help was printed, or the command line is invalid.
         """
         return super().__call__((sys.argv[1:] if arguments is None else arguments) or ["--help"])
 
     def build(self) -> Any:
-        """Return the command as Typer runs and completes it, without importing the subcommands."""
+        """Build the command object that Typer runs and completes, without importing the subcommands."""
         return _LazyGroup(self._targets, self._settings)
 
 
@@ -169,7 +176,7 @@ class _LazyGroup(TyperGroup):
         self._targets = targets
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Import the subcommand that `args` begins with."""
+        """Import and return the subcommand that the first of `args` names."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, command, rest
@@ -180,21 +187,22 @@ class _LazyGroup(TyperGroup):
 
 
 def load(target: str) -> Callable[[Sequence[str]], int]:
-    """Import `module:attribute`, or `main` of `module`.
+    """Import and return the program at `module:attribute`, or the attribute `main` of `module`.
 
     Raises:
-        ModuleNotFoundError: a package it needs is not installed.
+        ModuleNotFoundError: a package that the module needs is not installed.
     """
     module, _, attribute = target.partition(":")
     return getattr(import_module(module), attribute or "main")
 
 
 def run(command: Any, name: str, arguments: Sequence[str]) -> int:
-    """Run a command of Typer and return its exit code. Print a `CommandError` on stderr. The context's `obj` is the
-    command line.
+    """Run a Typer command and return its exit code.
+
+    A `CommandError` is printed on stderr. The `obj` of Typer's context is set to the command line.
 
     Raises:
-        SystemExit: `--help` was printed, or the command line is wrong.
+        SystemExit: `--help` was printed, or the command line is invalid.
     """
     try:
         with command.make_context(
@@ -216,7 +224,7 @@ def run(command: Any, name: str, arguments: Sequence[str]) -> int:
 
 
 def _with_fields(function: Callable[..., int | Coroutine[Any, Any, int]]) -> Callable[..., int]:
-    """Return `function` with the fields of its dataclasses as parameters of their own."""
+    """Replace each dataclass parameter of `function` by one parameter per field."""
     hints = get_type_hints(function, include_extras=True)
     groups = {name: hints[name] for name in signature(function).parameters if is_dataclass(hints[name])}
     parameters = list[Parameter]()
@@ -254,7 +262,7 @@ def _default(field: Field[Any]) -> object:
 
 
 def _as_written(text: str | None) -> str | None:
-    """Mark each paragraph that has several lines, so that its lines are not joined."""
+    """Mark each paragraph with several lines, so that Typer does not join the lines."""
     if text is None:
         return None
     paragraphs = text.strip().split("\n\n")
@@ -262,4 +270,4 @@ def _as_written(text: str | None) -> str | None:
 
 
 def _no_options() -> None:
-    """Make a program with one subcommand keep it."""
+    """Do nothing. With this callback, Typer keeps the subcommand of a program that has only one."""

@@ -1,6 +1,6 @@
-"""What programs print: text of servers and models without control characters, tables and progress bars.
+"""Terminal output of programs: tables, progress bars, and untrusted text without control characters.
 
-rich is imported only when something is printed with it, so that `podium doctor` works if packages are missing.
+rich is imported only when it is used, so that `podium doctor` works even if packages are missing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-"""ASCII control characters and Unicode direction marks that could move the cursor or reverse a line."""
+"""ASCII control characters and Unicode direction marks, which could move the cursor or reverse a line."""
 
 
 def inert(text: str) -> str:
@@ -27,21 +27,27 @@ def inert(text: str) -> str:
 
 
 def inert_json(value: object, *, indent: int | None = None) -> str:
-    """Return `value` as readable JSON with escaped control characters. It parses to the same value."""
+    """Return `value` as readable JSON with escaped control characters.
+
+    Parsing the JSON gives the same value.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=indent)
     return CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 WIDE = 400
-"""Columns if the output is not a terminal."""
+"""Width of the output, in columns, if it is not a terminal."""
 
 
 def console(*, errors: bool = False, markup: bool = False) -> Console:
-    """Return a console. Colours appear only on a terminal; text for a file or a pipe is not wrapped.
+    """Create a rich console.
+
+    It uses colours only on a terminal. Text for a file or a pipe is not wrapped.
 
     Args:
-        errors: write to stderr.
-        markup: read rich's markup, such as `[red]`. Text of servers and models must not be markup.
+        errors: whether to write to stderr.
+        markup: whether to interpret rich's markup, such as `[red]`. Never interpret it in texts from servers
+            or models.
     """
     from rich.console import Console
 
@@ -51,12 +57,12 @@ def console(*, errors: bool = False, markup: bool = False) -> Console:
 
 
 def table(*headings: str, right: Iterable[str] = (), title: str | None = None) -> Table:
-    """Return an empty table without borders.
+    """Create an empty table without borders.
 
     Args:
-        headings: titles of the columns.
-        right: titles of more columns, whose cells are aligned to the right.
-        title: printed above the table.
+        headings: headings of the columns.
+        right: headings of further columns, whose cells are aligned to the right.
+        title: title above the table, or None.
     """
     from rich.table import Table
 
@@ -69,13 +75,13 @@ def table(*headings: str, right: Iterable[str] = (), title: str | None = None) -
 
 
 def progress(out: Console, *details: str, transient: bool = False, auto_refresh: bool = True) -> Progress:
-    """Return progress bars: description, bar, count, time since the start and time left.
+    """Create progress bars with description, bar, count, elapsed time and remaining time.
 
     Args:
-        out: the console.
-        details: fields of a task to show behind its bar.
-        transient: remove the bars at the end.
-        auto_refresh: redraw them regularly.
+        out: console on which the bars are shown.
+        details: names of the task fields that are shown behind the bar.
+        transient: whether to remove the bars at the end.
+        auto_refresh: whether to redraw the bars regularly.
     """
     from rich.progress import (
         BarColumn,
@@ -95,7 +101,7 @@ def progress(out: Console, *details: str, transient: bool = False, auto_refresh:
 
 
 def cell(value: object, style: str = "") -> Text:
-    """Render a server's value as plain text, or as "" if it is None."""
+    """Render a value from the server as plain text, or as "" if it is None."""
     from rich.text import Text
 
     return Text("" if value is None else inert(str(value)), style)

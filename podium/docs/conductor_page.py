@@ -1,7 +1,7 @@
-"""Prompts and plans of docs/conductor.md.
+"""Generate the prompts and plans in docs/conductor.md.
 
-The prompts are those of cluster/api.yaml with every key set. The plans are in docs/plans.yaml, written by
-hand.
+The prompts are those for the workers of cluster/api.yaml if all API keys are set. The plans are read from
+docs/plans.yaml and were written by hand.
 """
 
 import json
@@ -29,8 +29,8 @@ TOKENS: dict[Layout, tuple[int, int]] = {
     "lines": (941, 381),
     "lists": (922, 395),
 }
-"""Tokens of the text before the team, for plans of up to five steps and of one, as counted by SmolLM2's
-tokenizer. A test checks them.
+"""Number of tokens in the prompt before the list of workers, for plans of up to five steps and of one step, as
+counted by SmolLM2's tokenizer. A test checks these numbers.
 """
 WHERE: dict[Layout, str] = {
     "object": "an API model that reasons by itself; its server enforces a JSON schema",
@@ -45,8 +45,8 @@ class PlannedRequest:
     """A request and a plan for it.
 
     Args:
-        conversation: the last turn is the request.
-        plan: names its workers.
+        conversation: the conversation, whose last turn is the request.
+        plan: the plan, with workers by name.
     """
 
     conversation: tuple[Message, ...]
@@ -64,7 +64,7 @@ class PlannedRequest:
 
 
 def prompted_team() -> Team:
-    """Return the team of cluster/api.yaml with every key set. It makes no calls."""
+    """Build the team of cluster/api.yaml as if all API keys were set. No model is called."""
     settings = settings_to_serve(SETTINGS)
     keys = {w.api_key_env: "none" for w in settings.workers if isinstance(w, API_SETTINGS) and w.api_key_env}
     return build_pool(settings, keys, {}).team
@@ -90,7 +90,7 @@ def planned_requests() -> list[PlannedRequest]:
 
 
 def plan_text(plan: Plan, pool: list[str]) -> str:
-    """Return `plan` in the form that the JSON schema enforces."""
+    """Return `plan` as JSON in the form that the schema for conductors enforces."""
     steps = [
         {"worker": pool.index(step.worker), "subtask": step.subtask, "access": list(step.access)}
         for step in plan.steps
@@ -99,7 +99,7 @@ def plan_text(plan: Plan, pool: list[str]) -> str:
 
 
 def generate() -> str:
-    """Return the prompts, their lengths and the plans."""
+    """Generate the sections with the prompts, their lengths and the plans, as Markdown."""
     return "\n".join([*_prompts(prompted_team()), *_formats(), *_plans(planned_requests())])
 
 
@@ -158,7 +158,7 @@ def _formats() -> list[str]:
 
 
 def _plans(planned: list[PlannedRequest]) -> list[str]:
-    """Return each request with its steps, with names of workers instead of numbers."""
+    """Return Markdown lines for each request and its steps. Workers are shown by name instead of number."""
     lines = [
         "## Twenty plans of a scripted stand-in",
         "",

@@ -1,7 +1,7 @@
-"""Tables of docs/errors.md: every error code, and where an API reports it differently.
+"""Generate the tables of docs/errors.md: all error codes, and how some APIs report them differently.
 
-The cause of an error is the first paragraph of its class (`conductor/errors.py`). Its code, status and remedy
-are its row in `serving/errors.py`.
+The cause of an error is the first paragraph of the docstring of its class in `conductor/errors.py`. Its code,
+status and remedy are in `serving/errors.py`.
 """
 
 import inspect
@@ -18,7 +18,7 @@ APIS: tuple[tuple[str, Dialect], ...] = (("Responses", ResponsesDialect()), ("Me
 
 
 def generate() -> str:
-    """Return both tables with their titles."""
+    """Generate both tables with their headings, as Markdown."""
     return "\n".join([
         "## Codes\n",
         *_table(["status, type", "code", "retry", "cause", "remedy"], map(_row, _errors())),
@@ -49,7 +49,10 @@ def _retry(error_class: type[PodiumError]) -> str:
 
 
 def _differences() -> Iterable[list[str]]:
-    """Yield the codes that an API reports differently, grouped by how, until a model is called."""
+    """Yield the table rows of errors that an API reports differently.
+
+    Errors with the same difference share a row.
+    """
     groups: dict[tuple[str, ...], list[str]] = {}
     for error_class in _errors():
         reports = tuple(_report(dialect, error_class) for _, dialect in APIS)
@@ -60,7 +63,7 @@ def _differences() -> Iterable[list[str]]:
 
 
 def _report(dialect: Dialect, error_class: type[PodiumError]) -> str:
-    """Return what differs of an error in an API: status, type and code."""
+    """Return the status, type and code of an error in an API, as far as they differ from the usual ones."""
     row, error = TABLE[error_class], error_class("")
     body = dialect.error_body(error, None)["error"]
     status = str(dialect.status(error, is_paid=False, is_joined=False))

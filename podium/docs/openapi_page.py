@@ -56,7 +56,7 @@ def _table(rows: Any) -> Generator[str]:
 
 
 def _type(schema: Json) -> str:
-    """Describe a schema in a few words, with links to objects."""
+    """Describe the type of a schema in a few words, with links to objects on the same page."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

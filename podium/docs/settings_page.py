@@ -1,4 +1,7 @@
-"""Tables of docs/settings.md, from the classes of the settings. The docstring of a field becomes its description."""
+"""Generate the tables of docs/settings.md from the settings classes.
+
+The docstring of a field is its description.
+"""
 
 import ast
 import inspect
@@ -49,8 +52,8 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("webhooks", webhooks.WebhookSettings),
     ("telemetry", sections.TelemetrySettings),
 )
-"""Sections in the order of the page. The fields that all workers share are shown once; those of `Scaling` are
-shown in each section that has them."""
+"""Sections of the page in their order. The fields that all workers share have their own section. The fields
+of `Scaling` are repeated in each section that has them."""
 WORDS: dict[Any, str] = {
     bool: "`true` or `false`",
     int: "whole number",
@@ -64,12 +67,12 @@ BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt
 
 
 def generate() -> str:
-    """Return a section per class."""
+    """Generate a section for each class, as Markdown."""
     return "\n".join(section(title, model) for title, model in SECTIONS)
 
 
 def section(title: str, model: type[BaseModel]) -> str:
-    """Return the section of a class: its description, and a row for each field."""
+    """Generate the section of a class: its description, and a table with a row for each field."""
     about = " ".join((model.__doc__ or "").split())
     rows = [row(name, model.model_fields[name], meaning) for name, meaning in own_fields(model).items()]
     table = ["| key | value | default | meaning |", "| --- | --- | --- | --- |", *rows]
@@ -77,8 +80,9 @@ def section(title: str, model: type[BaseModel]) -> str:
 
 
 def own_fields(model: type[BaseModel]) -> dict[str, str]:
-    """Return the descriptions of the fields that are not in the sections about all workers. `kind` is left to
-    the titles.
+    """Return the descriptions of the fields that are not in the sections about all workers.
+
+    The field `kind` is omitted, because the title of the section names it.
     """
     common = {
         name: meaning
@@ -94,10 +98,10 @@ def own_fields(model: type[BaseModel]) -> dict[str, str]:
 
 
 def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Return each field's docstring on one line, or "" if it has none.
+    """Return the docstring of each field on one line, or "" if the field has none.
 
-    A class takes precedence over its bases. Pydantic could collect the docstrings itself
-    (`use_attribute_docstrings`), but at a cost to every process that imports the settings.
+    A class takes precedence over its base classes. Pydantic's `use_attribute_docstrings` is not used, because
+    it would slow down every process that imports the settings.
     """
     docs: dict[str, str] = {}
     for base in reversed(
@@ -121,7 +125,7 @@ def row(name: str, field: FieldInfo, meaning: str) -> str:
 
 
 def kind(annotation: Any) -> str:
-    """Return which values a type allows, in words."""
+    """Describe in words which values a type allows."""
     origin, inner = get_origin(annotation), get_args(annotation)
     if annotation in WORDS:
         return WORDS[annotation]
@@ -158,7 +162,7 @@ def one_of(words: Iterable[str]) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """Return the limits of a number, and whether a list must not be empty."""
+    """Describe the limits of a number, or the requirement that a list is not empty."""
     limits = [
         f"{words} {getattr(each, name):g}"
         for each in field.metadata
@@ -170,7 +174,7 @@ def bounds(field: FieldInfo) -> str:
 
 
 def default(field: FieldInfo) -> str:
-    """Return the default of a field, in words."""
+    """Describe the default of a field."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

@@ -1,7 +1,7 @@
-"""Static site of docs/ and everything it links to.
+"""Build a static site from docs/ and everything it links to.
 
-Zensical renders the pages, with mkdocstrings for the Python API. docs/README.md is the navigation. Every link is
-checked, and no page loads anything from another host.
+Zensical renders the pages, and mkdocstrings adds the Python API. The navigation comes from docs/README.md.
+All links are checked. Pages must not load anything from another host.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from serving import ROOT
 
 REFERENCE = "* Reference\n"
 GENERATED = f"{REFERENCE}    * [HTTP API](api.md)\n    * [Python API](python.md)\n"
-"""Entries of the navigation for pages that only the site has."""
+"""Navigation entries of pages that exist only on the site."""
 LOADED = re.compile(r"""<(?:script|link|img|iframe)[^>]*(?:src|href)=["']?(https?://[^"'\s>]+)""")
 """Resource that a browser fetches from another host when it shows a page. Ordinary links do not match."""
 
 
 def build(site: Path) -> int:
-    """Build the site into the folder `site`. Return 0 if every link resolves and no page loads from another
-    host.
+    """Build the site into the folder `site`, and return the exit code.
+
+    It is 0 if all links resolve and no page loads anything from another host.
     """
     with TemporaryDirectory(prefix="podium-site-") as folder:
         return _build(site, Path(folder))
@@ -66,7 +67,7 @@ def write_sources(work: Path) -> None:
 
 
 def python_page() -> str:
-    """Return the page of the library's public names, for mkdocstrings to fill."""
+    """Return the source of the Python API page: a list of public names, which mkdocstrings expands."""
     places = {name: place.partition(":") for name, place in sorted(EXPORTS.items())}
     names = [f"::: {module}.{own or name}" for name, (module, _, own) in places.items()]
     return "\n\n".join(["# Python API", "Names that `import podium` provides.", *names, ""])
@@ -85,5 +86,5 @@ def api_document() -> dict[str, Any]:
 
 
 def foreign_addresses(site: Path) -> set[str]:
-    """Return the addresses that pages load from other hosts."""
+    """Return the URLs on other hosts that the pages of the site load."""
     return {address for page in site.rglob("*.html") for address in LOADED.findall(page.read_text())}

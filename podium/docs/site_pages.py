@@ -1,6 +1,6 @@
-"""Pages of the site, made from files of the checkout: docs/ and everything it links to.
+"""Write the pages of the site from files of the checkout: docs/ and everything it links to.
 
-A link to a source file leads to a page that shows the file.
+A link to a source file becomes a link to a page that shows the file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ INDEX = "README.md"
 
 
 class Pages:
-    """Pages written to a folder, each once.
+    """Writer of the site's pages, which writes each page only once.
 
     Args:
-        root: the checkout.
-        to: an empty folder.
+        root: folder of the checkout.
+        to: empty folder to which the pages are written.
     """
 
     def __init__(self, root: Path, to: Path) -> None:
@@ -30,8 +30,10 @@ class Pages:
         self._pages: dict[str, str] = {}
 
     def add(self, place: str) -> str:
-        """Write the page of a file or folder, with everything it links to. Return the page's path in the
-        site.
+        """Write the page of a file or folder, and the pages of everything it links to.
+
+        Returns:
+            The path of the page in the site.
         """
         if place in self._pages:
             return self._pages[place]
@@ -53,8 +55,9 @@ class Pages:
         return page
 
     def _relinker(self, place: str, page: str) -> Callable[[str], str]:
-        """Return a function that maps a link in the file at `place` to its target on the site. External links
-        stay unchanged.
+        """Return a function that converts links in the file at `place` to links between pages of the site.
+
+        The function does not change external links.
         """
 
         def relink(target: str) -> str:
@@ -68,7 +71,7 @@ class Pages:
         return relink
 
     def _folder(self, place: str, page: str) -> str:
-        """Render a list of links to the files of a folder."""
+        """Render a list of links to the files in a folder."""
         relink = self._relinker(f"{place}/x", page)
         names = sorted(
             each.name
@@ -79,8 +82,9 @@ class Pages:
 
 
 def page_of(place: str, *, is_folder: bool = False) -> str:
-    """Return a file's path in the site: docs/ at the top with its README as the index, other files under
-    `source/`.
+    """Return the path of a file's page in the site.
+
+    Files of docs/ are at the top, with docs/README.md as the index. Other files are under `source/`.
     """
     if place == INDEX:
         return "overview.md"
@@ -92,7 +96,7 @@ def page_of(place: str, *, is_folder: bool = False) -> str:
 
 
 def rewrite(text: str, relink: Callable[[str], str]) -> str:
-    """Replace each link's target with `relink(target)`, except in code."""
+    """Replace the target of each link in `text` by `relink(target)`, except in code."""
 
     def change(match: re.Match[str]) -> str:
         return f"{match['before']}{relink(match['target'])}{match['anchor'] or ''}{match['after']}"

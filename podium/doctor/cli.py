@@ -36,7 +36,7 @@ OF_THE_MACHINE = {
     "session": "processes:check_left_session",
     "haproxy": "processes:check_haproxy",
 }
-"""Check to its function. These checks take a `ServerPlace`."""
+"""Function of each check that takes a `ServerPlace`."""
 OF_THE_SETTINGS = {
     "keys": "configuration:check_keys",
     "workers": "configuration:check_workers",
@@ -49,7 +49,7 @@ OF_THE_SETTINGS = {
     "memory": "machine:check_memory",
     "gpu": "machine:check_gpus",
 }
-"""Checks that take a `ServerCase`."""
+"""Function of each check that takes a `ServerCase`."""
 OF_A_CLUSTER = {
     "builder": "cluster.code:builder",
     "user_config": "cluster.code:user_configs",
@@ -71,7 +71,7 @@ OF_A_CLUSTER = {
     "machines": "cluster.cost:unknown_prices",
     "requests": "cluster.cost:unknown_workers",
 }
-"""Checks that take `ClusterFiles`. Each returns a list of findings."""
+"""Function of each check that takes `ClusterFiles` and returns a list of findings."""
 MARKS = {"ok": ("ok", "32"), "warning": ("warning", "33"), "wrong": ("WRONG", "31")}
 CHECKS = sorted({*OF_THE_MACHINE, *OF_THE_SETTINGS, *OF_A_CLUSTER})
 EXIT_CODES = (
@@ -86,7 +86,7 @@ def list_checks() -> list[str]:
 
 @option
 def check_name(text: str) -> str:
-    """Parse the name of a check."""
+    """Parse the name of a check, and reject an unknown one."""
     if text not in CHECKS:
         raise ValueError(f"{text!r} is not a check. Choose from {', '.join(CHECKS)}")
     return text
@@ -94,7 +94,7 @@ def check_name(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """What to check, and how to print it."""
+    """Command-line options: what to check, and how to print the findings."""
 
     settings: Annotated[
         Path | None,
@@ -133,7 +133,7 @@ class DoctorOptions:
 
 @dataclass(frozen=True, slots=True)
 class ClusterOptions:
-    """Files of a cluster, besides its own, and the requests whose cost is estimated."""
+    """Command-line options for checks of a cluster: its files, and the mix and rate of requests."""
 
     serve: Annotated[
         Path,
@@ -201,7 +201,7 @@ def examine_shipped_cluster(
 def show_cluster(
     options: DoctorOptions, in_cluster: ClusterOptions, cluster: Path
 ) -> list[tuple[str, Finding]]:
-    """Print the tables of a cluster unless `--json` or `--quiet` is set. Return the findings."""
+    """Check a cluster and return the findings. Print its tables, unless `--json` or `--quiet` is set."""
     from podium.doctor.cluster import cost
     from podium.doctor.cluster.files import read_files
     from podium.doctor.cluster.reading import CheckError
@@ -220,7 +220,10 @@ def show_cluster(
 
 
 def examine_cluster(files: ClusterFiles, skip: Sequence[str] = ()) -> list[tuple[str, Finding]]:
-    """Run every cluster check that is not in `skip`. Return the findings, the worst first."""
+    """Run all cluster checks except those in `skip`.
+
+    Return the findings, those with the level `wrong` first.
+    """
     checks = {name: _load(target) for name, target in OF_A_CLUSTER.items() if name not in skip}
     findings = [(name, finding) for name, check in checks.items() for finding in check(files)]
     return sorted(findings, key=lambda pair: pair[1].level != "wrong")
@@ -232,7 +235,7 @@ def _short(path: Path) -> Path:
 
 
 def examine_server(url: str) -> dict[str, Finding]:
-    """Check a running server. Return the findings by check."""
+    """Run all checks of a running server. Return the findings by check."""
     from podium.client import ClientError, find_key
     from podium.doctor.server import check_server
 
@@ -244,11 +247,11 @@ def examine_server(url: str) -> dict[str, Finding]:
 
 
 def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict[str, Finding]:
-    """Check this machine and the settings to serve on it. Return the findings by check.
+    """Run all checks of this machine and of the settings to serve on it. Return the findings by check.
 
     Args:
         settings: path of the settings file.
-        port: port the server is to use.
+        port: port that the server will use.
         skip: names of checks to skip.
     """
     place = ServerPlace(settings, port, os.environ)
@@ -267,7 +270,11 @@ def examine_machine(settings: Path, port: int, skip: Sequence[str] = ()) -> dict
 
 
 def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
-    """Load the settings. The case is None if they cannot be used."""
+    """Load the settings.
+
+    Returns:
+        The input for further checks, or None if the settings are invalid, and the finding about the settings.
+    """
     from serving import resolve_path
     from serving.settings.overrides import settings_to_serve
     from serving.settings.settings import SettingsError
@@ -282,7 +289,7 @@ def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
 
 
 def make(name: str, target: str, place: ServerPlace) -> Finding:
-    """Run a check. If it cannot run, return that as a finding."""
+    """Run a check. If it raises an error, return a finding that describes the error."""
     try:
         return _load(target)(place)
     except ImportError as error:

@@ -1,5 +1,6 @@
-"""Checks of the settings to serve: provider keys, workers, the store. They read the store but never create or
-migrate it.
+"""Check the settings to serve: provider keys, workers and the store.
+
+The checks read the store but never create or migrate it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from serving.settings.keys import ApiSettings
 
 FORMS = {"openai": r"sk-(?!ant-)[\w-]{20,}", "anthropic": r"sk-ant-[\w-]{20,}", "gemini": r"[\w.-]{30,}"}
-"""Key format of each provider."""
+"""Pattern of the API keys of each provider."""
 OWNERS = {
     "sk-ant-": "Anthropic",
     "sk-": "OpenAI",
@@ -26,14 +27,15 @@ OWNERS = {
     "xai-": "xAI",
     "pk_": "Podium",
 }
-"""Key prefix to the provider that issues such keys."""
+"""Provider that issues the API keys with each prefix."""
 HOMES = {"openai": "OpenAI", "anthropic": "Anthropic", "gemini": "Google"}
 FAR_S = 2.0
-"""Largest accepted clock difference. Budgets, run leases and key expiry depend on synchronized clocks."""
+"""Maximum accepted difference between clocks, in seconds. Budgets, run leases and expiry of keys need
+synchronized clocks."""
 
 
 def check_keys(case: ServerCase) -> Finding:
-    """Check that each provider's key is set and well-formed. No provider is called."""
+    """Check that the API key of each provider is set and has the right format. No provider is called."""
     from serving.settings.workers import API_SETTINGS, places_of
 
     places = [place for worker in case.settings.workers for place in places_of(worker).values()]
@@ -42,7 +44,10 @@ def check_keys(case: ServerCase) -> Finding:
 
 
 def check_workers(case: ServerCase) -> Finding:
-    """Check that every worker can be built: plugin, library, credentials, and the secret of the webhooks."""
+    """Check that the server can create all workers and sign webhooks.
+
+    Workers may lack a plugin, a library or credentials. Webhooks may lack their secret.
+    """
     from cluster.local.processes import ROOT
     from serving.clients import find_faults
     from serving.settings.faults import in_file
@@ -61,7 +66,7 @@ def check_workers(case: ServerCase) -> Finding:
 
 
 def check_effect(case: ServerCase) -> Finding:
-    """Check that no setting is without effect."""
+    """Check that all settings have an effect."""
     from serving.settings.absent import absent_workers, without_workers
     from serving.settings.settings import SettingsError
     from serving.settings.without_effect import without_effect
@@ -76,7 +81,7 @@ def check_effect(case: ServerCase) -> Finding:
 
 
 def check_store(case: ServerCase) -> Finding:
-    """Check that the store answers and has this version's schema."""
+    """Check that the store can be reached and has the schema of this version of Podium."""
     from conductor.errors import PodiumError
     from serving.database.address import StoreError, find_address
     from serving.database.migrate import check_version
@@ -111,12 +116,12 @@ def check_clock(case: ServerCase) -> Finding:
 
 
 def compare_clocks(ahead_s: float, whose: str, tolerance_s: float = FAR_S) -> Finding:
-    """Check that a clock's difference from this machine's is tolerable.
+    """Check that another clock differs little enough from the clock of this machine.
 
     Args:
-        ahead_s: difference in seconds, negative if the other clock is behind.
-        whose: owner of the other clock.
-        tolerance_s: largest accepted difference.
+        ahead_s: seconds by which the other clock is ahead, negative if it is behind.
+        whose: owner of the other clock, for the message.
+        tolerance_s: maximum accepted difference in seconds.
     """
     if abs(ahead_s) <= tolerance_s:
         return ok(f"The clock agrees with that of {whose} within {tolerance_s:.0f} s.")
@@ -137,7 +142,7 @@ async def _ahead_s(address: Address) -> float:
 
 
 def _key(worker: ApiSettings, case: ServerCase) -> Finding:
-    """Check that a worker has its key."""
+    """Check that a worker's API key is set and has the right format."""
     from serving.settings.faults import SettingsError, in_file
     from serving.settings.keys import KeyFileError, read_key
 
@@ -160,7 +165,7 @@ def _key(worker: ApiSettings, case: ServerCase) -> Finding:
 
 
 def _form(worker: ApiSettings, key: str, place: str) -> Finding:
-    """Check that a key looks like the provider's. The key itself is never shown."""
+    """Check that an API key has the format of the provider's keys. The key itself is never shown."""
     remedy = f"Put the provider's key for {worker.name} there, without quotes or spaces."
     if re.search(r"[\s\"'<>]", key) or len(key) < 8:
         return wrong(

@@ -1,5 +1,6 @@
-"""Inputs and results of checks. Standard library only, because the doctor also runs where packages are
-missing.
+"""Inputs and results of checks.
+
+This module imports only the standard library, because the doctor must also run when packages are missing.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ class Finding:
 
     Args:
         level: `ok`, `warning` (it works, but not as well as it could) or `wrong` (something does not work).
-        said: the message. If `field` is set, the sentence begins with it.
-        remedy: what to do, or "".
-        file: the file at fault, or "".
-        field: the field at fault in that file.
+        said: the message. If `field` is set, the message continues a sentence that begins with the field.
+        remedy: advice on how to solve the problem, or "".
+        file: file that contains the problem, or "".
+        field: field of that file that contains the problem, or "".
     """
 
     level: Level
@@ -36,12 +37,12 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Place where a server is to be started.
+    """Settings file, port and environment with which a server will be started.
 
     Args:
-        path: path of its settings.
-        port: port it is to use.
-        environment: environment variables it is to be started with.
+        path: path of the settings file.
+        port: port that the server will use.
+        environment: environment variables of the server.
     """
 
     path: Path
@@ -51,32 +52,32 @@ class ServerPlace:
 
 @dataclass(frozen=True, slots=True)
 class ServerCase(ServerPlace):
-    """Place where a server is to be started, and the settings it is to serve.
+    """`ServerPlace` whose settings file has been loaded.
 
     Args:
-        settings: the loaded settings.
+        settings: content of the settings file.
     """
 
     settings: Settings
 
 
 def ok(said: str) -> Finding:
-    """Return a finding of level `ok`."""
+    """Create a finding of level `ok`."""
     return Finding("ok", said)
 
 
 def warning(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
-    """Return a finding of level `warning`: it works, but not as well as it could."""
+    """Create a finding of level `warning`: the server works, but not as well as it could."""
     return Finding("warning", said, remedy, file, field)
 
 
 def wrong(said: str, remedy: str, *, file: str = "", field: str = "") -> Finding:
-    """Return a finding of level `wrong`: something does not work."""
+    """Create a finding of level `wrong`: something does not work."""
     return Finding("wrong", said, remedy, file, field)
 
 
 def worst(findings: Sequence[Finding]) -> Finding:
-    """Join the findings of the worst level into one, or return the first if all are ok."""
+    """Combine the findings of the worst level into one. If all are ok, return the first."""
     for level in ("wrong", "warning"):
         if grave := [each for each in findings if each.level == level]:
             remedies = dict.fromkeys(each.remedy for each in grave)

@@ -1,4 +1,4 @@
-"""Checks of this checkout's installation: Python, packages, local models, the web console."""
+"""Check the installation of this checkout: Python, packages, local models and the web console."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHOWN = 4
 
 
 def check_python(_: ServerPlace) -> Finding:
-    """Check that this Python is supported and belongs to the checkout."""
+    """Check that Python has a supported version and is the one in the checkout's `.venv`."""
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < LEAST_PYTHON:
         return wrong(
@@ -35,7 +35,7 @@ def check_python(_: ServerPlace) -> Finding:
 
 
 def check_packages(_: ServerPlace) -> Finding:
-    """Check that every package is installed at its locked version."""
+    """Check that all packages are installed in their locked versions."""
     installed = {_normal(each.name): each for each in metadata.distributions()}
     locked = read_versions(LOCK.read_text())
     mismatched = [
@@ -69,7 +69,7 @@ def check_engine(case: ServerCase) -> Finding:
 
 
 def check_models(case: ServerCase) -> Finding:
-    """Check that the local models of the settings are present and complete."""
+    """Check that the local models that the settings use exist and are complete."""
     from cluster.local.local_models import LOCAL_MODELS, is_ready
     from cluster.local.model import ModelError
     from cluster.local.needs import needs_of
@@ -119,7 +119,7 @@ def check_console(_: ServerPlace) -> Finding:
 
 
 def is_whole(file: Path) -> bool:
-    """Return whether a safetensors file is as long as its header says."""
+    """Return whether a safetensors file is complete, by the length that its header gives."""
     try:
         with file.open("rb") as opened:
             length = struct.unpack("<Q", opened.read(8))[0]
@@ -138,9 +138,7 @@ def read_versions(lock: str) -> Mapping[str, str]:
 
 
 def _needed(installed: Iterable[metadata.Distribution]) -> Iterable[str]:
-    """Yield the names of the packages that each installed package requires on this
-    machine, without extras.
-    """
+    """Yield the names of the packages that the installed packages require on this machine, without extras."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     for each in installed:

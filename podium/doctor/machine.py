@@ -1,4 +1,4 @@
-"""Checks of the machine: disk, memory, open files, GPUs. They change and start nothing."""
+"""Check the machine: disk, memory, open files and GPUs. The checks do not change or start anything."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, warning,
 from serving.settings.workers import VllmSettings
 
 LEAST_FREE_BYTES = 500_000_000
-"""Room for Ray's logs, a growing store and an engine's compiled code."""
+"""Minimum free disk space in bytes, for Ray's logs, the growing store and an engine's compiled code."""
 FULL_FOR_RAY = 0.95
-"""Disk use above which Ray stores no objects there and warns every second."""
+"""Share of a disk in use above which Ray stops storing objects there and logs a warning every second."""
 ROUTER_BYTES = 1_600_000_000
-"""Memory of Ray's own processes, its proxy and one router, measured on an idle machine."""
+"""Memory in bytes of Ray's own processes, its proxy and one router, measured on an idle machine."""
 ENGINE_BYTES = 900_000_000
-"""Memory of vLLM's code and torch in one engine, without weights and cache."""
+"""Memory in bytes of one engine without weights and cache, mostly the code of vLLM and torch."""
 USUAL_CACHE_GIB = 4.0
-"""Cache size of vLLM's CPU build if VLLM_CPU_KVCACHE_SPACE is not set."""
+"""Size in GiB of the KV cache in vLLM's CPU build if VLLM_CPU_KVCACHE_SPACE is not set."""
 FEW_FILES, TOO_FEW_FILES = 8192, 1024
-"""Limits on open files for a warning and an error. Each connection is an open file, and each Ray process has
-about 100."""
+"""Limits on open files below which the finding is a warning, or an error. Each connection is an open file,
+and each Ray process has about 100."""
 
 
 def check_disk(case: ServerCase) -> Finding:
-    """Check that there is free space where the server writes."""
+    """Check that the disks to which the server writes have free space."""
     places = {"the checkout": ROOT, "temporary files": Path(tempfile.gettempdir()), "the store": _store(case)}
     return worst([_room(what, place) for what, place in places.items() if place])
 
 
 def check_memory(case: ServerCase) -> Finding:
-    """Check that the engines of the settings fit into memory with Ray."""
+    """Check that the memory of this machine is enough for Ray and for the engines that the settings start."""
     import psutil
 
     needed = ROUTER_BYTES + sum(_engine_bytes(engine) for engine in _engines(case))
@@ -84,10 +84,10 @@ def check_gpus(case: ServerCase) -> Finding:
 
 
 def check_build(message: str, installed: Collection[str]) -> Finding:
-    """Check that the installed vLLM build can use GPUs.
+    """Check that the installed build of vLLM can use GPUs.
 
     Args:
-        message: how many GPUs are needed and present.
+        message: sentence that says how many GPUs are needed and present. The finding begins with it.
         installed: names of the installed packages.
     """
     if "vllm-cpu" not in {name.replace("_", "-") for name in installed}:
@@ -124,7 +124,7 @@ def _room(what: str, place: Path) -> Finding:
 
 
 def _store(case: ServerCase) -> Path | None:
-    """Return the folder of a SQLite store, or None."""
+    """Return the folder of the SQLite store, or None if the store is not a SQLite file."""
     from serving.database.address import StoreError, find_address
 
     try:
@@ -143,7 +143,10 @@ def _engines(case: ServerCase) -> Iterable[VllmSettings]:
 
 
 def _engine_bytes(engine: VllmSettings) -> int:
-    """Estimate the main memory of an engine's minimum replicas. With a GPU, the cache is in GPU memory."""
+    """Estimate the main memory, in bytes, of the minimum number of an engine's replicas.
+
+    With a GPU, the KV cache is in the memory of the GPU.
+    """
     from serving import resolve_path
 
     weights = sum(file.stat().st_size for file in resolve_path(Path(engine.model)).glob("*.safetensors"))
@@ -159,7 +162,7 @@ def _number(text: str | None) -> float:
 
 
 def _memory_limit_bytes() -> int:
-    """Return the memory limit of this process's control group, or 2**63 if there is none."""
+    """Return the memory limit of this process's control group in bytes, or 2**63 if there is no limit."""
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
         try:
             return int((Path("/sys/fs/cgroup") / name).read_text())

@@ -1,4 +1,7 @@
-"""Checks of running processes: a port in use, leftovers of a crashed server. They end nothing."""
+"""Check running processes: a port in use, and processes that a crashed server left.
+
+The checks do not end them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
     import psutil
 
 HAPROXY_FILES = ("/podium-", "haproxy-serve")
-"""Parts of the command line of an HAProxy that Ray Serve started: the path of its configuration."""
+"""Parts of the configuration's path in the command line of an HAProxy that Ray Serve started."""
 
 
 def check_port(case: ServerPlace) -> Finding:
@@ -28,7 +31,7 @@ def check_port(case: ServerPlace) -> Finding:
 
 
 def check_left_processes(_: ServerPlace) -> Finding:
-    """Check that a crashed server of this checkout left no process."""
+    """Check that no crashed server of this checkout left processes running."""
     from cluster.local.processes import command_of, orphans_here
 
     orphans = [each for each in orphans_here() if each.name() != "haproxy"]
@@ -43,7 +46,7 @@ def check_left_processes(_: ServerPlace) -> Finding:
 
 
 def check_left_session(_: ServerPlace) -> Finding:
-    """Check that no killed server left a Ray session folder, which takes disk and shared memory."""
+    """Check that no killed server left a Ray session, which takes disk space and shared memory."""
     from cluster.local.folder import LOCK, TAG_FILE, folders
     from cluster.local.processes import processes_of
 
@@ -62,8 +65,9 @@ def check_left_session(_: ServerPlace) -> Finding:
 
 
 def check_haproxy(_: ServerPlace) -> Finding:
-    """Check that HAProxy is available and that a crashed Ray Serve left none running: it would answer in
-    place of the next server.
+    """Check that HAProxy is available, and that a crashed Ray Serve did not leave one running.
+
+    An HAProxy that is still running would answer in place of the next server.
     """
     import psutil
 
@@ -86,14 +90,14 @@ def check_haproxy(_: ServerPlace) -> Finding:
 
 
 def _is_left_over(process: psutil.Process) -> bool:
-    """Return whether Ray Serve started this HAProxy and no Ray process is its ancestor any more."""
+    """Return whether Ray Serve started this HAProxy, but none of its ancestors is a Ray process any more."""
     if not any(mark in " ".join(process.cmdline()) for mark in HAPROXY_FILES):
         return False
     return not any(_is_rays(each) for each in process.parents())
 
 
 def _is_rays(process: psutil.Process) -> bool:
-    """Return whether the process is one of Ray's, named `ray::WHAT` or `raylet`."""
+    """Return whether this is a process of Ray. Their names are `ray::...` or `raylet`."""
     words = process.cmdline()
     return process.name().startswith("ray") or (bool(words) and words[0].startswith("ray::"))
 

@@ -1,4 +1,4 @@
-"""Checks of a running server over HTTP: is it Podium, is the key valid, can it answer, what is down."""
+"""Check a running server over HTTP: whether it is Podium, accepts the key and can answer."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from podium.doctor.finding import Finding, ok, warning, wrong
 
 Json = dict[str, Any]
 CLOCK_TOLERANCE_S = 5.0
-"""Clock tolerance over HTTP: a `Date` header has whole seconds and the response takes time."""
+"""Maximum accepted difference in seconds from the server's clock. It is larger than for a database, because a
+`Date` header has whole seconds and the response takes time."""
 ADMIN = f"set {KEY_VARIABLE} to a key with the scope `admin` to see them"
 
 
 def check_server(url: str, key: str) -> dict[str, Finding]:
-    """Check the server at `url`. Return the findings by check.
+    """Run all checks of the server at `url`. Return the findings by check.
 
     Args:
-        url: without a trailing slash.
-        key: sent with each request; "" sends none.
+        url: base URL of the server, without a trailing slash.
+        key: API key to send with each request, or "" to send none.
     """
     with connect(url, key, timeout_s=10.0) as http:
         findings = {"server": check_alive(http, url)}
@@ -49,7 +50,7 @@ def check_server(url: str, key: str) -> dict[str, Finding]:
 
 
 def check_alive(http: httpx2.Client, url: str) -> Finding:
-    """Check that a Podium server answers."""
+    """Check that a server answers at `url`, and that it is Podium."""
     try:
         answer = http.get("/healthz")
         if answer.status_code == 200 and answer.json().get("status") == "ok":
@@ -147,7 +148,10 @@ def _readiness(state: Json) -> Finding:
 
 
 def _failing(state: Json) -> str:
-    """Describe which workers fail, why and since when. Return "" if none fails or the server does not say."""
+    """Describe which workers fail, why and since when.
+
+    Return "" if no worker fails or the server does not show this to the caller.
+    """
     lines: list[str] = []
     planner: Json = state.get("conductor") or {}
     failing: list[Json] = state.get("failing") or []
@@ -172,7 +176,7 @@ def _words(fault: Json) -> str:
 
 
 def check_policies(http: httpx2.Client) -> Finding:
-    """Check that policies of teams and keys name only workers and models of the settings."""
+    """Check that the policies of teams and keys name only workers and models that the settings have."""
     faults: list[str] = http.get("/readyz").json().get("policies", [])
     if not faults:
         return ok("No policy names anything that the settings lack.")
@@ -211,7 +215,7 @@ def check_clock(http: httpx2.Client) -> Finding:
 
 
 def check_console(http: httpx2.Client) -> Finding:
-    """Check that the server has the web console."""
+    """Check that the server provides the web console."""
     if http.get("/console/").status_code == 200:
         return ok("The web console is available.")
     return warning(

@@ -1,9 +1,11 @@
-"""Guard of every outgoing HTTP client. It checks the address of each connection after names are resolved,
-disables redirects, and replaces a broken kept-alive connection once.
+"""Guard for outgoing HTTP clients.
 
-The SDKs bring two kinds of clients: httpx2's own transport, on httpcore2, and one on aiohttp. Neither has a
-public hook for this, so `guard` changes the transports of a client, including those for the environment's
-proxies. It rejects a client with any other transport.
+A guarded client checks the address of each connection after the host name is resolved. It does not follow
+redirects, and it replaces a broken kept-alive connection once.
+
+The SDKs use two kinds of transports: httpx2's own, which is based on httpcore2, and one based on aiohttp.
+Neither has a public hook for such checks, so `guard` changes the transports of a client, including those for
+the proxies in the environment. It rejects a client with any other transport.
 """
 
 import asyncio
@@ -29,10 +31,10 @@ Client = TypeVar("Client", bound=httpx2.AsyncClient)
 
 
 def guard(client: Client, reach: Reach) -> Client:
-    """Let `client` connect only within `reach`, and return it. Call it before the client's first request.
+    """Restrict `client` to the addresses in `reach`, and return it. Call this before its first request.
 
-    For a request through a proxy of the environment, only a literal address in the URL is checked, because
-    the proxy resolves names.
+    If a request goes through a proxy from the environment, the proxy resolves host names. Then only an IP
+    address in the URL itself is checked.
 
     Raises:
         TypeError: the client has a transport that cannot be guarded.
@@ -52,13 +54,14 @@ def guard(client: Client, reach: Reach) -> Client:
 
 
 class DirectPost:
-    """POST requests over the aiohttp sessions of an SDK's guarded client. They bypass httpx2, whose layers
-    take more CPU than aiohttp itself. Addresses, proxies, timeouts and the replacement of broken connections
-    are those of the client.
+    """POST requests over the aiohttp sessions of an SDK's guarded client.
+
+    They bypass httpx2, whose layers use more CPU than aiohttp itself. Address checks, proxies, timeouts and
+    the replacement of broken connections are the same as those of the client.
 
     Args:
         client: guarded client with aiohttp transports.
-        reach: the reach that it was guarded with.
+        reach: addresses to which the client is restricted.
     """
 
     def __init__(self, client: httpx2.AsyncClient, reach: Reach) -> None:
@@ -68,15 +71,15 @@ class DirectPost:
             sock_connect=limits.connect, sock_read=limits.read, connect=limits.pool
         )
         self._targets = dict[httpx2.URL, tuple[URL, Any]]()
-        """URLs in aiohttp's form, and their transports."""
+        """URL in aiohttp's form and transport, by the URL of a request."""
 
     async def __call__(self, url: httpx2.URL, content: bytes, headers: Any) -> aiohttp.ClientResponse:
-        """Send a request. Return the response with its body unread; the caller closes it.
+        """Send a POST request, and return the response before its body is read. The caller must close it.
 
         Raises:
-            AddressForbidden: the address is out of reach.
+            AddressForbidden: the address is not in the client's reach.
             RuntimeError: the client is closed.
-            aiohttp.ClientError: there is no response.
+            aiohttp.ClientError: no response was received.
         """
         if self._client.is_closed:
             raise RuntimeError("The client is closed.")
@@ -118,23 +121,24 @@ class DirectPost:
 
 
 def open_client(reach: Reach, timeout_s: float, *, use_proxies: bool = False) -> httpx2.AsyncClient:
-    """Open a guarded client for addresses that no SDK covers.
+    """Open a guarded client for requests that no SDK sends.
 
     Args:
-        reach: addresses that it may connect to.
-        timeout_s: time limit for each of connecting, sending and waiting.
-        use_proxies: whether to use the environment's proxies. Never use them for an address from a request: a
-            proxy resolves names, so their addresses cannot be checked.
+        reach: addresses that the client may connect to.
+        timeout_s: timeout in seconds, applied separately to connecting, sending and waiting for data.
+        use_proxies: whether to use the proxies in the environment. Do not use them for an address from a request,
+            because the proxy resolves the host name and its addresses cannot be checked.
     """
     http = httpx2.AsyncClient(timeout=timeout_s, trust_env=use_proxies, verify=tls_context())
     return guard(http, reach)
 
 
 def tls_context() -> ssl.SSLContext:
-    """Return the TLS context that all clients share, with the certificate authorities of this machine, or
-    those in `SSL_CERT_FILE` or `SSL_CERT_DIR`.
+    """Return the TLS context that all clients share.
 
-    Loading about 140 certificates takes 40 ms of CPU. If the file changes, later calls load it again.
+    It trusts the certificate authorities of this machine, or those in `SSL_CERT_FILE` or `SSL_CERT_DIR`. The
+    context is cached, because loading about 140 certificates takes 40 ms of CPU. If the file changes, the
+    next call loads it again.
     """
     file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
     written_ns = Path(file).stat().st_mtime_ns if file and Path(file).exists() else None
@@ -157,11 +161,10 @@ def _guard_transport(transport: object, reach: Reach, timeout_s: float | None) -
 
 
 def _retry_on_broken_connection(transport: Any) -> None:
-    """Let `transport` send a request once more if it failed on a kept-alive connection before a response
-    began.
+    """Make `transport` resend a request once if a kept-alive connection broke before the response began.
 
-    Servers close connections that have been open for long, and all of them at a restart, without reading the
-    request. The other idle connections are closed first, since they are probably broken too.
+    Servers close old connections, and all connections when they restart, without reading the request. Before
+    the request is sent again, the other idle connections are closed, because they are probably broken too.
     """
     send = transport.handle_async_request
 
@@ -179,7 +182,10 @@ def _retry_on_broken_connection(transport: Any) -> None:
 
 
 def _is_break(exc: Exception) -> bool:
-    """Return whether an open connection broke. aiohttp's transport reports that as a timeout of connecting."""
+    """Return whether `exc` means that an open connection broke.
+
+    aiohttp's transport reports a broken connection as a connect timeout, so the cause of `exc` is examined.
+    """
     cause = exc if isinstance(exc, aiohttp.ClientError) else exc.__cause__
     if isinstance(cause, aiohttp.ClientError):
         is_other = isinstance(cause, aiohttp.ClientConnectorError | aiohttp.ServerTimeoutError)
@@ -198,7 +204,7 @@ async def _close_idle(transport: Any) -> None:
     if isinstance(transport, httpx2.AsyncHTTPTransport):
         pool = cast(Any, transport)._pool  # noqa: SLF001
         idle = [each for each in pool.connections if each.is_idle()]
-        for each in idle:  # all before the first is closed; otherwise other calls could get them meanwhile
+        for each in idle:  # remove all before closing any, so that no other call gets one meanwhile
             pool._connections.remove(each)  # noqa: SLF001
         for each in idle:
             await each.aclose()
@@ -227,7 +233,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         """Connect to the first address of `host` that responds.
 
         Raises:
-            AddressForbidden: one of its addresses is out of reach.
+            AddressForbidden: an address of the host is not in `reach`.
             httpcore2.ConnectError, httpcore2.ConnectTimeout: no address responds.
         """
         began_s = time.monotonic()
@@ -242,7 +248,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
         for index, (_, address) in enumerate(addresses):
             share_s = None
             if timeout is not None:
-                # An equal share of the rest, so that one silent address does not use it all.
+                # An equal share of the remaining time, so that one silent address does not use it all.
                 share_s = max(0.0, timeout - (time.monotonic() - began_s)) / (len(addresses) - index)
             try:
                 return await self._inner.connect_tcp(address, port, share_s, local_address, socket_options)
@@ -259,7 +265,8 @@ class GuardedResolver(AbstractResolver):
 
     Args:
         reach: addresses that are allowed.
-        timeout_s: time limit of a lookup, which aiohttp's connect timeout does not cover. None for no limit.
+        timeout_s: timeout of a lookup in seconds, or None for no timeout. aiohttp's own connect timeout does
+            not include the lookup.
     """
 
     def __init__(self, reach: Reach, timeout_s: float | None) -> None:
@@ -271,8 +278,8 @@ class GuardedResolver(AbstractResolver):
         """Resolve `host` as the base class does.
 
         Raises:
-            AddressForbidden: one of its addresses is out of reach.
-            OSError: it has no address, or the lookup timed out.
+            AddressForbidden: an address of the host is not in `reach`.
+            OSError: the host has no address, or the lookup timed out.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -297,8 +304,10 @@ class GuardedResolver(AbstractResolver):
 
 
 def _open_guarded_session(transport: Any, reach: Reach, timeout_s: float | None) -> aiohttp.ClientSession:
-    """Open a session as the transport would, with a check of each socket's address. A literal address, such
-    as a proxy's, does not pass through the resolver.
+    """Open a session with the transport's options that also checks the address of each socket.
+
+    The resolver is not enough, because it is not called for a URL with an IP address, such as that of a
+    proxy.
     """
 
     def open_socket(address: "tuple[int, int, int, str, tuple[Any, ...]]") -> socket.socket:

@@ -1,8 +1,8 @@
-"""Host name lookups, in a thread pool of their own.
+"""Host name lookups in a separate thread pool.
 
-The system's resolver blocks its thread, for 10 s and more if a name server does not respond. asyncio runs it
-in the small pool that everything else uses, so six lookups of one provider's name would block all others.
-Here, each name has at most one lookup at a time, which all callers share.
+The system's resolver blocks its thread, and for 10 s or more if a name server does not respond. asyncio runs
+it in its small default pool, where six lookups of one provider's name would block everything else. Here, each
+name has at most one lookup at a time, and all callers share it.
 """
 
 import asyncio
@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from serving.egress.zones import literal_address
 
 THREADS = 64
-"""Maximum number of lookups at a time."""
+"""Maximum number of concurrent lookups."""
 KEPT_S = 10.0
-"""Seconds for which an answer is cached."""
+"""Seconds for which the addresses of a name are cached."""
 
 Found = list[tuple[socket.AddressFamily, str]]
-"""Addresses, each with its family."""
+"""Addresses of a name, each with its address family."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
     addresses: Found
-    """Addresses of the name. If empty, `fault` says why."""
+    """Addresses of the name. If there are none, `fault` says why."""
     fault: str = ""
     since_s: float = field(default_factory=time.monotonic)
 
@@ -35,16 +35,17 @@ class _Answer:
 
 
 class NameLookups:
-    """Lookups of one process."""
+    """Shared and cached host name lookups of one process."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(THREADS, "name lookup")
         self._lookups: dict[str, Future[_Answer]] = {}
-        """Lookups by name: those that are running, and recent successful ones."""
+        """Lookups in progress and recent successful ones, by host name."""
 
     async def find(self, host: str) -> Found:
-        """Return the addresses of `host` from the system's resolver, each once. Cancelling one caller does
-        not end the lookup for others.
+        """Return the distinct addresses of `host` from the system's resolver.
+
+        If one caller is cancelled, the lookup continues for the others.
 
         Raises:
             OSError: the host has no address.
@@ -58,7 +59,7 @@ class NameLookups:
         return answer.addresses
 
     def forget(self) -> None:
-        """Forget all answers, so that every name is looked up again."""
+        """Clear the cache, so that every name is looked up again."""
         self._lookups = {}
 
 
@@ -70,7 +71,8 @@ def _is_of_use(lookup: Future[_Answer]) -> bool:
 
 
 def _look_up(host: str) -> _Answer:
-    # For names, only address families that this machine has. Loopback does not count as having one, so not for literals.
+    # For a name, return only address families that this machine has. The resolver ignores loopback interfaces
+    # for this, so the flag would reject a loopback address that is written as a number.
     flags = 0 if literal_address(host) else socket.AI_ADDRCONFIG
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM, flags=flags)
@@ -82,6 +84,6 @@ def _look_up(host: str) -> _Answer:
 
 
 def _to_text(sockaddr: tuple[object, ...]) -> str:
-    """Return the address as text, with the interface of an IPv6 address that needs one."""
+    """Return the address as text. A link-local IPv6 address includes its interface, after a `%`."""
     address, scope = str(sockaddr[0]), sockaddr[3] if len(sockaddr) > 3 else 0
     return f"{address}%{scope}" if scope and "%" not in address else address

@@ -1,4 +1,4 @@
-"""Addresses that a connection may go to, by the source of the address."""
+"""Sets of addresses that the server may connect to, by the source that names an address."""
 
 import socket
 from collections.abc import Iterable
@@ -12,7 +12,7 @@ from serving.egress.zones import Zone, literal_address, zone_of
 
 
 class AddressForbidden(Exception):
-    """Connection to a forbidden address. The message contains the address and is meant for the operator."""
+    """The address is not allowed. The message contains the address and is meant for the operator."""
 
     def __init__(self, host: str, address: str, zone: Zone) -> None:
         super().__init__(f"{host} resolves to {address}, {zone}" if host != address else f"{host} is {zone}")
@@ -25,13 +25,13 @@ class Reach:
 
     zones: frozenset[Zone]
     addresses: frozenset[str] = frozenset()
-    """Single addresses that are allowed in addition, in the form of `literal_address`."""
+    """Further single addresses that are allowed, in the form that `literal_address` returns."""
 
     def check(self, address: str, host: str = "") -> None:
-        """Check the IP address of `host`.
+        """Check that connections to an IP address are allowed. `host` is shown in the error.
 
         Raises:
-            AddressForbidden: it is out of reach.
+            AddressForbidden: the address is not allowed.
         """
         zone = zone_of(address)
         if zone in self.zones and Zone.INSIDE not in self.zones and _is_own(address):
@@ -40,21 +40,25 @@ class Reach:
             raise AddressForbidden(host or address, address, zone)
 
     def check_host(self, host: str) -> None:
-        """Check the host of a URL. A name passes; an address, in any spelling, must be within reach.
+        """Check the host of a URL before its name is resolved.
+
+        An IP address, in any spelling, must be allowed. A name passes, because its addresses are not known
+        yet.
 
         Raises:
-            AddressForbidden: it is an address out of reach.
+            AddressForbidden: the host is an IP address that is not allowed.
         """
         address = literal_address(host)
         if address is not None:
             self.check(address, host)
 
     def check_name(self, host: str) -> None:
-        """Check all current addresses of `host`, for libraries that connect on their own later. A host
-        without an address passes.
+        """Check all current addresses of `host`. A host without an address passes.
+
+        This is for libraries that open their connections themselves, so that later lookups cannot be checked.
 
         Raises:
-            AddressForbidden: one of them is out of reach.
+            AddressForbidden: an address of the host is not allowed.
         """
         try:
             entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
@@ -64,10 +68,11 @@ class Reach:
             self.check(str(sockaddr[0]), host)
 
     async def resolve(self, host: str) -> Found:
-        """Return the addresses of `host`, all within reach.
+        """Look up the addresses of `host`, and check that all of them are allowed.
 
         Raises:
-            AddressForbidden: one is out of reach; a legitimate name has no such address among others.
+            AddressForbidden: an address is not allowed. One is enough, because a legitimate name has no such
+                address.
             OSError: the host has no address.
         """
         addresses = await NAMES.find(host)
@@ -77,17 +82,20 @@ class Reach:
 
 
 REQUESTS = Reach(frozenset({Zone.PUBLIC}))
-"""Reach of addresses from requests and models, and of those that they lead to."""
+"""Addresses that may be connected to if a request or a model names them, or a page that they lead to."""
 SETTINGS = Reach(frozenset({Zone.PUBLIC, Zone.INSIDE}))
-"""Reach of addresses from the settings and the server's environment, proxies included. Naming an address
-there permits it."""
+"""Addresses that may be connected to if the settings or the environment of the server name them, including
+proxies. Private addresses are allowed too, because the operator chose them."""
 ANYWHERE = Reach(frozenset(Zone))
-"""Reach of addresses for which the settings set `allow_link_local`."""
+"""All addresses, for settings with `allow_link_local`."""
 
 
 def reach_of_hosts(hosts: Iterable[str]) -> Reach:
-    """Return the reach of addresses from requests whose host is one of `hosts`, which the settings name. A
-    name permits public addresses; an address permits itself.
+    """Return the addresses that requests may use if the settings allow only certain hosts.
+
+    Args:
+        hosts: hosts that the settings allow. An IP address allows itself. A name allows only public
+            addresses.
     """
     literals = (literal_address(host) for host in hosts)
     return Reach(REQUESTS.zones, frozenset(address for address in literals if address is not None))

@@ -1,7 +1,7 @@
-"""Zones of IP addresses, and host names that are addresses in disguise.
+"""Zones of IP addresses (public, private, link-local), and IP addresses in unusual spellings.
 
-Independent of sockets and HTTP. The code that connects must check the address that a name resolved to,
-because a name may resolve to another address each time (DNS rebinding).
+This module does not depend on sockets or HTTP. Code that opens a connection must check the resolved address
+that it connects to, because a name may resolve to a different address each time (DNS rebinding).
 """
 
 import socket
@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 
 class Zone(StrEnum):
-    """Zone of an address, from the outside in."""
+    """Zone of an address, from the least to the most sensitive one."""
 
     PUBLIC = "a public address"
     INSIDE = "a loopback, private or reserved address"
@@ -32,9 +32,9 @@ LINK_LOCAL_6 = tuple(
     map(IPv6Network, ("fe80::/10", "fd00:ec2::/32", "fd20:ce::254/128"))  # any; AWS; GCP
 )
 GLOBAL_UNICAST = IPv6Network("2000::/3")
-"""All IPv6 addresses that are routed on the internet today."""
+"""Range of all IPv6 addresses that are routed on the internet today."""
 NAT64 = IPv6Network("64:ff9b::/96")
-"""IPv4 addresses as IPv6-only networks write them (RFC 6052). They lead to the IPv4 address."""
+"""Range of IPv6 addresses that contain an IPv4 address and lead to it, for IPv6-only networks (RFC 6052)."""
 WITH_IPV4_INSIDE = tuple(
     map(
         IPv6Network,
@@ -48,17 +48,19 @@ WITH_IPV4_INSIDE = tuple(
 
 
 def zone_of(address: str) -> Zone:
-    """Return the zone of an IP address. If it wraps another address, the innermost one decides.
+    """Return the zone of an IP address. If an IPv6 address contains an IPv4 address, return the zone of that.
 
     Raises:
-        ValueError: it is not an IP address.
+        ValueError: `address` is not an IP address.
     """
     return _zone(ip_address(address.partition("%")[0]))
 
 
 def literal_address(host: str) -> str | None:
-    """Return the IP address that a URL's host is, in any spelling that the system's resolver accepts
-    (`2130706433`, `0x7f.1`, `0177.0.0.1`), or None for a name.
+    """Return the IP address that the host of a URL stands for, or None if the host is a name.
+
+    All spellings that the system's resolver accepts are recognised, such as `2130706433`, `0x7f.1` and
+    `0177.0.0.1`.
     """
     host = host.strip("[]")
     try:
@@ -88,6 +90,6 @@ def _zone(address: IPv4Address | IPv6Address) -> Zone:
         wrapped.append(last)
     inner = [_zone(each) for each in wrapped if each is not None]
     if inner:
-        # No server uses these forms today, so they are never public. The wrapped address decides the zone.
+        # No server uses these forms today, so they are never public. The embedded address decides the zone.
         return Zone.LINK_LOCAL if Zone.LINK_LOCAL in inner else Zone.INSIDE
     return Zone.PUBLIC if address in GLOBAL_UNICAST and address.is_global else Zone.INSIDE

@@ -1,9 +1,11 @@
-"""LoRA adapters and their names. An adapter is a folder in PEFT's format, named after its content, such as
-`conductor@1a2b3c4d`.
+"""LoRA adapters and their names.
 
-The part after the `@` is a digest of the content, so a name never refers to two adapters. vLLM's prefix cache
-identifies an adapter by its name alone, and would reuse the cache of an old adapter for a new one. Standard
-library only, because training and serving share this module.
+An adapter is a folder in PEFT's format. Its name, such as `conductor@1a2b3c4d`, ends with a digest of its
+content, so two different adapters never have the same name. This matters because vLLM's prefix cache
+identifies an adapter by its name alone. If a new adapter had the name of an old one, the old one's cache
+would be used for it.
+
+This module imports only the standard library, because both training and serving use it.
 """
 
 import hashlib
@@ -18,7 +20,7 @@ from conductor.errors import PodiumError
 
 WEIGHTS, CONFIG = "adapter_model.safetensors", "adapter_config.json"
 FILES = (CONFIG, WEIGHTS)
-"""Files that PEFT writes and an engine reads. Other files of the folder are not part of the adapter."""
+"""Files that PEFT writes and an engine reads. Other files in the folder are not part of the adapter."""
 NAME = re.compile(r"(?P<label>[A-Za-z0-9][A-Za-z0-9._-]{0,63})@(?P<digest>[0-9a-f]{8})")
 BLOCK_BYTES = 1 << 20
 
@@ -28,13 +30,13 @@ class AdapterError(PodiumError):
 
 
 def digest(folder: Path) -> str:
-    """Return the digest of an adapter's content: 8 hexadecimal digits.
+    """Return the digest of an adapter's content: the first 8 hexadecimal digits of a SHA-256 hash.
 
-    It is the SHA-256 of the configuration in a canonical form, a zero byte, and the weights. Configurations
-    that differ only in the order of keys or of module names (PEFT writes sets) have the same digest.
+    The hash covers the configuration in a canonical form, a zero byte, and the weights. The order of keys and
+    of module names does not matter, because PEFT writes module names in random order.
 
     Args:
-        folder: contains `adapter_config.json` and `adapter_model.safetensors`.
+        folder: folder with `adapter_config.json` and `adapter_model.safetensors`.
 
     Raises:
         AdapterError: a file is missing, or the configuration is not a JSON object.
@@ -50,7 +52,7 @@ def digest(folder: Path) -> str:
 
 
 def name_with_digest(label: str, folder: Path) -> str:
-    """Return the name under which `folder` may be served: `label@digest`.
+    """Return the name under which the adapter in `folder` can be served: `label@digest`.
 
     Raises:
         AdapterError: the folder is not an adapter, or the label is not a valid name.
@@ -67,7 +69,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of `adapter_config.json` in `folder`.
 
     Raises:
-        AdapterError: it is missing, or not a JSON object.
+        AdapterError: the file is missing or is not a JSON object.
     """
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
@@ -81,8 +83,9 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def name_of(address: str) -> str:
-    """Return the name at the end of an address: `conductor@1a2b3c4d` for
-    `s3://bucket/adapters/conductor@1a2b3c4d`.
+    """Return the name of the adapter at an address.
+
+    For example, the name at `s3://bucket/adapters/conductor@1a2b3c4d` is `conductor@1a2b3c4d`.
 
     Raises:
         AdapterError: the address does not end in a name with a digest.
@@ -100,7 +103,7 @@ def verify(folder: Path, name: str) -> None:
     """Check that the content of `folder` matches the digest in `name`.
 
     Raises:
-        AdapterError: it does not, or is not an adapter.
+        AdapterError: the digest differs, or the folder is not an adapter.
     """
     actual = digest(folder)
     if actual != name.rpartition("@")[2]:
@@ -111,19 +114,23 @@ def verify(folder: Path, name: str) -> None:
 
 
 def publish(folder: Path, where: Path, label: str) -> Path:
-    """Copy an adapter to `where` under its name, completely or not at all.
+    """Copy an adapter to a folder of adapters, under a name with a digest of its content.
+
+    If copying fails, no partial copy remains.
 
     Args:
-        folder: as PEFT's `save_pretrained` wrote it. Other files (a card, a report) are copied too.
-        where: folder of adapters, created if it does not exist.
+        folder: adapter as written by PEFT's `save_pretrained`. Further files, such as a model card, are
+            copied too.
+        where: folder of adapters. It is created if it does not exist.
         label: part of the name before the `@`.
 
     Returns:
-        `where/label@digest`. If it exists already, it has the same content and is not changed.
+        The path of the copy, `where/label@digest`. If it exists already, it is not changed, because the same
+        name means the same content.
 
     Raises:
-        AdapterError: the folder is not an adapter, or the label is not a valid name.
-        OSError: it cannot be written.
+        AdapterError: the folder is not an adapter, or the label is not valid in a name.
+        OSError: the copy cannot be written.
     """
     published = where / name_with_digest(label, folder)
     if not published.exists():
@@ -137,11 +144,12 @@ def publish(folder: Path, where: Path, label: str) -> Path:
 
 
 def put(folder: Path, at: Path) -> None:
-    """Rename a complete folder. If another process has already created the target, keep the target: the same
-    name means the same content.
+    """Move a complete folder to `at`.
+
+    If another process has already created `at`, keep that, because the same name means the same content.
 
     Raises:
-        OSError: it cannot be renamed.
+        OSError: the folder cannot be moved.
     """
     try:
         folder.rename(at)

@@ -1,9 +1,10 @@
-"""Compatibility of a LoRA adapter with an engine, checked before vLLM loads it, because vLLM does not report
-every fault.
+"""Check that an engine can serve a LoRA adapter, before vLLM loads it.
 
-vLLM silently copies a tensor that is too small into a corner of the larger one and ignores rank and alpha
-patterns. An adapter for a base model that PiSSA or a similar method changed gives wrong answers. Standard
-library only.
+The check is needed because vLLM does not report every fault. It silently copies a tensor that is too small
+into a corner of the larger one, and it ignores rank patterns and alpha patterns. PiSSA and similar methods
+change the base model during training, so their adapters give wrong answers on the original one.
+
+This module imports only the standard library.
 """
 
 import json
@@ -32,14 +33,14 @@ VARIANTS = (
     "velora_config",
     "monteclora_config",
 )
-"""Fields of PEFT's LoRA configuration that change its computation or its size."""
+"""Fields of PEFT's LoRA configuration that change how the adapter is computed, or its size."""
 PARTS = (".lora_A.weight", ".lora_B.weight")
 PREFIX = "base_model.model."
 NOT_SERVED = ("embed_tokens", "lm_head")
 
 
 class Tensor(NamedTuple):
-    """Tensor in a safetensors header."""
+    """Type and shape of a tensor, from the header of a safetensors file."""
 
     dtype: str
     shape: tuple[int, ...]
@@ -49,12 +50,12 @@ def check(folder: Path, max_rank: int, base: Mapping[str, Tensor] | None = None)
     """Check that an engine can serve the adapter in `folder`.
 
     Args:
-        folder: the adapter.
+        folder: folder of the adapter.
         max_rank: the engine's `max_lora_rank`.
-        base: tensors of the base model by name (`tensors_of_model`), or None if unknown.
+        base: tensors of the base model by name, from `tensors_of_model`, or None if unknown.
 
     Raises:
-        AdapterError: the engine cannot serve it; the message says why, and what to do.
+        AdapterError: the engine cannot serve the adapter. The message says why and what to do.
     """
     config = read_config(folder)
     faults = [*_reasons_against(config), *_too_large(config, max_rank)]
@@ -65,7 +66,7 @@ def check(folder: Path, max_rank: int, base: Mapping[str, Tensor] | None = None)
 
 
 def _reasons_against(config: Mapping[str, Any]) -> list[str]:
-    """Return the features of the adapter that vLLM does not support, or silently gets wrong."""
+    """Return the features of the adapter that vLLM does not support or silently computes wrongly."""
     start = config.get("init_lora_weights", True)
     variants = [name for name in VARIANTS if config.get(name)]
     unsupported = {
@@ -97,7 +98,7 @@ def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
 
 
 def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor] | None) -> list[str]:
-    """Return the faults of tensors that are not a LoRA of rank `rank`, or that belong to another model."""
+    """Return a fault for each tensor that is not a LoRA of this rank or was made for another model."""
     if not adapter:
         return ["it has no weights"]
     modules = {name.rpartition(".")[0] for name in base or ()}
@@ -119,8 +120,15 @@ def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor
 
 
 def _fits(tensor: Tensor, under: Tensor, is_b: bool) -> bool:
-    """Return whether the input size of A, or the output size of B, is that of the layer. Packed quantised
-    weights cannot be checked and count as fitting.
+    """Return whether a matrix of the adapter fits the layer's weights.
+
+    The input size of A, or the output size of B, must be that of the layer. Packed quantised weights cannot
+    be checked and count as fitting.
+
+    Args:
+        tensor: matrix A or B of the adapter.
+        under: weights of the layer in the base model.
+        is_b: whether `tensor` is B.
     """
     packed = len(under.shape) != 2 or not under.dtype.startswith(("F", "BF"))
     return packed or tensor.shape[not is_b] == under.shape[not is_b]
@@ -133,10 +141,10 @@ def _module(name: str) -> str:
 
 
 def tensors(path: Path) -> dict[str, Tensor]:
-    """Return the tensors in the header of a safetensors file, and check the file's length.
+    """Read the tensors in the header of a safetensors file, and check that the file is complete.
 
     Raises:
-        AdapterError: it is not a safetensors file, or its length is wrong.
+        AdapterError: the file cannot be read, is not a safetensors file, or has the wrong length.
     """
     try:
         with path.open("rb") as file:
@@ -156,10 +164,10 @@ def tensors(path: Path) -> dict[str, Tensor]:
 
 
 def tensors_of_model(folder: Path) -> dict[str, Tensor] | None:
-    """Return all tensors in a model's folder, or None if it has no safetensors files.
+    """Return the tensors of a model by name, or None if its folder has no safetensors files.
 
     Raises:
-        AdapterError: one of its files cannot be read.
+        AdapterError: a file of the model cannot be read.
     """
     files = [tensors(path) for path in sorted(folder.glob("*.safetensors"))]
     return {name: tensor for each in files for name, tensor in each.items()} or None

@@ -1,7 +1,8 @@
-"""Fetching of adapters into a local folder: once, verified by name, and completely or not at all.
+"""Download adapters to a local folder, each only once, and verify their content against their names.
 
-`pyarrow.fs` reads local folders, `s3://`, `gs://` and `abfss://`. Its credentials are those of the machine:
-the instance role, or the provider's usual variables in the environment of Ray. Independent of vLLM and Ray.
+`pyarrow.fs` reads local folders, `s3://`, `gs://` and `abfss://`. It uses the credentials of the machine: the
+instance role, or the provider's usual environment variables, which must be set for Ray. This module does not
+depend on vLLM or Ray.
 """
 
 import errno
@@ -18,18 +19,16 @@ BLOCK_BYTES = 1 << 22
 
 
 def cache() -> Path:
-    """Return the folder of fetched adapters: `$XDG_CACHE_HOME/podium/adapters`, or in `~/.cache` if that is
-    not set.
-    """
+    """Return the folder for downloaded adapters: `podium/adapters` in `$XDG_CACHE_HOME` or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "podium" / "adapters"
 
 
 def fetch(address: str, into: Path) -> Path:
-    """Return the local folder of the adapter at `address`. It is fetched if it is not in `into` yet.
+    """Download the adapter at `address` if it is not in `into` yet, and return its local folder.
 
-    A local adapter is copied too, because the original may change after the check. Replicas on one machine
-    may fetch at the same time. Adapters stay in `into`, because a running engine reads an evicted adapter
-    again.
+    An adapter in a local folder is copied too, because the original may change after the check. Several
+    replicas on one machine may call this at the same time. Adapters stay in `into`, because an engine reads
+    an adapter again after it has evicted it from memory.
 
     Raises:
         AdapterError: the adapter does not exist, cannot be read or stored, or does not match its name.

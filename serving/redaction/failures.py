@@ -1,5 +1,7 @@
-"""Descriptions of errors for log lines and spans. An error's message may quote a prompt or an answer: a
-provider's does so to explain a rejection, and so may that of a parser of plans or answers.
+"""Descriptions of errors for log lines and spans.
+
+The message of an error may quote a prompt or an answer. For example, a provider quotes the prompt to explain
+why it rejects it, and a parser quotes the text that it cannot parse.
 """
 
 from conductor.errors import WorkerError
@@ -8,18 +10,16 @@ from conductor.model.terms import Permit
 from serving.redaction.personal import redactor_of
 
 NAMES = ("reason", "worker", "param")
-"""Facts of a failure that are texts but contain nothing of a prompt or an answer."""
+"""Names of text facts that never contain a part of a prompt or an answer."""
 
 
 def facts_without_words(failure: Failure) -> dict[str, Fact]:
-    """Return the numbers and names in `failure`."""
+    """Return the facts of `failure` that cannot quote a prompt or an answer: its numbers and its names."""
     return {name: fact for name, fact in failure.facts.items() if not isinstance(fact, str) or name in NAMES}
 
 
 def outline(error: Failure | Attempt) -> str:
-    """Return the numbers and names of `error`, such as `worker: gpt, provider_status: 403`, without its class
-    and message.
-    """
+    """Describe `error` by its numbers and names only, such as `worker: gpt, provider_status: 403`."""
     if isinstance(error, Failure):
         facts = facts_without_words(error)
     else:
@@ -28,10 +28,11 @@ def outline(error: Failure | Attempt) -> str:
 
 
 def words_in_span(failure: Failure, permit: Permit, *, content: bool) -> str:
-    """Return the description of `failure` for a span.
+    """Describe `failure` for a span.
 
-    If the settings (`content`) and `permit` allow texts in spans, that is its full explanation. Otherwise it
-    is the outline, with the message of a worker's error, which is Podium's own text (decision 0020).
+    If both the settings (`content`) and `permit` allow texts in spans, return the full explanation. Otherwise
+    return the outline. For an error of a worker, the outline is preceded by the message if `permit` allows
+    traces, because Podium wrote this message itself (decision 0020).
     """
     if content and permit.traces:
         return redactor_of(permit)(failure.explanation)
@@ -40,7 +41,7 @@ def words_in_span(failure: Failure, permit: Permit, *, content: bool) -> str:
 
 
 def line_of(error: Failure | Attempt, *, has_words: bool) -> str:
-    """Return `error` for the log: its class, and its message (`has_words`) or its outline."""
+    """Describe `error` for the log: its class, then its message if `has_words`, else its outline."""
     if isinstance(error, Failure):
         code, words = error.code, error.explanation
     else:

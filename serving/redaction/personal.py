@@ -1,5 +1,6 @@
 """Redaction of personal data with a recognisable form: e-mail addresses, telephone numbers with a country
-code, card numbers and bank account numbers. Names and street addresses have none and are not redacted.
+code, card numbers and bank account numbers. Names and street addresses have no such form and are not
+redacted.
 
 Numbers are found and validated by libraries: phonenumbers (Google's libphonenumber) and python-stdnum.
 """
@@ -12,34 +13,36 @@ from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps
 from serving.redaction.slices import Steps, finish
 
 MOST_CHECKED = 500
-"""Maximum number of different telephone numbers that are validated in all texts of one request; further
-candidates are redacted unchecked. A check takes a tenth of a millisecond (a millisecond at worst) and blocks
-the router, and a client's texts have room for 300,000 of them."""
+"""Maximum number of different telephone numbers that are validated in all texts of one request. Further
+candidates are redacted without validation. Validating one takes 0.1 ms (1 ms at worst) and blocks the router,
+and a client's texts can contain 300,000 candidates."""
 MOST_CHECKED_IN_FILE = 5_000
 """The same limit for a file, which is redacted in the background."""
 NUMBERS_A_PHONE = 5
-"""Card numbers, and account numbers, that may be validated per telephone number. They are quicker to
-validate."""
-# Each form begins with a character that is quick to find and has a bounded length: one step of `_numbers` reads a part
-# of the text and `LONGEST` more characters.
+"""Factor by which the limits for card numbers and for account numbers exceed the one for telephone numbers,
+because they are quicker to validate."""
+# Each form has a limited length and begins with a character that is quick to find. So one step of `_numbers`
+# reads `STEP_CHARS` characters of the text and at most `LONGEST` more.
 LONGEST = 128
-"""Longest number, with the characters right before and after it."""
+"""Maximum length of a number, including the characters directly before and after it."""
 STEP_CHARS = 20_000
-"""Characters that are searched in one step."""
+"""Number of characters that are searched in one step."""
 _ANY = re.compile(r"[\d@]")
 _LOCAL = re.compile(r"[\w.%+-]{1,320}")
 _DOMAIN = re.compile(r"[\w-]{1,255}+(?:\.[\w-]{1,255}+){1,16}+")
 _CARD = re.compile(r"\d(?<!\d\d)(?:[ -]?\d){12,18}(?!\d)")
 _IBAN = re.compile(r"[A-Z](?<!\w[A-Z])[A-Z]\d{2}(?: ?[A-Z0-9]{4}){2,7}(?: ?[A-Z0-9]{1,4})?\b")
 _PHONE = re.compile(r"[+＋][(\d][\d\s()./\u2010-\u2015-]{5,40}(?:\w{1,2})?")
-"""Candidate for a telephone number, and a letter after it, which shows that it is none."""
+"""Candidate for a telephone number, with up to two more characters: letters there show that it is not one."""
 
 
 class PersonalDataRedactor:
-    """`Redactor` for all texts of one request, or of one file, which share a budget of checks.
+    """Redactor of secrets and personal data for all texts of one request or one file.
+
+    The number of candidates that it validates is limited for all these texts together.
 
     Args:
-        most_checked: most telephone numbers that are checked; see `MOST_CHECKED`.
+        most_checked: maximum number of telephone numbers to validate. See `MOST_CHECKED`.
     """
 
     def __init__(self, most_checked: int = MOST_CHECKED) -> None:
@@ -53,7 +56,7 @@ class PersonalDataRedactor:
         return finish(self.steps(text)) if _ANY.search(text) else redact_secrets(text)
 
     def steps(self, text: str) -> Steps[str]:
-        """Redact `text` as a call does, in steps."""
+        """Redact `text` as `__call__` does, in short steps between which other work can run."""
         text = yield from secrets_in_steps(text)
         text = yield from take_out(text, "@", _email, "[e-mail address removed]")
         text = yield from _numbers(text, _IBAN, self._account)
@@ -63,14 +66,14 @@ class PersonalDataRedactor:
 
 
 def _email(text: str, at: int, last_end: int) -> tuple[int, int] | None:
-    """Return the span of the e-mail address around the `@` at `at`."""
+    """Return the span of the e-mail address whose `@` is at `at`, or None if there is no address."""
     domain = _DOMAIN.match(text, at + 1)
     local = _LOCAL.match(text[max(last_end, at - 320) : at][::-1]) if domain else None
     return None if local is None or domain is None else (at - local.end(), domain.end())
 
 
 def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[str]:
-    """Return `text` with each match of `pattern` replaced by the result of `check`, in steps."""
+    """Replace each match of `pattern` in `text` by the result of `check`, in short steps."""
     parts, last_end, at, end = list[str](), 0, 0, STEP_CHARS
     while at < len(text):
         match = pattern.search(text, at, end + LONGEST)
@@ -93,19 +96,19 @@ def redactor_of(permit: Permit) -> Redactor:
 
 
 class _Checked:
-    """Replacements of matches, each checked once, up to a limit.
+    """Function that validates matches of a pattern and redacts the valid ones. Each match is validated once.
 
     Args:
-        check: return a match without its personal data, given the replacement.
-        removed: the replacement.
-        most: most matches that are checked; further ones are replaced unchecked.
+        check: function that takes a match and the replacement, and returns the match without personal data.
+        removed: replacement for personal data.
+        most: maximum number of matches to validate. Further ones are redacted without validation.
     """
 
     def __init__(self, check: Callable[[str, str], str], removed: str, most: int) -> None:
         self._check, self._removed, self._most = check, removed, most
         self._checked = dict[str, str]()
         self.is_dear = False
-        """Whether the latest match had to be checked."""
+        """Whether the latest match had to be validated, which is slow."""
 
     def __call__(self, text: str) -> str:
         self.is_dear = text not in self._checked and len(self._checked) < self._most

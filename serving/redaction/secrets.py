@@ -1,12 +1,11 @@
-"""Redaction of secrets in texts: those that this process uses, and whatever has the form of a well-known kind
-of key.
+"""Redaction of secrets in texts: the secrets of this process, and keys in well-known formats.
 
-The forms come from the rules of gitleaks (version 8.30, MIT) whose keys have a fixed prefix, and from model
-providers that it does not cover (decision 0073). Only distinctive forms are included: a random-looking word
-may as well be a digest or a name.
+The forms come from gitleaks (version 8.30, MIT), limited to keys with a fixed prefix. Those of model
+providers that gitleaks does not cover are added (decision 0073). Only distinctive forms are included, because
+a word that looks random may also be a digest or a name.
 
-Texts come from clients and may be megabytes long. One pattern finds where a key may begin, and each form is
-matched from there. No character is read more than a few times, and the work pauses after each part
+Texts come from clients and may be megabytes long. One pattern finds where a key may begin, and the form of
+that key is matched from there. No character is read more than a few times. Long work is split into steps
 (`slices.py`).
 """
 
@@ -17,21 +16,22 @@ from serving.redaction.slices import Steps, finish
 
 REMOVED = "[secret removed]"
 LEAST_CHARS = 12
-"""Shortest secret. A shorter value may be a common word, and would be removed everywhere. All forms are
-longer."""
+"""Minimum length of a secret, in characters. A shorter value may be a common word, which would then be
+removed from every text. All forms are longer."""
 MOST_WAITING = 4000
-"""Maximum number of characters of a stream that wait for the end of their line."""
+"""Maximum number of characters of a streamed text that are held back until a boundary character arrives.
+Beyond it, any white space is a boundary."""
 STEP_CHARS = 20_000
-"""Characters of a text that are searched in one step."""
+"""Number of characters of a text that are searched in one step."""
 STEP_HITS = 256
-"""Candidates that are read in one step."""
+"""Number of candidates that are checked in one step."""
 MOST_HEADER = 8000
-"""Longest first part of a JSON web token, in characters."""
+"""Maximum length of the header of a JSON web token, in characters."""
 MOST_PASSWORD = 1024
-"""Maximum number of characters between `://` and `@`."""
+"""Maximum number of characters between the `://` and the `@` of a URL with a password."""
 
 _HEX, _WORD, _DASHED, _BASE64 = "[0-9A-Fa-f]", "[0-9A-Za-z]", r"[\w-]", r"[0-9A-Za-z+/]"
-# Prefix of a key, and pattern of the rest. Lengths are at most the shortest that the provider issues.
+# Prefix of a key, and pattern of the rest. No minimum length exceeds that of the provider's shortest keys.
 _FORMS: tuple[tuple[str, str], ...] = (
     ("pk_", rf"{_WORD}{{49}}"),  # Podium
     # Models.
@@ -210,7 +210,7 @@ _FORMS: tuple[tuple[str, str], ...] = (
 
 
 def _any_of(words: Iterable[str]) -> str:
-    """Return a pattern that matches any of `words` and reads each character once."""
+    """Build a pattern that matches any of `words` and reads each character only once."""
     rest = dict[str, list[str]]()
     for word in words:
         if not word:
@@ -226,12 +226,13 @@ _BEGINNING = re.compile(rf"(?<![0-9A-Za-z])({_any_of(_READERS)})")
 _ESCAPED_BEGINNING = re.compile(
     rf"(?:\\(?:[nrtbf]|u[0-9A-Fa-f]{{4}})|%[0-9A-Fa-f]{{2}})({_any_of(_READERS)})"
 )
-"""Prefix in JSON or a URL within a text, after an escaped character, which is written as letters or digits."""
+"""Prefix of a key directly after an escape sequence of JSON or a URL, such as `\\n` or `%20`. The sequence
+ends with a letter or digit, so `_BEGINNING` does not match there."""
 _ALNUM = frozenset("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 _PICTURE = re.compile(r"data:[\w/+.-]{1,100};base64,", re.ASCII)
 _BASE64_RUN = re.compile(r"[0-9A-Za-z+/]*={0,2}", re.ASCII)
 _BEFORE_COLON = re.compile(r"\d{5,16}(?:(?=tob(?![0-9A-Za-z]))|(?![0-9A-Za-z]))")
-"""The id of a bot, reversed. In URLs, `bot` may precede it."""
+"""Id of a Telegram bot, reversed. In URLs, `bot` may precede the id."""
 _BOT = re.compile(r"[\w-]{33,36}(?![\w-])", re.ASCII)
 _RUN = re.compile(r"[\w-]*", re.ASCII)
 _PAYLOAD = re.compile(r"[\w-]{5,}(?:\.[\w-]*)?", re.ASCII)
@@ -243,13 +244,13 @@ _PEM_BEGIN, _PEM_END = re.compile(rf"-----BEGIN {_KEY}"), re.compile(rf"-----END
 _PEM = re.compile(rf"-----BEGIN {_KEY}.*?(?:{_PEM_END.pattern}|\Z)", re.DOTALL)
 _PEM_PERHAPS = re.compile(r"-----BEGIN (?:[A-Z0-9]{1,20} ){0,6}[A-Z0-9]{0,20}-{0,5}\Z")
 _PEM_END_CHARS = 160
-"""Longest beginning or end marker of a PEM key, in characters."""
+"""Maximum length of the BEGIN or END line of a PEM key, in characters."""
 _secrets: set[str] = set()
 
 Span = tuple[int, int]
 Read = Callable[[str, int, int], Span | None]
-"""Function that returns the span of a secret, or None. Its arguments: the text, the position of a literal in
-it, and the end of the latest span that was removed."""
+"""Function that returns the span of the secret at a position, or None if there is no secret. Its arguments
+are the text, the position of a literal in it, and the end of the last span that was removed."""
 
 
 def learn_secret(value: str) -> None:
@@ -266,8 +267,9 @@ def redact_secrets(text: str) -> str:
 
 
 def _may_hold_secrets(text: str) -> bool:
-    """Return whether a short text may contain secrets. This is called for every piece of an answer, and
-    hardly any does.
+    """Return whether a short text may contain secrets.
+
+    This quick test runs for every chunk of a streamed answer. Hardly any chunk contains a secret.
     """
     if ("@" in text and "://" in text) or "\\" in text or any(map(text.__contains__, _MARKS)):
         return True
@@ -277,7 +279,7 @@ def _may_hold_secrets(text: str) -> bool:
 
 
 def secrets_in_steps(text: str) -> Steps[str]:
-    """Redact secrets as `redact_secrets` does, in steps."""
+    """Redact secrets as `redact_secrets` does, in short steps between which other work can run."""
     if len(text) < LEAST_CHARS or (yield from _is_picture(text)):
         return text
     is_long = len(text) > STEP_CHARS
@@ -297,8 +299,9 @@ def secrets_in_steps(text: str) -> Steps[str]:
 
 
 def _is_picture(text: str) -> Steps[bool]:
-    """Return whether `text` is a file in base64. It is not searched for keys: what looks like one is part of
-    the file.
+    """Return whether `text` is a file in base64.
+
+    A file is not searched for keys, because a part that looks like a key is a part of the file.
     """
     begin = _PICTURE.match(text) if text.startswith("data:") else None
     if begin is None:
@@ -314,7 +317,7 @@ def _is_picture(text: str) -> Steps[bool]:
 
 
 def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
-    """Return `text` without the keys that match `_FORMS`, in steps."""
+    """Redact the keys in `text` that have one of `_FORMS`, in short steps."""
     parts, last_end, at, end, hits = list[str](), 0, 0, STEP_CHARS, 0
     while at < len(text):
         match = beginning.search(text, at, end + LONGEST_BEGINNING)
@@ -334,8 +337,13 @@ def _keys(text: str, beginning: re.Pattern[str]) -> Steps[str]:
 
 
 def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
-    """Return `text` with `removed` in place of each span that `read` returns for an occurrence of `literal`,
-    in steps.
+    """Replace parts of `text`, in short steps between which other work can run.
+
+    Args:
+        text: text to search.
+        literal: string to find in it.
+        read: function that returns the span to replace at an occurrence of `literal`, or None to keep it.
+        removed: replacement for each span.
     """
     parts, last_end, at, hits = list[str](), 0, 0, 0
     while at < len(text):
@@ -358,7 +366,7 @@ def take_out(text: str, literal: str, read: Read, removed: str) -> Steps[str]:
 
 
 def _web_token(text: str, at: int, last_end: int) -> Span | None:
-    """Return the span of a JSON web token, given the beginning of its second part."""
+    """Return the span of a JSON web token whose second part begins at `at`, or None if there is no token."""
     begin = max(last_end, at - MOST_HEADER, text.rfind(".", max(last_end, at - MOST_HEADER), at) + 1)
     run = _RUN.match(text[begin:at][::-1])
     header = text[at - (run.end() if run else 0) : at]
@@ -372,15 +380,19 @@ def _web_token(text: str, at: int, last_end: int) -> Span | None:
 
 
 def _bot_token(text: str, at: int, last_end: int) -> Span | None:
-    """Return the span of a Telegram bot token: the bot's id, a colon, and 35 characters that begin with an A."""
+    """Return the span of a Telegram bot token, or None if there is none at `at`.
+
+    A token is the id of the bot, a colon, and 35 characters that begin with an A.
+    """
     number = _BEFORE_COLON.match(text[max(last_end, at - 20) : at][::-1])
     end = _BOT.match(text, at + 2)
     return None if number is None or end is None else (at - number.end(), end.end())
 
 
 def _client_secret(text: str, at: int, last_end: int) -> Span | None:
-    """Return the span of a client secret of Microsoft Entra: four characters of which the last is a digit,
-    `Q~`, and about 32 more.
+    """Return the span of a client secret of Microsoft Entra, or None if there is none at `at`.
+
+    A secret is three characters, a digit, `Q~`, and about 32 more characters.
     """
     begin, end = at - 4, _CLIENT_SECRET.match(text, at + 2)
     if begin < last_end or not text[at - 1].isdigit() or end is None or not text[begin : at - 1].isascii():
@@ -389,8 +401,9 @@ def _client_secret(text: str, at: int, last_end: int) -> Span | None:
 
 
 def _password(text: str, at: int, last_end: int) -> Span | None:
-    """Return the span of a password in a URL, given the `@` after it. It may contain a `/`, which the
-    standard forbids.
+    """Return the span of the password in a URL, or None if the `@` at `at` does not follow a password.
+
+    The password may contain a `/`, although the standard forbids that.
     """
     low = max(last_end, at - MOST_PASSWORD)
     begin = text.rfind("://", max(low, text.rfind("@", low, at) + 1), at)
@@ -437,11 +450,11 @@ Redactor = Callable[[str], str]
 
 
 class StreamRedactor:
-    """Redactor of a text that arrives in pieces. Text that may be the beginning of a match is held back.
+    """Redactor of a streamed text, which holds back text that may be the beginning of a secret.
 
     Args:
-        redact: redacts a complete text.
-        boundary: white space characters that no match contains.
+        redact: function that redacts a complete text.
+        boundary: white space characters that a match cannot contain.
     """
 
     def __init__(self, redact: Redactor = redact_secrets, boundary: str = " \t\n") -> None:
@@ -451,8 +464,9 @@ class StreamRedactor:
         self._is_in_key = False
 
     def feed(self, piece: str) -> str:
-        """Add `piece`, and return the text that can be released now. Held text is searched again only if a
-        piece may complete it.
+        """Add the next chunk of the text, and return the redacted text that can be sent now.
+
+        Text that is held back is searched again only if `piece` contains a boundary character.
         """
         self._waiting.append(piece)
         self._n_waiting += len(piece)
@@ -462,7 +476,7 @@ class StreamRedactor:
         return self._release(blanks) if any(map(piece.__contains__, blanks)) else ""
 
     def flush(self) -> str:
-        """Return the rest of the text at its end."""
+        """End the text, and return the redacted rest of it."""
         rest = "" if self._is_in_key else self._redact("".join(self._waiting))
         self._wait("")
         self._is_in_key = False
@@ -485,7 +499,7 @@ class StreamRedactor:
         return self._redact(text[:end])
 
     def _leave_key(self) -> str:
-        """Drop a key up to its end."""
+        """Drop the text of a PEM key up to the key's end, and continue with the text after it."""
         text = "".join(self._waiting)
         key_end = _PEM_END.search(text)
         if key_end is None:

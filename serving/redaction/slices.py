@@ -1,5 +1,6 @@
-"""Long work on texts, split into steps. It shares the event loop with everything else, and keys take turns
-(decision 0073).
+"""Long work on texts, split into short steps so that the event loop stays responsive (decision 0073).
+
+API keys take turns, so that the long texts of one do not delay the others.
 """
 
 import asyncio
@@ -12,19 +13,19 @@ from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 READS = "reads"
-"""Payer of work that many keys need, whose order was decided before (`serving/api/admission.py`)."""
+"""Payer of the work for reads. `serving/api/admission.py` has already put these in a fair order."""
 Steps = Generator[None, None, T]
-"""Work that pauses after each step, at most a millisecond, and returns its result."""
+"""Generator that pauses after each step of at most a millisecond, and returns the result of the work."""
 SLICE_S = 0.003
 """Longest slice of work before other tasks of the event loop run."""
 LONG_S, MOST_PAUSE_S = 0.01, 0.25
-"""After a turn that took more than `LONG_S` of this thread's time, there is a pause of the same length, at
-most `MOST_PAUSE_S`. A small request takes several rounds of the event loop, and without the pause each of
-them would wait for another long turn."""
+"""If a turn took more than `LONG_S` seconds of CPU time, the next turn begins after a pause of the same
+length, at most `MOST_PAUSE_S` seconds. A small request needs several rounds of the event loop. Without the
+pause, each of them would wait for another long turn."""
 
 
 def finish(steps: Steps[T]) -> T:
-    """Run all of `steps` without a pause, and return their result."""
+    """Run all of `steps` without pauses, and return the result."""
     while True:
         try:
             next(steps)
@@ -33,15 +34,14 @@ def finish(steps: Steps[T]) -> T:
 
 
 async def in_turns(steps: Steps[T], payer: str) -> T:
-    """Run `steps` alongside everything else in this process: one slice of one payer's work at a time, payers
-    in turn.
+    """Run `steps` in the background of the event loop, and return the result.
 
-    A payer's work is done in the order of arrival. If many texts were processed at a time, all would stay in
-    memory until the last one ends.
+    Only one slice of work runs at a time, and payers take turns. The work of one payer is done in the order
+    of arrival: if many texts were processed at the same time, all of them would stay in memory until the end.
 
     Args:
         steps: the work.
-        payer: the key that the work is for.
+        payer: API key for which the work is done.
     """
     try:
         until_s = perf_counter() + SLICE_S / 3  # most work is short and needs no turn
@@ -62,12 +62,13 @@ async def in_turns(steps: Steps[T], payer: str) -> T:
 
 @asynccontextmanager
 async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
-    """Take a turn for one slice of a payer's work, and for the synchronous code that follows it. Everything
-    else in this process runs after the turn.
+    """Wait for the payer's next turn, and hold it during the block and the synchronous code that follows.
+
+    One turn is for one slice of work. Between two turns, all other tasks of this process can run.
 
     Args:
-        payer: whose turn it is.
-        goes_on: whether this work had a turn before. It then precedes the payer's other work.
+        payer: API key for which the work is done.
+        goes_on: whether this work already had a turn. It then comes before the payer's other work.
     """
     loop = asyncio.get_running_loop()
     turns = _TURNS.setdefault(loop, _Turns())
@@ -88,8 +89,9 @@ async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
 
 
 class _Turns:
-    """Queue of turns, one at a time: payers in the order of their last turns, and each payer's work in order
-    of arrival.
+    """Queue for turns, of which one is taken at a time.
+
+    The payer whose last turn is longest ago is next. The work of one payer is done in the order of arrival.
     """
 
     def __init__(self) -> None:

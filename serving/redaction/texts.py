@@ -1,7 +1,7 @@
-"""Redaction of every text inside a value of dataclasses or JSON, names included.
+"""Redaction of every text inside dataclasses or JSON, including the names of JSON fields.
 
-The texts of a request may take a second to redact, and its record is read several times while it runs. So
-they are redacted once, in the background (`redact_ahead`), and `map_texts` reuses the results.
+Redacting the texts of a request may take a second, and the record of a run is read several times during the
+run. So `redact_ahead` redacts the texts once, in the background, and `map_texts` reuses the results.
 """
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
@@ -27,19 +27,19 @@ T = TypeVar("T")
 Change = Callable[[str], str]
 Mapper = Callable[[Any, Change], Any]
 STEP_VALUES = 500
-"""JSON values that are read in one step."""
+"""Number of JSON values that are read in one step."""
 LEAST_CHARS = 20_000
-"""Total length in characters below which texts of a request are redacted immediately, in one or two
-milliseconds."""
+"""Total length of a request's texts, in characters, below which they are redacted immediately. That takes one
+or two milliseconds."""
 LONG_CHARS = 1_000
-"""Length in characters from which a text is also recognised inside other values, such as the question in the
-prompt of a step."""
+"""Minimum length, in characters, of a text that is also recognised inside other values. For example, the
+prompt of a step contains the question."""
 GAP_CHARS = 4_000
-"""Maximum number of characters between two known texts in one that quotes them."""
+"""Maximum number of characters between two known texts that the same prompt quotes."""
 Key = tuple[int | str, bool]
-"""Identity of a value, or a long text itself, and whether personal data is redacted."""
+"""The `id()` of a value, or a long text itself, with whether personal data is redacted."""
 _ready = dict[Key, "_Ready"]()
-"""Redacted values."""
+"""Values that are already redacted."""
 
 
 @dataclass(slots=True)
@@ -48,12 +48,13 @@ class _Ready:
     """Original value. It is kept alive so that its `id()` stays unique."""
     changed: Any
     n_blocks: int = 0
-    """Open `redact_ahead` blocks that use it."""
+    """Number of open `redact_ahead` blocks that use this value."""
 
 
 def map_texts(value: T, change: Change) -> T:
-    """Return `value` with `change` applied to each text in it, JSON names included, or `value` itself if
-    nothing changes. Members of enumerations are not texts.
+    """Apply `change` to each text in `value`, including the names of JSON fields.
+
+    Members of enumerations are not changed. If no text changes, `value` itself is returned.
     """
     mapper = _mapper(type(value))
     if mapper is None:
@@ -67,17 +68,19 @@ def map_texts(value: T, change: Change) -> T:
 
 
 def steps_of(redact: Redactor, text: str) -> Steps[str]:
-    """Run `redact(text)` in steps."""
+    """Redact `text` with `redact`, in short steps between which other work can run."""
     return redact.steps(text) if isinstance(redact, PersonalDataRedactor) else secrets_in_steps(text)
 
 
 class KnownTexts:
-    """Long texts of one request that are already redacted, and later texts that quote them, such as prompts
-    that quote the question. `map_texts` reuses all of them until `close`.
+    """Cache of the redacted long texts of one request.
+
+    It also learns later texts that quote them, such as prompts that quote the question. `map_texts` uses the
+    cache until `close` is called.
 
     Args:
-        redact: redacts texts.
-        values: values in `_ready`, by their keys there.
+        redact: function that redacts a text.
+        values: values of the request that are redacted in `_ready`, by their keys there.
     """
 
     def __init__(self, redact: Redactor, values: Mapping[Key, Any]) -> None:
@@ -88,12 +91,12 @@ class KnownTexts:
         self._texts = [key[0] for key in self._used if isinstance(key[0], str)]
 
     def learn(self, value: Any) -> None:
-        """Redact the new long texts of `value`, except what they quote of known texts."""
+        """Redact the new long texts in `value`. Their quotations of known texts are not redacted again."""
         if self._texts:
             map_texts(value, self._learn)
 
     def close(self) -> None:
-        """Forget the texts, except those that another request uses."""
+        """Remove this request's texts from the cache, except those that another request uses."""
         for key in self._used:
             ready = _ready[key]
             ready.n_blocks -= 1
@@ -121,13 +124,15 @@ class KnownTexts:
 
 @asynccontextmanager
 async def redact_ahead(redact: Redactor, payer: str, *values: Any) -> AsyncGenerator[KnownTexts]:
-    """Redact the texts of `values` in the background. Inside the block, `map_texts` reuses the results, also
-    for long texts in other values, with any redactor of the same kind.
+    """Redact the texts in `values` in the background before the block begins.
+
+    Inside the block, `map_texts` reuses the results with any redactor of the same kind. It also recognises
+    the long texts in other values.
 
     Args:
-        redact: redacts texts.
-        payer: the key that the texts belong to; keys take turns.
-        *values: dataclasses.
+        redact: function that redacts a text.
+        payer: API key that the texts belong to. Keys take turns.
+        *values: dataclasses whose texts are redacted.
     """
     hides = isinstance(redact, PersonalDataRedactor)
     if not (_ready or _is_long(values)):
@@ -151,7 +156,7 @@ async def redact_ahead(redact: Redactor, payer: str, *values: Any) -> AsyncGener
 
 
 def _is_long(values: tuple[Any, ...]) -> bool:
-    """Return whether the texts of `values` may have `LEAST_CHARS` characters together."""
+    """Return whether the texts in `values` may have `LEAST_CHARS` characters or more in total."""
     try:
         return len(msgspec.json.encode(values)) >= LEAST_CHARS
     except (TypeError, ValueError, OverflowError, RecursionError):
@@ -159,8 +164,10 @@ def _is_long(values: tuple[Any, ...]) -> bool:
 
 
 def _parts(value: Any) -> list[Any]:
-    """Return the parts of `value` and of the dataclasses in it, and then `value`. The parts survive when a
-    value is copied with a change.
+    """List the values inside `value` and its dataclasses that can contain texts, and then `value` itself.
+
+    When a dataclass is copied with a change, the copy shares these inner values, so they are recognised in
+    it.
     """
     parts = list[Any]()
     for field in astuple(value) if isinstance(value, Value) else ():
@@ -181,7 +188,7 @@ def _redact_all(texts: dict[str, str], redact: Redactor) -> Steps[None]:
 
 
 def json_in_steps(value: Any, redact: Redactor) -> Steps[tuple[Any, bool]]:
-    """Redact parsed JSON of any depth in place. Return it, and whether anything changed."""
+    """Redact parsed JSON of any depth in place, in short steps. Return it, and whether anything changed."""
     if isinstance(value, str):
         changed = yield from steps_of(redact, value)
         return changed, changed != value
@@ -213,8 +220,9 @@ def json_in_steps(value: Any, redact: Redactor) -> Steps[tuple[Any, bool]]:
 
 
 def with_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
-    """Return `values` with `change` applied to each name. If two names become equal, the later one gets a
-    number, so that no value is lost.
+    """Apply `change` to each name in `values`.
+
+    If two names become equal, a number is appended to the later one, so that no value is lost.
     """
     renamed, last = dict[str, Any](), dict[str, int]()
     for name, each in values.items():
@@ -231,8 +239,9 @@ def with_names(values: Mapping[str, Any], change: Change) -> dict[str, Any]:
 
 @cache
 def _mapper(kind: type[Any]) -> Mapper | None:
-    """Return the function that maps values of exactly that type, or None if they contain no text. The result
-    is cached: it is needed for every event of every run, and most values are numbers.
+    """Return the function that maps values of exactly the type `kind`, or None if they contain no text.
+
+    The result is cached, because it is needed for every event of every run.
     """
     if kind is str:
         return lambda value, change: change(value)
@@ -290,7 +299,7 @@ def _fields_mapper(kind: type[Value]) -> Mapper | None:
 
 
 def _may_hold_text(hint: Any) -> bool:
-    """Return whether a field of that type may contain a text, unlike a number or a literal."""
+    """Return whether a field with the type `hint` may contain a text. A number or a literal cannot."""
     if get_origin(hint) in (Union, UnionType):
         return any(map(_may_hold_text, get_args(hint)))
     if get_origin(hint) is Literal:

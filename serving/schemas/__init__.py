@@ -1,1 +1,1 @@
-"""JSON Schemas from clients: checks of the schemas and of answers, and their translation for each provider."""
+"""JSON Schemas from clients: their checks, their translation for each provider, and checks of answers."""

@@ -1,8 +1,8 @@
 """Anthropic's `output_config.format`:
 https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
 
-It supports only closed objects, so a schema with an object that is open on purpose goes into the prompt
-instead.
+Anthropic supports only objects without additional properties. A schema that explicitly allows additional
+properties goes into the prompt instead.
 """
 
 from typing import Any
@@ -39,10 +39,10 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
-    """Close every object in `schema`, and lower `minItems` to 1 at most.
+    """Forbid additional properties in every object of `schema`, and limit `minItems` to 1.
 
     Raises:
-        NotExpressible: an object is open on purpose, or a part has no type.
+        NotExpressible: an object explicitly allows additional properties, or a subschema has no type.
     """
     for _, part in subschemas(schema):
         assert isinstance(part, dict), "`narrow` returns dicts"

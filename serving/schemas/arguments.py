@@ -1,5 +1,7 @@
-"""JSON Schemas of tools' arguments in the form that OpenAI and Anthropic accept: one object with
-`properties`, without a union, `not` or `$ref` at the root.
+"""Schemas of tool arguments in the form that OpenAI and Anthropic accept.
+
+The root must be one object with `properties`, without `not`, `$ref` or a union (`anyOf`, `oneOf`, `allOf`).
+Each branch of a union is called a variant here.
 """
 
 import json
@@ -16,24 +18,24 @@ HOW = {
     "allOf": "The arguments must match all of these JSON Schemas",
 }
 MOST_REFERENCES = 8
-"""Longest chain of references that is followed from the root."""
+"""Maximum number of references that are followed, one after the other."""
 MOST_VARIANTS = 256
-"""Maximum number of variants that are read, nested ones included. References can make a small schema expand
-without end."""
+"""Maximum number of variants that are read, including nested ones. Without a limit, references could make a
+small schema expand without end."""
 GROWTH, LEAST_BYTES = 4, 32_768
-"""Maximum total size of the variants that are read, in bytes: a multiple of the whole schema's, or
-`LEAST_BYTES` if that is more. A reference can add a megabyte to each variant. A nested variant counts once
-per level."""
+"""Maximum total size of the variants that are read: `GROWTH` times the size of the schema, but at least
+`LEAST_BYTES` bytes. A reference can add a megabyte to each variant. A nested variant is counted at each
+level."""
 
 
 class _Budget:
-    """Variants and bytes that may still be read."""
+    """Number of variants and bytes that may still be read."""
 
     def __init__(self, n_bytes: int) -> None:
         self._variants, self._bytes = MOST_VARIANTS, n_bytes
 
     def spend(self, variant: Schema) -> bool:
-        """Count `variant`; return whether it may be read."""
+        """Subtract `variant` from the budget. Return whether it may be read."""
         self._variants -= 1
         if self._variants >= 0 and self._bytes > 0:
             self._bytes -= len(_text(variant))
@@ -41,8 +43,10 @@ class _Budget:
 
 
 def object_schema(parameters: Mapping[str, Any] | None) -> tuple[Schema, str]:
-    """Return a schema of one object that accepts at least what `parameters` accepts, and in words the rules
-    that it lost.
+    """Convert `parameters` to the schema of one object without a union at its root.
+
+    The result may accept more than `parameters`. The second value describes the rules that were lost, as text
+    for the model.
     """
     whole = parameters if parameters is not None else dict[str, Any]()
     root = _resolve(whole, whole)
@@ -54,7 +58,7 @@ def object_schema(parameters: Mapping[str, Any] | None) -> tuple[Schema, str]:
 
 
 def _flatten(part: Schema, root: Schema, budget: _Budget) -> Schema:
-    """Return `part`, a part of `root`, as one object."""
+    """Return `part`, a subschema of `root`, as the schema of one object."""
     schema = {name: value for name, value in part.items() if name not in (*UNIONS, *CONDITIONS)}
     schema["type"] = "object"
     schema["properties"] = _mapping(schema.get("properties"))
@@ -77,8 +81,10 @@ def _flatten(part: Schema, root: Schema, budget: _Budget) -> Schema:
 
 
 def _merge(schema: Schema, union: str, variants: list[Schema], *, is_whole: bool) -> None:
-    """Add the properties of the variants to `schema`. If some variants of a union were not read, it requires
-    and forbids nothing.
+    """Add the properties of the variants to `schema`.
+
+    If not all variants were read (`is_whole` is False), `anyOf` and `oneOf` do not make a property required
+    or forbidden.
     """
     properties = schema["properties"] = dict(schema["properties"])
     for name in dict.fromkeys(name for variant in variants for name in variant["properties"]):
@@ -112,8 +118,9 @@ def _together(schemas: list[Any], union: str) -> Any:
 
 
 def _resolve(schema: Mapping[str, Any], root: Mapping[str, Any]) -> Schema:
-    """Return `schema` with the `$ref` at its root replaced by its target. Keywords next to the reference take
-    precedence.
+    """Replace the `$ref` at the root of `schema` with the schema that it refers to.
+
+    Keywords next to the `$ref` take precedence.
     """
     resolved = dict(schema)
     for _ in range(MOST_REFERENCES):

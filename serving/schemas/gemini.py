@@ -1,7 +1,7 @@
 """Gemini's `response_json_schema`: https://ai.google.dev/gemini-api/docs/structured-output.
 
-Before Gemini 3 it cannot be combined with tools, so the schema of an answer after tool calls goes into the
-prompt.
+Models before Gemini 3 cannot combine it with tools. If the request offers tools, the schema goes into the
+prompt instead.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,9 @@
-"""Limits for untrusted JSON Schemas: no fetching, and no checks that take seconds.
+"""Limits for untrusted JSON Schemas, so that a client's schema fetches nothing and is quick to check.
 
-* References stay inside the schema.
-* Size, depth and the work of a check (`work.py`) are bounded.
-* Patterns are matched in linear time. Those with look-around or back-references have a bounded number of
-  steps (`serving/schemas/validator.py`).
+* References must stay inside the schema.
+* The size and depth of a schema are limited, and so is the work of checking an answer against it (`work.py`).
+* Patterns are matched in linear time. Patterns with look-around or back-references are matched with a limited
+  number of steps (`serving/schemas/validator.py`).
 """
 
 import json
@@ -18,9 +18,9 @@ from serving.schemas.walk import Path, Schema, follow, path_text, subschemas, ta
 from serving.schemas.work import TooMuchWork, check_work
 
 MOST_CHARS = 200_000
-"""Longest schema, as JSON."""
+"""Maximum length of a schema as JSON, in characters."""
 MOST_DEPTH = 100
-"""Deepest nesting."""
+"""Maximum depth of nesting."""
 MOST_PATTERN_CHARS = 2_000
 MOST_PATTERNS = 50
 """Maximum number of patterns. Each takes up to 10 ms and 2 MB to compile."""
@@ -33,11 +33,11 @@ MOST_INTEGER = 2**63
 
 
 class SchemaFault(ValueError):
-    """A schema is rejected.
+    """The client's schema is rejected.
 
     Args:
-        path: path of the faulty part.
-        why: the rest of a sentence about that part.
+        path: path of the faulty subschema.
+        why: the reason, as a sentence whose subject is that subschema: "is not a finite number".
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -46,15 +46,15 @@ class SchemaFault(ValueError):
 
     @property
     def place(self) -> str:
-        """Path of the faulty part as text, or "" for the schema as a whole."""
+        """Path of the faulty subschema as text, or "" for the whole schema."""
         return path_text(self.path)
 
 
 def check_schema(schema: Schema) -> None:
-    """Check that `schema` is acceptable.
+    """Check that `schema` is valid, self-contained and quick to check.
 
     Raises:
-        SchemaFault: it is not; the error names the first faulty part.
+        SchemaFault: the schema is rejected. The error names the first faulty subschema.
     """
     _check_json(schema)
     if len(json.dumps(schema, ensure_ascii=False)) > MOST_CHARS:
@@ -77,8 +77,9 @@ def check_schema(schema: Schema) -> None:
 
 
 def _check_json(schema: object) -> None:
-    """Check the depth, and that every JSON parser can read the values. Not recursive, because the depth is
-    not known yet.
+    """Check the depth of `schema`, and that every JSON parser can read its values.
+
+    This is a loop, because a recursive check could exceed Python's recursion limit.
     """
     pending: list[tuple[Path, object]] = [((), schema)]
     while pending:
@@ -111,7 +112,7 @@ def _check_text(path: Path, text: str) -> None:
 
 
 def _check_words(root: Schema, path: Path, part: Schema) -> None:
-    """Check the references of one part."""
+    """Check the keywords and references of one subschema."""
     for word in NOT_TAKEN:
         if word in part:
             raise SchemaFault((*path, word), "is not supported; use a $ref to a place in $defs")

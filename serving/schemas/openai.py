@@ -1,8 +1,9 @@
 """OpenAI's `response_format`, and that of compatible servers.
 
-Strict schemas: https://platform.openai.com/docs/guides/structured-outputs#supported-schemas. A schema that
-OpenAI does not accept as strict is sent as not strict. Compatible servers get it unchanged, and it also goes
-into the prompt, because many of them constrain decoding to a schema that the model never sees.
+https://platform.openai.com/docs/guides/structured-outputs#supported-schemas describes strict schemas. A
+schema that does not fit this description is sent with `strict: false`. Compatible servers receive the
+client's schema unchanged. It is also added to the prompt, because many of these servers do not show the
+schema to the model.
 """
 
 from typing import Any
@@ -27,9 +28,9 @@ SUBSET = Subset(
     takes_root_reference=True,
 )
 MOST_LEVELS = 10
-"""Deepest nesting of objects and lists."""
+"""Maximum depth of nested objects and lists in a strict schema."""
 SAYS_WHAT = frozenset(["$ref", "anyOf", "const", "enum", "type"])
-"""Keywords of which every part of a strict schema has one."""
+"""Keywords that give a value's type. Every subschema of a strict schema must have one of them."""
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
@@ -56,7 +57,7 @@ def translate_compatible(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def _alone(schema: dict[str, Any], lost_keywords: set[str]) -> dict[str, Any]:
-    """Remove the other keywords of parts with a `$ref`, and add them to `lost_keywords`."""
+    """Remove all keywords next to a `$ref`, and add them to `lost_keywords`."""
     for _, part in subschemas(schema):
         assert isinstance(part, dict), "`narrow` returns dicts"
         if "$ref" in part and part.keys() - {"$ref", "$defs"}:
@@ -67,10 +68,10 @@ def _alone(schema: dict[str, Any], lost_keywords: set[str]) -> dict[str, Any]:
 
 
 def _check_strict(schema: Schema) -> None:
-    """Check that OpenAI accepts the schema as strict.
+    """Check that OpenAI accepts `schema` as a strict schema.
 
     Raises:
-        NotExpressible: it does not; the error says why.
+        NotExpressible: OpenAI would reject the schema. The message says why.
     """
     if schema.get("type") != "object" or "anyOf" in schema:
         raise NotExpressible("its root is not a plain object")

@@ -1,7 +1,7 @@
 """Translation of a JSON Schema into the keywords that one provider supports.
 
-Unsupported keywords are dropped, so the result accepts more than the schema did, and the prompt tells the
-model the rest. A schema whose meaning would be lost is not translated.
+Unsupported keywords are dropped. The translated schema may accept more than the original, so the original
+also goes into the prompt. A schema that would lose its meaning is not translated at all.
 """
 
 import re
@@ -24,23 +24,26 @@ OF_TYPE = {
     "string": {"format", "pattern", "minLength", "maxLength"},
     "number": {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"},
 }
-"""Keywords that apply to one type only."""
+"""Keywords that apply only to values of one type."""
 
 
 class NotExpressible(ValueError):
-    """The provider's keywords cannot express the schema. The message is the end of a sentence that says why."""
+    """The provider's keywords cannot express the schema.
+
+    The message is a clause that says why, such as "it is recursive".
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class Subset:
-    """Part of JSON Schema that a provider supports.
+    """The part of JSON Schema that a provider supports.
 
     Args:
         words: supported keywords.
         formats: supported values of `format`, or None for any.
         takes_type_lists: whether `type` may be a list.
-        takes_recursion: whether a definition may refer to itself, also through others.
-        takes_root_reference: whether `$ref` may be `#`.
+        takes_recursion: whether a definition may refer to itself, directly or through other definitions.
+        takes_root_reference: whether `$ref` may be `#`, the whole schema.
     """
 
     words: frozenset[str]
@@ -52,7 +55,7 @@ class Subset:
 
 @dataclass(slots=True)
 class Narrowed:
-    """Schema in a provider's keywords."""
+    """Schema that uses only keywords that a provider supports."""
 
     schema: Json
     lost_keywords: set[str] = field(default_factory=set[str])
@@ -60,10 +63,10 @@ class Narrowed:
 
 
 def narrow(schema: Schema, subset: Subset) -> Narrowed:
-    """Return `schema` in the keywords of `subset`.
+    """Translate `schema` into the keywords of `subset`.
 
     Raises:
-        NotExpressible: its meaning would be lost.
+        NotExpressible: the schema would lose its meaning.
     """
     if not subset.takes_recursion and is_recursive(schema):
         raise NotExpressible("it is recursive")
@@ -73,7 +76,7 @@ def narrow(schema: Schema, subset: Subset) -> Narrowed:
 
 
 def is_recursive(schema: Schema) -> bool:
-    """Return whether a definition refers to itself, also through others."""
+    """Return whether a definition refers to itself, directly or through other definitions."""
     circle_of = circles(schema)
     references = [
         (part, target(schema, ref))
@@ -107,7 +110,7 @@ def _is_supported(word: str, value: object, subset: Subset) -> bool:
 
 
 def _inside(word: str, value: object, subset: Subset, lost_keywords: set[str]) -> object:
-    """Return a keyword's value with the schemas in it narrowed."""
+    """Return the value of the keyword `word` with all schemas inside it narrowed."""
     if word in MAPS and isinstance(value, Mapping):
         return {
             name: _part(each, subset, lost_keywords)
@@ -123,7 +126,7 @@ def _part(value: object, subset: Subset, lost_keywords: set[str]) -> object:
 
 
 def _rewrite(schema: Schema, subset: Subset, lost_keywords: set[str]) -> Schema:
-    """Return an equivalent schema, or nearly so, in keywords that more providers support."""
+    """Rewrite `schema` with keywords that more providers support. The meaning stays the same or nearly so."""
     result = dict(schema)
     if "definitions" in result and "$defs" not in result:
         result["$defs"] = result.pop("definitions")
@@ -147,8 +150,9 @@ def _rewrite(schema: Schema, subset: Subset, lost_keywords: set[str]) -> Schema:
 
 
 def _merge(outer: Json, inner: object) -> Json:
-    """Return a schema merged with the only schema of its `allOf`, or with that `allOf` unchanged if both have
-    the same keyword.
+    """Merge a schema with the only schema in its `allOf`.
+
+    If both have the same keyword, they cannot be merged, and the `allOf` stays.
     """
     if not isinstance(inner, Mapping):
         return outer
@@ -167,7 +171,10 @@ def _reference(ref: str, subset: Subset) -> str:
 
 
 def _split(schema: Json, types: list[str]) -> Json:
-    """Return a schema with a list of types as an `anyOf`, each with the keywords that apply to its type."""
+    """Convert a schema with a list of types to an `anyOf` with one schema per type.
+
+    Each of these schemas has the keywords that apply to its type.
+    """
     if "anyOf" in schema or "$ref" in schema:
         return {word: value for word, value in schema.items() if word != "type"}
     shared = {word: schema.pop(word) for word in ("$defs", "description", "title") if word in schema}

@@ -1,4 +1,4 @@
-"""Translation of an answer format: what goes into the provider's field, and what goes into the prompt."""
+"""Translation of an answer format into the provider's own field and instructions in the prompt."""
 
 import json
 from collections.abc import Callable, Collection, Mapping
@@ -16,9 +16,10 @@ class Translation:
     """Answer format, split between the provider's field and the prompt.
 
     Args:
-        native: for the provider's own field, in its subset of JSON Schema, or None if the field is not sent.
-        instructions: for the prompt, or "" if the provider's field expresses all of it.
-        notes: for the record.
+        native: format to send in the provider's own field, in the provider's subset of JSON Schema, or None
+            to omit the field.
+        instructions: text for the prompt, or "" if the provider's field expresses the whole format.
+        notes: messages for the record of the run.
     """
 
     native: AnswerFormat | None
@@ -27,11 +28,12 @@ class Translation:
 
 
 Translate = Callable[[AnswerFormat, Toolset], Translation]
-"""Translation for one kind of provider. The tools are those that the answering call may use."""
+"""Function that translates an answer format for one kind of provider. The tools are those of the same
+call."""
 
 
 def in_words(wanted: AnswerFormat, why: str = "") -> Translation:
-    """Put the whole format into the prompt. `why` is the reason for the record."""
+    """Put the whole format into the prompt. If `why` is not empty, the record shows it as the reason."""
     notes = (
         (f"The answer's format was put into the prompt instead of the provider's field: {why}.",)
         if why
@@ -52,7 +54,7 @@ def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost_keywords: Coll
 
 
 def instructions(wanted: AnswerFormat) -> str:
-    """Return the format as a text for the prompt."""
+    """Describe the format as instructions for the model."""
     alone = "and nothing else: no prose, no Markdown, no code fence"
     if wanted.schema is None:
         return f"Your final answer is one JSON object {alone}."
@@ -62,5 +64,5 @@ def instructions(wanted: AnswerFormat) -> str:
 
 
 def translate_to_words(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate for workers without a field for answer formats."""
+    """Translate an answer format for workers that have no field for it: everything goes into the prompt."""
     return in_words(wanted)

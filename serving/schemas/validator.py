@@ -1,8 +1,8 @@
-"""Validator for answers: JSON, and valid by the schema. Both the schema and the answer are untrusted.
+"""Check that an answer is JSON and matches the client's schema. Both the schema and the answer are untrusted.
 
-Nothing is fetched, whatever the schema refers to. Patterns run in a linear-time engine. Those with
-look-around or back-references, which that engine does not support, run in one with a bounded number of steps.
-A text that exceeds the bound does not match.
+References to other documents are never fetched. Patterns run in a linear-time regular expression engine. It
+does not support look-around and back-references, so patterns with these run in a second engine with a limited
+number of steps. A text that exceeds this limit does not match.
 """
 
 import json
@@ -20,18 +20,18 @@ from serving.schemas.walk import Schema
 from serving.schemas.work import unroll
 
 PATTERN_BYTES = 2_100_000
-"""Largest compiled pattern."""
+"""Maximum size of a compiled pattern, in bytes."""
 BACKTRACKS = 10_000
 DIGITS = 300
 """Maximum number of digits of an integer. Most parsers cannot represent larger ones as finite numbers."""
 MOST_CHARS = 4_000_000
-"""Longest answer."""
+"""Maximum length of an answer, in characters."""
 FAULT_CHARS = 400
-"""Longest message about a fault."""
+"""Maximum length of an error message, in characters."""
 
 
 class _Unreadable(ValueError):
-    """The text is not JSON, or parsers would disagree about it."""
+    """The text is not JSON, or different parsers would read it differently."""
 
 
 def _refuse_fetching(uri: str) -> NoReturn:
@@ -39,7 +39,7 @@ def _refuse_fetching(uri: str) -> NoReturn:
 
 
 def compile_schema(schema: Schema) -> jsonschema_rs.Validator:
-    """Return the validator of `schema`.
+    """Compile `schema` into a validator.
 
     Raises:
         ValueError: the schema is invalid, or a pattern is too large.
@@ -64,8 +64,10 @@ def _with(schema: dict[str, Any], patterns: RegexOptions | FancyRegexOptions) ->
 
 
 def find_fault(text: str, wanted: AnswerFormat) -> str | None:
-    """Return why `text` is not in the wanted format, as a sentence for the model that wrote it, or None if it
-    is.
+    """Check that an answer has the wanted format.
+
+    Returns:
+        The first fault, as a sentence for the model that wrote the answer, or None if there is none.
     """
     try:
         value = read_json(text)
@@ -82,10 +84,10 @@ def find_fault(text: str, wanted: AnswerFormat) -> str | None:
 
 
 def _explain(schema: Schema, value: object) -> str:
-    """Return why `value` is invalid.
+    """Return a sentence that says why `value` does not match `schema`.
 
-    For a recursive schema, only the first level is explained: to explain a fault the validator tries every
-    path through the schema, while the check itself is quick.
+    To find the reason, the validator tries every path through the schema, which is much slower than the check
+    itself. For a recursive schema, only the first level of recursion is searched.
     """
     try:
         compile_schema(unroll(schema)).validate(value)
@@ -95,7 +97,7 @@ def _explain(schema: Schema, value: object) -> str:
 
 
 def without_fences(text: str) -> str | None:
-    """Return the content of a Markdown fence around the whole text, or None if there is none."""
+    """Return the content of the Markdown code fence around the whole text, or None if there is none."""
     head, _, body = text.strip().partition("\n")
     if head.removeprefix("```").strip().lower() not in ("", "json") or not head.startswith("```"):
         return None
@@ -103,10 +105,10 @@ def without_fences(text: str) -> str | None:
 
 
 def read_json(text: str) -> object:
-    """Return the parsed value of `text`, if all JSON parsers would agree about it.
+    """Parse JSON, and reject text that different JSON parsers would read differently.
 
     Raises:
-        ValueError: it is not such JSON; the message says why.
+        ValueError: the text is rejected. The message says why.
     """
     if len(text) > MOST_CHARS:
         raise _Unreadable(f"The answer is longer than {MOST_CHARS:,} characters.")
@@ -119,15 +121,15 @@ def read_json(text: str) -> object:
             parse_float=_float,
             parse_int=_integer,
         )
-        json.dumps(value, ensure_ascii=False).encode()  # finds half a surrogate pair that was escaped
+        json.dumps(value, ensure_ascii=False).encode()  # raises for half a surrogate pair
     except _Unreadable:
         raise
     except UnicodeEncodeError:
-        raise _Unreadable("The answer holds half a surrogate pair, which is no character.") from None
+        raise _Unreadable("The answer contains half a surrogate pair, which is not a character.") from None
     except RecursionError:
         raise _Unreadable("The answer is nested too deeply.") from None
     except ValueError as exc:
-        raise _Unreadable(f"The answer is not JSON and nothing else: {exc}.") from exc
+        raise _Unreadable(f"The answer must be JSON and nothing else: {exc}.") from exc
     return value
 
 
@@ -141,7 +143,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _refuse_constant(word: str) -> NoReturn:
-    raise _Unreadable(f"{word} is no JSON.")
+    raise _Unreadable(f"{word} is not valid JSON.")
 
 
 def _float(digits: str) -> float:

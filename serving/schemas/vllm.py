@@ -1,12 +1,12 @@
 """vLLM's structured outputs, compiled by xgrammar.
 
-A grammar constrains the whole output, so nothing is constrained if tools may be called. The schema also goes
+A grammar constrains the whole output, so it is not used if the model may call tools. The schema also goes
 into the prompt, because a grammar does not tell the model what to write.
 
-An engine compiles each grammar before it answers, and other requests with grammars wait for that, including
-plans. Clients choose the schemas, so whatever takes xgrammar seconds is dropped (measured with 0.2.x on two
-cores). A limit for a string's length takes up to 3 s, and 300 different limits take minutes. The time for an
-object's properties grows with their square.
+An engine compiles each grammar before it answers. Meanwhile, other requests with grammars wait, including
+requests for plans. The schemas come from clients, so everything that takes xgrammar seconds to compile is
+dropped. Measured with xgrammar 0.2.x on two cores, a limit for the length of a string takes up to 3 s, and
+300 different limits take minutes. The time for an object grows with the square of its number of properties.
 """
 
 import dataclasses
@@ -31,13 +31,13 @@ SUBSET = Subset(
     WORDS,
     takes_root_reference=True,
 )
-"""Supported keywords, without `pattern` and `format`: an engine reads these in its own dialect and rejects
-some."""
+"""Supported keywords. `pattern` and `format` are not among them, because an engine has its own dialect of
+regular expressions and rejects some patterns and formats."""
 LENGTHS = frozenset({"minLength", "maxLength"})
 MOST_LENGTHS, LONGEST = 4, 128
-"""Maximum number of different limits for the lengths of strings in one grammar, and the largest such limit."""
+"""Maximum number of different string length limits in one grammar, and the largest supported limit."""
 MOST_PROPERTIES, MOST_TOGETHER = 300, 2_000
-"""Maximum number of properties of one object, and of all together."""
+"""Maximum number of properties of one object, and of all objects in a schema together."""
 ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
@@ -55,11 +55,12 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def hold_to(schema: Schema) -> dict[str, Any]:
-    """Return the schema that constrains decoding, for a schema that was checked (`limits.py`). It accepts at
-    least as much.
+    """Return the schema to which the engine constrains its output.
+
+    It may accept more than `schema`, which must have passed `limits.check_schema`.
 
     Raises:
-        NotExpressible: an engine would compile the schema too slowly, or cannot express it.
+        NotExpressible: an engine cannot express the schema, or would compile it too slowly.
     """
     narrowed = narrow(schema, SUBSET).schema
     parts = [part for _, part in subschemas(narrowed)]
@@ -75,9 +76,13 @@ def hold_to(schema: Schema) -> dict[str, Any]:
 
 
 def hold_calls_to(parameters: Sequence[Schema | None]) -> list[dict[str, Any]]:
-    """Return the schemas that constrain the arguments of several tools, which were not checked before.
+    """Return the schemas to which the engine constrains the arguments of several tools.
 
-    A schema that would be too slow is replaced by any object. Their `$defs` can be merged.
+    A schema that is invalid, or too slow to compile, is replaced by one that accepts any object. The `$defs`
+    of the results do not conflict, so they can be merged.
+
+    Args:
+        parameters: unchecked schemas of the tools' arguments.
     """
     defined, constraints = dict[str, object](), list[dict[str, Any]]()
     for each in parameters:

@@ -1,6 +1,6 @@
-"""Traversal of a JSON Schema: which keywords contain schemas, and which of those apply to the same value.
+"""Traversal of a JSON Schema: which keywords contain schemas, and which of these apply to the same value.
 
-Covers the keywords of every draft at once, without their meaning.
+It covers the keywords of all drafts together, but does not know what they mean.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ SAME_VALUE = frozenset(
 
 
 def children(schema: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield the schemas directly inside `schema`, with their paths from it."""
+    """Yield each schema directly inside `schema`, with its path relative to `schema`."""
     for keyword, value in schema.items():
         if keyword in ONE and isinstance(value, Mapping):
             yield (keyword,), cast(Schema, value)
@@ -51,7 +51,7 @@ def children(schema: Schema) -> Iterator[tuple[Path, Schema]]:
 
 
 def subschemas(root: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield `root` and every schema inside it, with their paths."""
+    """Yield `root` and every schema inside it at any depth, each with its path."""
     pending: list[tuple[Path, Schema]] = [((), root)]
     while pending:
         path, schema = pending.pop()

@@ -1,9 +1,9 @@
-"""Bounds on the work of checking a schema, computed before any value is checked.
+"""Limits on the work of checking a value against a schema, computed from the schema alone.
 
-A few definitions that each refer twice to the next would double the work with every one. So two numbers are
-bounded: the schemas that are checked against the same value, and the size of the schema with all references
-expanded. A reference that closes a cycle counts once, because the validator caches its result for a value and
-a definition.
+If each definition refers twice to the next one, every further definition doubles the work. So two numbers are
+limited: how many schemas are checked against the same value, and the size of the schema with all references
+expanded. A reference that closes a cycle counts once, because the validator caches the result for each pair
+of value and definition.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,15 +14,15 @@ from serving.schemas.walk import SAME_VALUE, Path, Schema, children, subschemas,
 MOST_CHECKS = 1_000
 """Maximum number of schemas that are checked against the same value."""
 MOST_PARTS = 50_000
-"""Maximum number of parts of a schema with all references expanded."""
+"""Maximum number of subschemas in a schema with all references expanded."""
 
 
 class TooMuchWork(ValueError):
-    """Checking the schema would be too much work.
+    """Checking a value against the schema would be too much work.
 
     Args:
-        path: path of the faulty part.
-        why: the rest of a sentence about that part.
+        path: path of the faulty subschema.
+        why: the reason, as a sentence whose subject is that subschema.
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -31,10 +31,10 @@ class TooMuchWork(ValueError):
 
 
 def check_work(root: Schema) -> None:
-    """Check that values can be checked against `root` with bounded work.
+    """Check that the work of checking a value against `root` is limited.
 
     Raises:
-        TooMuchWork: they cannot; the error names the part.
+        TooMuchWork: the work may exceed the limits. The error names the faulty subschema.
     """
     try:
         _check_one_value(root)
@@ -87,15 +87,17 @@ def leads_back(part: Schema, named: Schema, circle_of: Mapping[int, int]) -> boo
 
 
 def _edges(root: Schema, part: Schema) -> Iterator[tuple[Path, Schema]]:
-    """Yield the schemas directly inside a part, and the one that it refers to."""
+    """Yield the schemas directly inside `part`, and the one that its `$ref` refers to."""
     yield from children(part)
     if isinstance(ref := part.get("$ref"), str) and (named := target(root, ref)) is not None:
         yield ("$ref",), named
 
 
 def circles(root: Schema) -> dict[int, int]:
-    """Return the strongly connected component of each part (Tarjan, SIAM J. Comput. 1, 1972), by its `id()`.
-    Two parts of the same component refer to each other, directly or not.
+    """Map the `id()` of each subschema to the number of its strongly connected component.
+
+    Two subschemas of the same component refer to each other, directly or through others. The algorithm is
+    Tarjan's (SIAM J. Comput. 1, 1972).
     """
     order: dict[int, int] = {}
     lowest: dict[int, int] = {}
@@ -123,8 +125,9 @@ def circles(root: Schema) -> dict[int, int]:
 
 
 def unroll(root: Schema) -> dict[str, Any]:
-    """Return `root` with references that close a cycle replaced by an empty schema, so that only the first
-    level is checked.
+    """Replace each reference that closes a cycle with a schema that accepts everything.
+
+    Only the first level of recursion is then checked.
     """
     circle_of = circles(root)
 

@@ -1,8 +1,8 @@
-"""Export of spans to the collector, in requests that it accepts whatever the spans contain.
+"""Export of spans to an OpenTelemetry collector, in requests small enough for it to accept.
 
-Receivers reject a request that is too long as a whole (4 MiB by gRPC's default), and all its spans are lost.
-So a batch is split by bytes, and long texts are cut if a single span is too long. The queue is bounded by
-bytes too.
+A receiver rejects a request that is too long (by default more than 4 MiB for gRPC), and all spans of the
+request are lost. So a batch of spans is split by size, and long texts are cut if a single span is too long.
+The queue of spans is limited in bytes too.
 """
 
 import json
@@ -18,17 +18,18 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, Spa
 from opentelemetry.trace import Status
 
 MOST_BYTES = 3_000_000
-"""Largest request in bytes, by an estimate that is never too low. Receivers accept 4,194,304 by default."""
+"""Maximum size of a request in bytes, by an estimate that is never too low. Receivers accept 4,194,304 bytes
+by default."""
 SHORT_BYTES = 2_000
-"""Maximum size of the texts of a span, in bytes, in a request that is sent again after a rejection. The
-receiver's limit may be lower than the default."""
+"""Maximum size of a span's texts, in bytes, when a rejected request is sent again. The limit of the receiver
+may be lower than the default."""
 REJECTED_WITHIN_S = 5.0
-"""Maximum time until a rejection. A failure that takes longer is an outage, and the request is not sent
-again."""
+"""Seconds within which a failed request counts as rejected. A failure that takes longer is an outage, and the
+request is not sent again."""
 SPAN_BYTES, FIELD_BYTES = 1_000, 50
-"""Bytes of a span without attributes, and of an attribute without its name and text."""
+"""Estimated size in bytes of a span without attributes, and of an attribute without its name and text."""
 MOST_TEXT_BYTES = MOST_BYTES - 100_000
-"""Maximum size of the texts of a span in bytes."""
+"""Maximum size of a span's texts, in bytes."""
 PROTOCOLS = ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL")
 
 MOST_WAITING_BYTES = 64_000_000
@@ -41,12 +42,13 @@ logger = logging.getLogger("podium")
 
 
 class BoundedProcessor(BatchSpanProcessor):
-    """Batching processor with a queue that is bounded by bytes as well as by the number of spans. With
-    `telemetry.content` a span may quote megabytes, and 2,048 spans are queued while the collector is
-    unavailable.
+    """Batching processor whose queue is limited in bytes as well as in its number of spans.
+
+    While the collector is unavailable, up to 2,048 spans are queued. With the setting `telemetry.content`,
+    each of them may contain megabytes of text.
 
     Args:
-        exporter: sends spans.
+        exporter: exporter that sends the spans.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -65,13 +67,15 @@ class BoundedProcessor(BatchSpanProcessor):
 
     @property
     def n_waiting_bytes(self) -> int:
-        """Bytes of the spans that are not sent yet."""
+        """Total size, in bytes, of the spans that are not sent yet."""
         return self._waiting.n_bytes
 
 
 class _Waiting(SpanExporter):
-    """Counter of the spans that wait for `exporter`. Spans for which there is no room are dropped here,
-    because the queue itself would drop its oldest span without telling its size.
+    """Exporter that counts the spans waiting to be sent, and their bytes.
+
+    If the queue is full, a new span is dropped here. Otherwise the queue would drop its oldest span, whose
+    size would then be unknown.
     """
 
     def __init__(self, exporter: SpanExporter) -> None:
@@ -80,7 +84,10 @@ class _Waiting(SpanExporter):
         self.n_bytes = self._n_spans = self._n_dropped = 0
 
     def add(self, n_bytes: int) -> bool:
-        """Count a span. Return False if there is no room for it."""
+        """Count a span that is about to be queued.
+
+        Return False, and count it as dropped, if the queue is full.
+        """
         with self._lock:
             if self._n_spans >= self._most or self.n_bytes + n_bytes > MOST_WAITING_BYTES:
                 self._n_dropped += 1
@@ -103,11 +110,11 @@ class _Waiting(SpanExporter):
 
 
 class BoundedExporter(SpanExporter):
-    """Exporter that bounds the size of each request.
+    """Exporter that limits the size of each request.
 
     Args:
-        exporter: sends spans.
-        now_s: clock.
+        exporter: exporter that sends the requests.
+        now_s: clock that returns seconds.
     """
 
     def __init__(self, exporter: SpanExporter, now_s: Callable[[], float] = time.monotonic) -> None:
@@ -118,8 +125,9 @@ class BoundedExporter(SpanExporter):
         return SpanExportResult.FAILURE if SpanExportResult.FAILURE in results else SpanExportResult.SUCCESS
 
     def _send(self, spans: list[ReadableSpan]) -> SpanExportResult:
-        """Send a request. If the receiver rejects it, send it again with short texts, so that at least usage
-        and ids arrive.
+        """Send a request. If the receiver rejects it, send it once more with short texts.
+
+        So at least the token usage and the ids arrive.
         """
         began_s = self._now_s()
         result = self._exporter.export(spans)
@@ -136,7 +144,7 @@ class BoundedExporter(SpanExporter):
 
 
 def otlp_exporter() -> SpanExporter:
-    """Return the exporter for the protocol in the environment; gRPC by default."""
+    """Create the exporter for the protocol that the environment selects (default: gRPC)."""
     protocol = next((value for name in PROTOCOLS if (value := os.environ.get(name))), "grpc")
     if protocol.startswith("http"):
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter as Http
@@ -145,7 +153,7 @@ def otlp_exporter() -> SpanExporter:
     from grpc import StatusCode
     from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter as Grpc
 
-    # Without RESOURCE_EXHAUSTED, with which a receiver rejects a request that is too long: a retry would fail too.
+    # RESOURCE_EXHAUSTED is not retried: a receiver uses it to reject a request that is too long.
     outages = (StatusCode.UNAVAILABLE, StatusCode.DEADLINE_EXCEEDED, StatusCode.CANCELLED, StatusCode.ABORTED)
     return BoundedExporter(Grpc(retryable_error_codes=outages))
 
@@ -187,7 +195,7 @@ def _bytes(text: str) -> int:
 
 
 def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
-    """Return `span`, with its longest texts cut if all texts together have more than `most` bytes."""
+    """Shorten the longest texts of `span` so that all texts together have at most `most` bytes."""
     fields = [span.attributes or {}, *(event.attributes or {} for event in span.events)]
     sizes = [_size_of_value(value) for attributes in fields for value in attributes.values()]
     sizes.append(_bytes(span.status.description or ""))
@@ -212,7 +220,12 @@ def _fit(span: ReadableSpan, most: int) -> ReadableSpan:
 
 
 def _share(sizes: Sequence[int], most: int) -> int:
-    """Return the length to which the longest texts are cut so that all texts together have `most` bytes."""
+    """Compute the length to which the longest texts must be cut.
+
+    Args:
+        sizes: sizes of all texts, in bytes.
+        most: maximum size of all texts together, in bytes.
+    """
     room = most
     for n_shorter, size in enumerate(sorted(sizes)):
         each = room // (len(sizes) - n_shorter)
@@ -227,7 +240,10 @@ def _cut_attributes(attributes: Attributes, most: int) -> dict[str, Any]:
 
 
 def _cut(value: object, most: int) -> object:
-    """Return `value` with at most `most` bytes of text and a note of the cut."""
+    """Cut the texts in `value` to at most `most` bytes.
+
+    Each cut text ends with a note of its original size.
+    """
     if isinstance(value, str):
         if _bytes(value) <= most:
             return value
@@ -244,8 +260,11 @@ def _cut_text(text: str, most: int) -> str:
 
 
 def _cut_messages(text: str, most: int) -> str | None:
-    """Return messages in JSON, cut but still valid JSON, or None if that does not fit or they are not
-    messages.
+    """Cut the contents of JSON messages so that `text` stays valid JSON.
+
+    Returns:
+        The shortened JSON, or None if it still has more than `most` bytes or `text` is not a list of
+        messages.
     """
     try:
         messages: list[dict[str, Any]] = json.loads(text)
@@ -260,8 +279,9 @@ def _cut_messages(text: str, most: int) -> str | None:
 
 
 def _cut_json(text: str, most: int) -> str:
-    """Return the beginning of `text`, about `most` characters long in JSON, which may use six characters for
-    one.
+    """Cut `text` so that it takes about `most` characters as JSON.
+
+    JSON may use six characters for one character of the text.
     """
     n_chars = len(json.dumps(text))
     return text if n_chars <= most else _cut_text(text, (most - 2) * _bytes(text) // n_chars)

@@ -1,7 +1,7 @@
 """Logs as JSON lines on standard output, ready for log shippers.
 
-This module defines only the format of a line. Callers pass the content as `extra={"fields": {...}}`. Ray
-Serve formats its own lines.
+This module defines only the format of a line. Callers pass further fields as `extra={"fields": {...}}`. Ray
+Serve formats its own log lines.
 """
 
 import json
@@ -17,8 +17,10 @@ FIELDS = "fields"
 
 
 class JsonLines(logging.Formatter):
-    """Formatter for JSON lines: `time` (UTC), `level`, `message`, the fields of the call, and the traceback
-    of an exception.
+    """Formatter that writes a log record as one JSON object.
+
+    The object has `time` (UTC), `level`, `message`, the caller's fields and, for an exception, its traceback
+    as `exception`. Secrets are redacted.
     """
 
     def format(self, record: logging.LogRecord) -> str:
@@ -50,8 +52,9 @@ def _redact(value: Any) -> Any:
 
 
 def to_stdout() -> None:
-    """Send Podium's log lines to this process's standard output, which Ray writes to a file and forwards to
-    the driver.
+    """Send Podium's log lines to the standard output of this process.
+
+    Ray writes this output to a file and forwards it to the driver.
     """
     logger = logging.getLogger("podium")
     if logger.handlers:

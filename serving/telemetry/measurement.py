@@ -1,7 +1,7 @@
-"""Measurements of a run, all derived from its record, and the port through which they are sent.
+"""Measurements of a run, derived from its record, and the interface to which they are sent.
 
-Uses records and the table of metrics. Independent of Ray and Prometheus, which
-`serving/deployments/ray_meter.py` uses.
+This module does not depend on Ray or Prometheus. `serving/deployments/ray_meter.py` implements the interface
+with them.
 """
 
 import logging
@@ -24,7 +24,7 @@ logger = logging.getLogger("podium")
 
 
 class Measurement(NamedTuple):
-    """Value of an instrument, with a value for each of its labels."""
+    """Measured value of an instrument (a metric), with a value for each of the instrument's labels."""
 
     instrument: Instrument
     value: float
@@ -32,7 +32,7 @@ class Measurement(NamedTuple):
 
 
 class MeasurementSink(Protocol):
-    """Receiver of measurements, which counts, observes or sets as the instrument's kind requires."""
+    """Receiver of measurements. It adds to a counter, observes a value in a histogram, or sets a gauge."""
 
     def take(self, measurement: Measurement) -> None:
         """Record a measurement without blocking."""
@@ -40,7 +40,10 @@ class MeasurementSink(Protocol):
 
 
 def report(meter: MeasurementSink | None, measurements: Iterable[Measurement]) -> None:
-    """Send `measurements` to `meter`. A failure is only logged, because metrics must not break requests."""
+    """Send `measurements` to `meter`, if there is one.
+
+    An error is logged but not raised, because metrics must not break requests.
+    """
     if meter is None:
         return
     try:
@@ -54,8 +57,8 @@ def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measur
     """Yield the measurements of a finished run.
 
     Args:
-        records: of the run and of the runs inside it.
-        providers: provider of each worker, by the name in the conventions.
+        records: the record of the run, and those of its inner runs.
+        providers: provider of each worker, under its name in the OpenTelemetry conventions.
     """
     yield from _of_whole(records.record)
     for run in records:
@@ -95,7 +98,7 @@ CIRCUITS: Mapping[Circuit, float] = {"closed": 0.0, "half_open": 0.5, "open": 1.
 
 
 def of_health(worker: str, health: WorkerHealth) -> Iterator[Measurement]:
-    """Yield the current health of a worker. Times are 0 seconds if no first token was measured yet."""
+    """Yield measurements of a worker's current health. Times are 0 until a first token has been measured."""
     yield Measurement(metrics.WORKER_FAILURES, health.failures_in_a_row, (worker,))
     yield Measurement(metrics.WORKER_CIRCUIT, CIRCUITS[health.circuit], (worker,))
     yield Measurement(metrics.WORKER_FAILURE_SHARE, health.failure_share, (worker,))
@@ -141,7 +144,7 @@ def _of_usage(usage: Usage, labels: tuple[str, str, str]) -> Iterator[Measuremen
 
 
 def _of_failures(call: _Call) -> Iterator[Measurement]:
-    """Yield the failed attempts of a call, and whether a retry or a failover followed."""
+    """Yield a measurement for each failed attempt of a call: retried, failed over or given up."""
     result, failure = call.result, call.failure
     last_failure = failure if failure is not None and failure.is_a(WorkerError) else None
     attempts = result.attempts if result else last_failure.attempts if last_failure else ()
@@ -153,8 +156,13 @@ def _of_failures(call: _Call) -> Iterator[Measurement]:
 
 
 def _of_attempts(attempts: Iterable[Attempt], last: str) -> Iterator[Measurement]:
-    """Yield each attempt that failed before the call to `last`: as retried if the next attempt is at the same
-    worker, otherwise as failed over.
+    """Yield a measurement for each failed attempt before the last one, and for each hedge.
+
+    An attempt counts as retried if the next attempt called the same worker, otherwise as failed over.
+
+    Args:
+        attempts: failed attempts of a call, oldest first.
+        last: worker of the last attempt.
     """
     attempts = tuple(attempts)
     for each in attempts:
@@ -172,7 +180,7 @@ def _calls(run: Record) -> Iterator[_Call]:
             yield _Call(
                 "plan", plan.worker, plan.result, plan.failure, _between(plan.started_s, plan.ended_s)
             )
-        # A reused result is counted with the step that made the call.
+        # A reused result was already counted for the step that made the call.
         yield from (
             _step(step) for step in plan.steps if step.started_s is not None and step.reused_from is None
         )

@@ -1,14 +1,15 @@
-"""Table of all metrics that Podium measures: name, unit, labels and buckets. The names of spans are in
-`spans.py`.
+"""Table of all metrics that Podium measures: name, unit, labels and buckets. Spans are in `spans.py`.
 
-Names are those of the OpenTelemetry GenAI conventions if they have one (`gen-ai-metrics.md` of
-https://github.com/open-telemetry/semantic-conventions-genai, development status as of 2026-11, buckets
-included). Podium's own names start with `podium.`. A label is a name from the settings, a word of a closed
-set, or a team's id, but never a text from a client, so the number of series is bounded by workers times
-models times kinds of errors. Whatever the number of names, an instrument has at most `MOST_SERIES`.
+Names and buckets follow the OpenTelemetry GenAI conventions where these define the metric
+(`gen-ai-metrics.md` of https://github.com/open-telemetry/semantic-conventions-genai, development status as of
+2026-11). Podium's own names start with `podium.`.
 
-Ray's agent rebuilds histograms from bucket counts, so their `_sum` is only an estimate. Values that must add
-up (tokens, money) are counters.
+The value of a label is a name from the settings, a word of a closed set, or the id of a team. It is never a
+text from a client, so the number of series is at most about workers times models times kinds of errors. In
+addition, each instrument is limited to `MOST_SERIES`.
+
+Ray's agent rebuilds histograms from bucket counts, so the `_sum` of a histogram is only an estimate. Values
+that must add up exactly (tokens, money) are counters.
 """
 
 from dataclasses import dataclass
@@ -18,8 +19,8 @@ from serving.health import WINDOW
 from serving.telemetry import spans
 
 MOST_SERIES = 500
-"""Maximum number of series of an instrument in a process. Further label values become `OTHER`. A series of a
-histogram has a line for each bucket."""
+"""Maximum number of series of an instrument in one process. Further label values are replaced by `OTHER`. In
+Prometheus, each series of a histogram has one line per bucket."""
 OTHER = "other"
 SUFFIXES = {"s": "_seconds", "USD": "_usd"}
 SECONDS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
@@ -33,7 +34,7 @@ Kind = Literal["counter", "histogram", "gauge"]
 
 @dataclass(frozen=True, slots=True)
 class Instrument:
-    """Metric. Units are in UCUM, as in the conventions."""
+    """Metric, with its unit in UCUM as in the OpenTelemetry conventions."""
 
     kind: Kind
     name: str
@@ -44,12 +45,12 @@ class Instrument:
 
     @property
     def prometheus_name(self) -> str:
-        """Name for Ray, which adds the prefix `ray_`, and `_total` for a counter."""
+        """Name to pass to Ray. Ray adds the prefix `ray_` and, for a counter, the suffix `_total`."""
         return to_prometheus(self.name) + SUFFIXES.get(self.unit, "")
 
 
 def to_prometheus(name: str) -> str:
-    """Return `name` in the form of Prometheus."""
+    """Convert the name of a metric or label to one that Prometheus allows."""
     return name.replace(".", "_")
 
 

@@ -1,10 +1,11 @@
-"""Table of the names of spans and attributes, and the export of spans. Metrics are in `metrics.py`.
+"""Names of spans and attributes, and functions that open and export spans. Metrics are in `metrics.py`.
 
-Names are those of the OpenTelemetry GenAI conventions if they have one
+Names follow the OpenTelemetry GenAI conventions where these define one
 (https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of
-2026-11). Podium's own names start with `podium.`. Ray Serve creates the tracer provider of each process and
-propagates the context between them. It calls `span_processors` for the exporter, which the standard
-`OTEL_EXPORTER_OTLP_*` variables configure.
+2026-11). Podium's own names start with `podium.`.
+
+Ray Serve creates the tracer provider of each process and propagates the trace context between processes. It
+calls `span_processors` to get the exporter, which the standard `OTEL_EXPORTER_OTLP_*` variables configure.
 """
 
 import logging
@@ -69,18 +70,21 @@ PROVIDERS: Mapping[str, str] = {
     "python": "podium.python",
 }
 ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
-"""Environment variables with the collector's address; the first that is set applies."""
+"""Environment variables for the address of the collector, in the order of precedence."""
 EXPORTER = "serving.telemetry:span_processors"
 """Value for Ray Serve's `tracing_config.exporter_import_path`."""
 
 tracer = trace.get_tracer("podium")
 _is_exported = True
-"""Whether spans are exported; see `span_processors`."""
+"""Whether spans are exported. `span_processors` sets it."""
 
 
 @dataclass(slots=True)
 class Spans:
-    """Step spans of a run and of the runs inside it, so that a step can link to the steps that it reads."""
+    """Spans of the steps of a run and its inner runs.
+
+    A step's span links to those of the steps that it reads.
+    """
 
     _steps: dict[tuple[str, int, int], SpanContext] = field(
         default_factory=dict[tuple[str, int, int], SpanContext]
@@ -92,7 +96,7 @@ class Spans:
             self._steps[site.run, site.plan, site.step] = span
 
     def links(self, site: CallSite) -> list[Link]:
-        """Return a link to each step that the one at `site` reads."""
+        """Return a link to the span of each step whose result the step at `site` reads."""
         keys = ((site.run, site.plan, read) for read in site.access)
         return [Link(self._steps[key]) for key in keys if key in self._steps]
 
@@ -111,7 +115,8 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
     Args:
         model: the model that the client requested.
         workflow_id: id of the run.
-        headers: of the request; its `traceparent` becomes the parent if Ray Serve has not set one.
+        headers: headers of the request. Their `traceparent` becomes the parent of the span if Ray Serve has
+            not set one.
     """
     if not is_recording() and not (headers and "traceparent" in headers):
         yield trace.NonRecordingSpan(trace.get_current_span().get_span_context())
@@ -147,7 +152,7 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
 
 
 def is_recording() -> bool:
-    """Return whether spans are recorded. Without a collector they are not."""
+    """Return whether spans are recorded, which requires a collector."""
     return _is_exported
 
 
@@ -164,7 +169,7 @@ def span_id(span: Span) -> str:
 
 
 def mark_failed(span: Span, error_type: str, message: str) -> None:
-    """Mark `span` as failed. `message` must contain only what may be traced of the error."""
+    """Mark `span` as failed. `message` must not contain texts that may not be traced."""
     span.set_attribute(ERROR_TYPE, error_type)
     span.set_status(Status(StatusCode.ERROR, redact_secrets(message)))
 
@@ -174,17 +179,17 @@ def _is_failed(span: Span) -> bool:
 
 
 def outgoing_headers() -> dict[str, str]:
-    """Return headers with the `traceparent` of the current span, for an engine's replica."""
+    """Return headers that make the current span the parent of spans in an engine's replica."""
     headers: dict[str, str] = {}
     propagate.inject(headers)
     return headers
 
 
 def find_endpoint(environment: Mapping[str, str]) -> str | None:
-    """Return the collector's address from the environment, or None if there is none.
+    """Return the collector's address from the environment, or None if there is none or it is not allowed.
 
-    A link-local or metadata address is logged as an error, and None is returned. The address is resolved
-    once, here, because gRPC connects on its own.
+    A link-local or cloud metadata address is not allowed and is logged as an error. The check is made once,
+    here, because gRPC opens its connections itself.
     """
     endpoint = next((value for name in ENDPOINTS if (value := environment.get(name))), None)
     if endpoint is None:
@@ -200,11 +205,11 @@ def find_endpoint(environment: Mapping[str, str]) -> str | None:
 
 
 def span_processors() -> list[SpanProcessor]:
-    """Return the span processors for each process's tracer provider: a batching OTLP exporter if the
-    environment sets an endpoint. Called by Ray Serve.
+    """Return the span processors for the tracer provider of this process. Ray Serve calls this.
 
-    The endpoint is `OTEL_EXPORTER_OTLP_ENDPOINT` or `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, and the other
-    standard variables apply. The protocol is gRPC, or HTTP with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.
+    The list has a batching OTLP exporter if `OTEL_EXPORTER_OTLP_ENDPOINT` or
+    `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, and is empty otherwise. The other standard variables apply
+    too. The protocol is gRPC, or HTTP with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.
     """
     global _is_exported
     logging.getLogger("opentelemetry.sdk.trace").addFilter(_not_of_an_ended_span)
@@ -217,5 +222,9 @@ def span_processors() -> list[SpanProcessor]:
 
 
 def _not_of_an_ended_span(record: logging.LogRecord) -> bool:
-    """Drop two log lines per cancelled call: Ray Serve sets attributes on its span after the span has ended."""
+    """Return whether a log record is not about an ended span.
+
+    Ray Serve sets attributes on the span of a cancelled call after the span has ended, which would log two
+    lines per call.
+    """
     return "ended span" not in record.getMessage()

@@ -1,9 +1,8 @@
-"""Check that settings, Serve config and machines of a cluster agree, and what they cost (`podium doctor
---cluster`).
+"""Check that the settings, Serve config and machines of a cluster agree, and compute their cost.
 
-Three files say what is served, by how many replicas, and on which machines. At run time nothing reports a
-contradiction between them: a replica stays pending. The checks read files only; they contact no cloud and do
-not start Ray.
+This is `podium doctor --cluster`. Three files define what is served, by how many replicas, and on which
+machines. If they contradict each other, nothing reports that at run time, and a replica stays pending. The
+checks only read files. They do not contact a cloud or start Ray.
 
     tables.py       tables printed with the findings
     files.py        the files, read into one `ClusterFiles`

@@ -1,5 +1,6 @@
-"""Check that the Python names in a Serve config can be imported and that its `user_config` applies. Parses
-source files; runs none of them.
+"""Check that the Python names in a Serve config can be imported, and that its `user_config` is accepted.
+
+Source files are parsed but not run.
 """
 
 import ast
@@ -25,8 +26,9 @@ def builder(files: ClusterFiles) -> list[Finding]:
 
 
 def user_configs(files: ClusterFiles) -> list[Finding]:
-    """Check that only the router has a `user_config`, and that it changes only settings that may change at
-    run time.
+    """Check that only the router has a `user_config`.
+
+    The `user_config` may change only settings that can change at run time.
     """
     findings: list[Finding] = []
     for name, overrides in files.serve.deployments.items():
@@ -74,7 +76,7 @@ def cannot_be_imported(target: str) -> str | None:
 
 
 def _names(source: Path) -> set[str]:
-    """Return the names that a module defines at its top level."""
+    """Return the names that the module in the file `source` defines at its top level."""
     names: set[str] = set()
     for each in ast.parse(source.read_text(encoding="utf-8")).body:
         match each:

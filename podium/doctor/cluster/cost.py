@@ -1,7 +1,7 @@
-"""Dollars per hour of the cluster at its smallest and largest, and dollars per thousand requests of a mix.
+"""Cost of a cluster: dollars per hour at its smallest and largest size, and dollars per thousand requests.
 
-A request's cost has two parts: what providers bill per token, and the machines' share, which depends on how
-many requests share them. How many nodes a load needs is a question for `loadtest/`.
+The cost of a request has two parts. Providers bill tokens. The machines cost the same for any number of
+requests, so the share of a request depends on the rate. `loadtest/` estimates how many nodes a rate needs.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,10 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass(frozen=True, slots=True)
 class NodeCost:
-    """Count and price of one node type. A price of None is unknown, and so is every sum that includes it."""
+    """Node counts and price of one node type.
+
+    If the price is None, it and all sums that include it are unknown.
+    """
 
     node: NodeType
     at_least: int
@@ -30,14 +33,14 @@ class NodeCost:
 
 
 def hourly(files: ClusterFiles) -> list[NodeCost]:
-    """Return the costs of the head and of every node type, with their smallest and largest counts."""
+    """Return the cost of the head node and of each node type."""
     least, most = nodes_wanted(files, largest=False), nodes_wanted(files, largest=True)
     workers = [NodeCost(n, least[n.name], most[n.name], price_of(files, n)) for n in files.machines.workers]
     return [NodeCost(files.machines.head, 1, 1, price_of(files, files.machines.head)), *workers]
 
 
 def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
-    """Return the dollars per hour of one node, or None if unknown."""
+    """Return the price of one node in dollars per hour, or None if it is unknown."""
     price = files.prices.instances.get(node.instance or "")
     if price is None:
         return None
@@ -45,7 +48,10 @@ def price_of(files: ClusterFiles, node: NodeType) -> Decimal | None:
 
 
 def sums(lines: list[NodeCost]) -> tuple[Decimal | None, Decimal | None]:
-    """Return the dollars per hour at the smallest and the largest size, or None if a price is unknown."""
+    """Return the cluster's dollars per hour at its smallest and largest size.
+
+    None means that a price is unknown.
+    """
     smallest = total([_times(line.usd_per_h, line.at_least) for line in lines])
     return smallest, total([_times(line.usd_per_h, line.at_most) for line in lines])
 
@@ -55,7 +61,10 @@ def _times(usd: Decimal | None, count: int) -> Decimal | None:
 
 
 def unknown_prices(files: ClusterFiles) -> list[Finding]:
-    """Warn about nodes whose instance type has no known price. Machines of your own have no instance type."""
+    """Warn about nodes whose instance type has no known price.
+
+    The operator's own machines have no instance type.
+    """
     return [
         warning(
             f"uses {line.node.instance or 'a machine'}, whose price is unknown",
@@ -98,15 +107,19 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
 
 
 def provider_usd_per_thousand(files: ClusterFiles, mix: Mapping[str, Decimal]) -> Decimal | None:
-    """Return what providers bill for a thousand requests of `mix`, in dollars, or None if a worker's price is
-    unknown.
+    """Return the dollars that providers bill for a thousand requests, or None if a worker's price is unknown.
+
+    Args:
+        files: the cluster's files.
+        mix: share of each kind of request.
     """
     return total([_times_share(provider_usd(files, kind), share * 1000) for kind, share in mix.items()])
 
 
 def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
-    """Return what providers bill for one request of `kind`, in dollars, or None if a worker or its price is
-    unknown.
+    """Return the dollars that providers bill for one request of `kind`.
+
+    Return None if a worker that it calls, or the price of one, is unknown.
     """
     prices = {worker.name: worker.price for worker in files.settings.workers}
     costs: list[Decimal | None] = []
@@ -118,8 +131,9 @@ def provider_usd(files: ClusterFiles, kind: str) -> Decimal | None:
 
 
 def unknown_workers(files: ClusterFiles) -> list[Finding]:
-    """Warn about requests in the price table that call a worker which the settings do not have. Their cost is
-    unknown.
+    """Warn about requests in the price table that call a worker that is not in the settings.
+
+    The cost of these requests is unknown.
     """
     names = {worker.name for worker in files.settings.workers}
     return [
@@ -140,13 +154,14 @@ def _times_share(usd: Decimal | None, share: Decimal) -> Decimal | None:
 
 
 def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | None:
-    """Return the machines' share of a thousand requests in dollars, at `rps` requests per second."""
+    """Return the cost of the machines in dollars per thousand requests, at `rps` requests per second."""
     return None if usd_per_h is None else usd_per_h / (rps * SECONDS_AN_HOUR) * 1000
 
 
 def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
-    """Describe the bottleneck engine at `rps`: the tokens per second that each of its concurrent sequences
-    must reach.
+    """Describe the engine that is the bottleneck at `rps` requests per second.
+
+    The text says how many tokens per second each of its concurrent answers must reach.
     """
     owners = {w.name: w.deployment or w.name for w in files.settings.workers if isinstance(w, VllmSettings)}
     tokens_per_s: dict[str, Decimal] = {}

@@ -1,4 +1,4 @@
-"""Resources of each deployment: the settings, overridden by the Serve config as Ray Serve does it."""
+"""Resources and replica counts of each deployment, from the settings and the Serve config."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,25 +28,25 @@ RAYS_SCALING: Mapping[str, Any] = {
 }
 """Ray's defaults for an `autoscaling_config` (ray/serve/config.py, 2.60)."""
 AUTO: Mapping[str, Any] = {"max_replicas": 100}
-"""Values that `num_replicas: auto` changes in these defaults."""
+"""Defaults that are different with `num_replicas: auto`."""
 Amounts = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """One deployment. `needs` is the sum of one replica's bundles, which share a node."""
+    """Deployment of a cluster. `needs` are the resources of one replica, which runs on a single node."""
 
     name: str
     min_replicas: int
     max_replicas: int
     needs: Amounts
     drain_s: float
-    """Seconds that a replica may keep running after it is told to stop."""
+    """Seconds for which a replica may continue after it was asked to stop."""
     worker: VllmSettings | None = None
     """Worker whose engine this is, or None for the router."""
     scaling: Mapping[str, Any] | None = None
-    """The Serve config's `autoscaling_config`, which replaces the settings' one entirely, or None if the
-    settings apply."""
+    """`autoscaling_config` of the Serve config, which replaces that of the settings as a whole, or
+    None if the settings apply."""
     max_ongoing_requests: int = 0
     target_ongoing_requests: float = 0.0
     """Target number of concurrent requests per replica, if the replica count varies."""
@@ -54,7 +54,7 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """First application of a Serve config."""
+    """The first application in a Serve config."""
 
     file: str
     settings: str | None
@@ -101,8 +101,9 @@ def _parse(path: Path) -> dict[str, Any]:
 
 
 def _fault(data: dict[str, Any]) -> str:
-    """Return why there is no valid application, or "". Ray's own schema is not used because it imports what
-    it names.
+    """Return why `data` has no valid application, or "" if it has one.
+
+    Ray's own schema is not used, because it imports the modules that the config names.
     """
     applications = items(data.get("applications"))
     if not (application := mapping(applications[0]) if applications else {}):
@@ -116,13 +117,13 @@ def _fault(data: dict[str, Any]) -> str:
 
 
 def engines(settings: Settings) -> dict[str, VllmSettings]:
-    """Map deployment names to the workers whose engines they run, as `serving.app` builds them."""
+    """Return the worker whose engine each deployment runs, by the deployment's name as in `serving.app`."""
     own = [w for w in settings.workers if isinstance(w, VllmSettings) and w.deployment is None]
     return {f"vllm-{worker.name}": worker for worker in own}
 
 
 def deployments_of(settings: Settings, config: ServeConfig) -> list[Deployment]:
-    """Return every deployment of the settings, with the overrides of `config`."""
+    """Return all deployments of the settings, with the values that `config` overrides."""
     router = _deployment(ROUTER, _router_defaults(settings), config)
     return [
         router,
@@ -182,6 +183,6 @@ def _deployment(
 
 
 def together(bundles: list[Amounts]) -> dict[str, float]:
-    """Return the sum of a replica's bundles, which share a node."""
+    """Add the resources of a replica's bundles, which are all on the same node."""
     keys = reduce(lambda seen, bundle: seen | bundle.keys(), bundles, set[str]())
     return {key: sum(float(bundle.get(key, 0)) for bundle in bundles) for key in sorted(keys)}

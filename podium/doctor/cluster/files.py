@@ -23,14 +23,17 @@ T = TypeVar("T")
 
 
 class InstancePrice(FileModel):
-    """Price of one instance type."""
+    """Price of a cloud's instance type."""
 
     on_demand_usd_per_h: Decimal = Field(ge=0)
     spot_usd_per_h: Decimal | None = Field(default=None, ge=0)
 
 
 class CallTokens(FileModel):
-    """Typical token counts of one call of a request. Cached tokens are part of the input."""
+    """Typical token counts of one of a request's calls to a worker.
+
+    Cached tokens are included in the input.
+    """
 
     worker: str
     input_tokens: int = Field(ge=0)
@@ -47,14 +50,14 @@ class Prices(FileModel):
 
 
 class ModelSize(FileModel):
-    """Dimensions from which a model's memory is estimated."""
+    """Dimensions of a model, from which its memory is estimated."""
 
     parameters: int = Field(gt=0)
     layers: int = Field(gt=0)
     kv_heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
     weight_bytes: int | None = None
-    """Size of the weight files if they are present. Otherwise it is estimated from `parameters`."""
+    """Size of the weight files in bytes, or None to estimate it from `parameters`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +77,10 @@ class ClusterFiles:
 def read_files(
     settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, models: Path = MODELS
 ) -> ClusterFiles:
-    """Read the files.
+    """Read and parse all files of a cluster.
 
     Raises:
-        CheckError: a file cannot be used; the message names it.
+        CheckError: a file cannot be used. The message names it.
     """
     config = deployments.read(serve)
     try:

@@ -1,4 +1,4 @@
-"""Compare the cluster file's machines with reality: open ports, images, GPUs."""
+"""Check the machines that a cluster file declares: open ports, images and GPUs."""
 
 import re
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ GPUS: Mapping[str, int] = {
     },
     **{f"a2-{family}-{count}g": count for family in ("highgpu", "ultragpu") for count in (1, 2, 4, 8)},
 }
-"""GPUs per instance type, from the clouds' own lists."""
+"""Number of GPUs of each instance type, from the lists of the clouds."""
 
 
 def ports(files: ClusterFiles) -> list[Finding]:
@@ -65,7 +65,11 @@ def images(files: ClusterFiles) -> list[Finding]:
 
 
 def _versions(image: str) -> dict[str, str]:
-    """Return `Ray` and `Python` versions of Ray's own images, or the version of another image by its name."""
+    """Return the versions in the tag of an image.
+
+    The tag of one of Ray's own images gives the versions of `Ray` and `Python`. For another image, the version
+    is returned under the image's name.
+    """
     if not (parts := re.fullmatch(r"(?P<name>[^@]+):(?P<tag>[^:/@]+)(@.*)?", image)):
         return {}
     name = "Ray" if re.search(r"(^|/)ray(-\w+)?$", parts["name"]) else parts["name"]

@@ -1,6 +1,7 @@
 """Node types of a cluster, from `ray up`'s YAML (AWS, GCP, local) or from a KubeRay RayService manifest.
 
-Knows where each format declares resources, node counts and instance types. Knows no prices and no models.
+This module knows where each format declares resources, node counts and instance types. It does not depend on
+prices or models.
 """
 
 import json
@@ -20,7 +21,7 @@ ACCELERATOR = "accelerator_type:"
 
 @dataclass(frozen=True, slots=True)
 class NodeType:
-    """One node type. `resources` are Ray's; `instance` is the cloud's instance type, or None."""
+    """Node type. `resources` are as Ray counts them, and `instance` is the cloud's instance type or None."""
 
     name: str
     resources: Mapping[str, float]
@@ -31,14 +32,14 @@ class NodeType:
 
     @property
     def gpu(self) -> str | None:
-        """Ray's name of the node's GPU type, or None."""
+        """Ray's name for the node's type of GPU, or None if it declares no type."""
         names = [key.removeprefix(ACCELERATOR) for key in self.resources if key.startswith(ACCELERATOR)]
         return names[0] if names else None
 
 
 @dataclass(frozen=True, slots=True)
 class Machines:
-    """All node types of one cluster file, and the environment of its containers."""
+    """All node types of a cluster file, and the environment variables of its containers."""
 
     file: str
     head: NodeType
@@ -46,9 +47,9 @@ class Machines:
     max_nodes: int | None
     """Maximum number of worker nodes of all types together, or None if the file sets no limit."""
     environment: Mapping[str, str]
-    """Variables with the values in the file, or "" if the value comes from elsewhere."""
+    """Environment variables with their values, or "" for a value that is not in the file."""
     open_ports: tuple[range, ...] | None = None
-    """Ports that the file opens to the outside, or None if it does not say."""
+    """Ports that are open to the outside, or None if the file does not say which."""
     images: Mapping[str, str] = field(default_factory=dict[str, str])
     """Container image by node type."""
 
@@ -57,7 +58,7 @@ def read(path: Path) -> Machines:
     """Read the machines of a cluster file.
 
     Raises:
-        CheckError: the file is missing, is not YAML, or has neither format.
+        CheckError: the file is missing, is not YAML, or has neither of the two formats.
     """
     try:
         documents = [

@@ -1,8 +1,8 @@
-"""Estimate whether weights and KV cache fit the GPUs. vLLM measures the real values at start-up.
+"""Estimate whether the weights and the KV cache of each engine fit into the memory of its GPUs.
 
-Weights are parameters times bytes. A token's keys and values are 2 x layers x kv_heads x head_dim x bytes.
-`OVERHEAD_GIB` per GPU is an allowance for activations and CUDA graphs. vLLM does not start unless one request
-of `max_model_len` fits the cache.
+The weights need parameters x bytes. The keys and values of one token need 2 x layers x kv_heads x head_dim x
+bytes. `OVERHEAD_GIB` is added per GPU for activations and CUDA graphs. vLLM measures the real values when it
+starts, and it does not start unless the cache has room for one request of `max_model_len` tokens.
 """
 
 import json
@@ -25,7 +25,7 @@ UTILIZATION = 0.92
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """Memory of one engine, over all GPUs of a replica."""
+    """Estimated memory of an engine, summed over all GPUs of a replica."""
 
     deployment: str
     gpu: str
@@ -64,7 +64,7 @@ def fit(files: ClusterFiles, deployment: Deployment) -> Fit | None:
 
 
 def memory(files: ClusterFiles) -> list[Finding]:
-    """Check that every engine's weights and one whole context fit its GPUs."""
+    """Check that the GPUs of each engine have room for its weights and one request of maximum length."""
     findings: list[Finding] = []
     for deployment in files.deployments:
         worker = deployment.worker
@@ -119,7 +119,10 @@ def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: V
 
 
 def size_of(model: str, known: dict[str, ModelSize]) -> ModelSize | None:
-    """Return the size of `model`, from its folder if it is one, else from the table."""
+    """Return the size of `model`, or None if it is unknown.
+
+    If `model` is a folder, the size is read from its files, otherwise from the table `known`.
+    """
     folder = Path(model)
     return _of_folder(folder) if (folder / "config.json").is_file() else known.get(model)
 

@@ -1,5 +1,7 @@
-"""Check that every deployment exists, has the GPUs that its model is split over, and fits on a node even at
-its largest.
+"""Check that deployments fit on the cluster's nodes.
+
+Each deployment must exist in the settings and have as many GPUs as its model is split over. Its replicas must
+fit on the nodes even at their maximum number.
 """
 
 from collections.abc import Iterable, Mapping
@@ -61,7 +63,7 @@ def gpus(files: ClusterFiles) -> list[Finding]:
 
 
 def nodes(files: ClusterFiles) -> list[Finding]:
-    """Check that every replica fits a node, and all replicas fit the allowed nodes."""
+    """Check that each replica fits on a node, and that all replicas fit on the allowed number of nodes."""
     return [*_homeless(files), *_overfull(files), *_head(files)]
 
 
@@ -118,19 +120,28 @@ def _head(files: ClusterFiles) -> list[Finding]:
 
 
 def home(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:
-    """Return the node type that a replica runs on: of those it fits, the one with the fewest GPUs."""
+    """Return the node type on which a replica of `deployment` runs, or None if it fits on none.
+
+    It is the node type with the fewest GPUs among those on which the replica fits.
+    """
     fitting = [node for node in types if node.max_nodes and fits(deployment.needs, node.resources)]
     return min(fitting, key=lambda node: node.resources.get("GPU", 0), default=None)
 
 
 def fits(needs: Amounts, room: Amounts) -> bool:
-    """Return whether `room` covers all of `needs`."""
+    """Return whether the free resources `room` are enough for `needs`."""
     return all(room.get(key, 0) + SLACK >= amount for key, amount in needs.items())
 
 
 def nodes_wanted(files: ClusterFiles, *, largest: bool) -> dict[str, int]:
-    """Return the number of nodes of each type for all replicas, packed first-fit, largest first. Each type
-    has at least its minimum.
+    """Return the number of nodes of each type that the replicas need.
+
+    Replicas are packed onto nodes first-fit, starting with those with the most GPUs. Each type has at least
+    its minimum number of nodes.
+
+    Args:
+        files: the cluster's files.
+        largest: whether to count the maximum number of replicas instead of the minimum.
     """
     packed: dict[str, list[dict[str, float]]] = {node.name: [] for node in files.machines.workers}
     for deployment in sorted(files.deployments, key=lambda d: -d.needs.get("GPU", 0)):

@@ -1,6 +1,4 @@
-"""Helpers to read a user's YAML files: an error, a strict base model, and typed
-access to mappings and lists.
-"""
+"""Helpers to read YAML files of users: an error, a strict base model, typed access to mappings and lists."""
 
 from typing import Any, cast
 
@@ -8,11 +6,11 @@ from pydantic import BaseModel, ConfigDict
 
 
 class CheckError(Exception):
-    """A file cannot be used; the message names it."""
+    """A file cannot be used. The message names it."""
 
 
 class FileModel(BaseModel):
-    """Base for data from a user's file. Unknown keys are rejected."""
+    """Base class for the content of a user's file. Unknown keys are rejected."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 

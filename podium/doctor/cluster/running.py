@@ -1,5 +1,7 @@
-"""Problems that appear only later: missing keys, unpriced workers, runs cut off by draining, spot nodes
-without a fallback.
+"""Check for problems that appear only while a cluster runs.
+
+They are missing API keys, workers without a price, runs that are cut off when a replica shuts down, and spot
+nodes without a fallback.
 """
 
 from podium.doctor.cluster.deployments import ROUTER, Deployment
@@ -11,13 +13,14 @@ from serving.settings.workers import API_SETTINGS, places_of
 
 HARD_STOP = "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S"
 HARD_STOP_S = 120
-"""Ray's default in seconds (ray/serve/_private/constants.py, 2.60)."""
+"""Ray's default time, in seconds, after which a reloaded HAProxy stops (ray/serve/_private/constants.py,
+2.60)."""
 SLOWEST_TOKENS_PER_S = 10
-"""Lower bound of a busy engine's speed, to estimate the time of its longest answer."""
+"""Minimum speed of a busy engine, with which the time of its longest answer is estimated."""
 
 
 def keys(files: ClusterFiles) -> list[Finding]:
-    """Check that every API key variable in the settings reaches the nodes."""
+    """Check that the nodes get each environment variable with an API key that the settings name."""
     wanted = {
         place.api_key_env: worker
         for worker in files.settings.workers
@@ -45,7 +48,7 @@ def keys(files: ClusterFiles) -> list[Finding]:
 
 
 def store(files: ClusterFiles) -> list[Finding]:
-    """Check that the database address reaches the nodes. Several nodes cannot share a SQLite file."""
+    """Check that the nodes get the address of the database. Several nodes cannot share a SQLite file."""
     name = files.settings.store.url_env
     if name in files.machines.environment:
         return []
@@ -60,7 +63,7 @@ def store(files: ClusterFiles) -> list[Finding]:
 
 
 def _webhook_secret(files: ClusterFiles) -> list[Finding]:
-    """Check that the secret that signs webhooks reaches the nodes."""
+    """Check that the nodes get the secret with which webhooks are signed."""
     webhooks = files.settings.webhooks
     if webhooks.url is None or webhooks.secret_env in files.machines.environment:
         return []
@@ -75,8 +78,9 @@ def _webhook_secret(files: ClusterFiles) -> list[Finding]:
 
 
 def prices(files: ClusterFiles) -> list[Finding]:
-    """Check that every billed worker has a price, its own or the price table's. Without one, budgets cannot
-    be enforced.
+    """Check that each worker of a paid provider has a price, in the settings or in the price table.
+
+    Without a price, budgets cannot be enforced.
     """
     return [
         wrong(
@@ -92,7 +96,7 @@ def prices(files: ClusterFiles) -> list[Finding]:
 
 
 def drains(files: ClusterFiles) -> list[Finding]:
-    """Check that a replica or proxy that shuts down lets its requests finish."""
+    """Check that replicas and proxies have enough time to finish their requests when they shut down."""
     longest_s = longest_run_s(files)
     findings = [
         wrong(
@@ -119,7 +123,7 @@ def drains(files: ClusterFiles) -> list[Finding]:
 
 
 def longest_run_s(files: ClusterFiles) -> float:
-    """Return the longest default deadline of a request, in seconds."""
+    """Return the longest of the default deadlines of requests, in seconds."""
     own = [model.deadline_s for model in files.settings.models.values() if model.deadline_s]
     return max([files.settings.limits.default_deadline_s, *own])
 
@@ -131,8 +135,9 @@ def _longest_s(deployment: Deployment, longest_run: float) -> float:
 
 
 def spot(files: ClusterFiles) -> list[Finding]:
-    """Check that workers on spot nodes have fallbacks, and that the router and conductor do not run on spot
-    nodes.
+    """Check how spot nodes are used.
+
+    Workers on spot nodes need fallbacks. The router and the conductor must not run on spot nodes.
     """
     findings: list[Finding] = []
     conductor = files.settings.conductor.worker if files.settings.conductor else None

@@ -1,8 +1,8 @@
-"""Check replica counts and autoscaling. The Serve config's `autoscaling_config` replaces the settings' one
-entirely.
+"""Check replica counts and autoscaling.
 
-Fields that it omits get Ray's defaults, not the settings' values, and so does the policy. Fields in both
-files must agree, because the docs, the simulator and a deployment without this Serve config use the settings.
+The `autoscaling_config` of the Serve config replaces that of the settings as a whole. Fields that it omits,
+including the policy, get Ray's defaults and not the values of the settings. Fields in both files must agree,
+because the docs, the simulator and deployments without this Serve config use the settings.
 """
 
 from podium.doctor.cluster.code import cannot_be_imported
@@ -13,11 +13,12 @@ from podium.doctor.finding import Finding, warning, wrong
 from serving.deployments.autoscaling import POLICY, autoscaling
 
 IN_SETTINGS = {"metrics_interval_s": "look_back_period_s"}
-"""Fields derived from a setting of another name. Loads are reported four times per look-back period."""
+"""Setting from which a field with another name is derived. Loads are reported four times per look-back
+period."""
 
 
 def policies(files: ClusterFiles) -> list[Finding]:
-    """Check that every autoscaled deployment uses Podium's policy and that it can be imported."""
+    """Check that each autoscaled deployment uses Podium's policy, and that the policy can be imported."""
     return [finding for each in files.deployments if (finding := _policy(files, each))]
 
 
@@ -38,7 +39,9 @@ def _policy(files: ClusterFiles, deployment: Deployment) -> Finding | None:
 
 
 def counts(files: ClusterFiles) -> list[Finding]:
-    """Check that every deployment may have a replica and that each replica admits its target number of
+    """Check the replica counts and request limits of each deployment.
+
+    A deployment must be allowed at least one replica. A replica must accept at least its target number of
     requests.
     """
     findings: list[Finding] = []
@@ -81,7 +84,7 @@ def counts(files: ClusterFiles) -> list[Finding]:
 
 
 def both(files: ClusterFiles) -> list[Finding]:
-    """Check that settings and Serve config agree on how replicas scale."""
+    """Check that the settings and the Serve config agree on autoscaling."""
     return [finding for each in files.deployments for finding in _differences(files, each)]
 
 

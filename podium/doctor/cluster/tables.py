@@ -1,4 +1,4 @@
-"""Tables of engines, machines and prices."""
+"""Print tables of a cluster's engines, machines and costs."""
 
 from decimal import Decimal
 
@@ -10,12 +10,12 @@ from podium.doctor.cluster.files import ClusterFiles
 
 
 def show_tables(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | None) -> None:
-    """Print the tables.
+    """Print the tables of engines and machines, and the cost of requests.
 
     Args:
         files: the cluster's files.
-        mix: shares of the kinds of requests.
-        rps: requests per second that share the machines, or None if unknown.
+        mix: share of each kind of request.
+        rps: requests per second, which share the cost of the machines, or None if the rate is unknown.
     """
     terminal.console().print(
         engines_table(files), machines_table(files), *price_lines(files, mix, rps), sep="\n"
@@ -88,7 +88,7 @@ def _table(title: str, first: str, *others: str) -> Table:
 
 
 def dollars(usd: Decimal | None) -> str:
-    """Format as `$1.25`, or `?` if unknown."""
+    """Format an amount as `$1.25`, or as `?` if it is unknown."""
     return "?" if usd is None else f"${usd:,.2f}"
 
 

@@ -75,7 +75,7 @@ async def test_a_wrong_answer_is_repaired_once_and_both_calls_are_paid():
     script, result, _ = await ask("About one.", RIGHT, ledger=ledger)
     texts = [message.text for message in script.calls[1].messages[-2:]]
     assert texts[0] == "About one."
-    assert texts[1].startswith("The answer is not JSON")
+    assert texts[1].startswith("The answer must be JSON")
     assert result.output == RIGHT
     assert [(each.worker, each.error) for each in result.attempts] == [("w", "AnswerInvalid")]
     assert script.calls[1].site.attempt == 2
