@@ -16,10 +16,10 @@ from tests.serving.api.play_faults import (
     Look,
     Seen,
     api_of,
+    in_words,
     see_conductors,
     see_everything,
     see_no_call_left,
-    shown,
 )
 from tests.serving.api.provider_faults import CASES, POSITIONS
 from tests.serving.api.served import ASK, left_tasks, scripted
@@ -105,11 +105,13 @@ def test_the_page_of_faults_says_of_each_what_clients_see():
     for names, *cells, _ in rows:
         for name in names.split("; "):
             for position, cell in zip(POSITIONS, cells, strict=True):
-                expected = [shown(CASES[name].outcome(position, stream=stream)) for stream in (False, True)]
+                expected = [
+                    in_words(CASES[name].outcome(position, stream=stream)) for stream in (False, True)
+                ]
                 assert cell == " / ".join(dict.fromkeys(expected)), "run `make faults`"
     rows = _rows(by_default.partition("| fault ")[2])
     assert [(name, now) for name, now, *_ in rows] == [
-        (name, shown(each.now)) for name, each in FAULTS.items()
+        (name, in_words(each.now)) for name, each in FAULTS.items()
     ]
     assert {len(row) for row in rows} == {4}, "run `make faults`"
 

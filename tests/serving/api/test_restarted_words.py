@@ -7,7 +7,7 @@ import pytest
 
 from serving.database.address import Address
 from tests.serving.api.served import Json, plan, scripted, served, step, team
-from tests.serving.api.test_watching import said, watch
+from tests.serving.api.test_watching import text_of, watch
 from tests.serving.store.stores import replicas
 from tests.states import until
 from tests.wires.anthropic import AnthropicWire
@@ -35,8 +35,8 @@ async def tell_watcher(settings: Json) -> list[Json]:
 async def test_what_waited_of_an_inner_steps_first_try_is_not_told_before_its_second():
     events = await tell_watcher(two_steps([BREAKS, WORDS], ["Done."]))
     again = events[[each["type"] for each in events].index("step_restarted") :]
-    assert said(again, 0)
-    assert WORDS.startswith(said(again, 0))
+    assert text_of(again, 0)
+    assert WORDS.startswith(text_of(again, 0))
 
 
 @pytest.mark.parametrize("second", [WORDS, "alpha beta gamma delta"])

@@ -13,7 +13,7 @@ import pytest
 
 from serving.accounts.ledger_check import find_faults
 from serving.accounts.rates import key_subject
-from serving.database import writer
+from serving.database import database
 from serving.database.address import Address, sqlite_address
 from tests.databases import Postgres
 from tests.serving.api.keyed import Keyed, keyed
@@ -59,13 +59,13 @@ async def outage(
         if is_stopped:
             await start()
         return
-    pragmas = writer.PRAGMAS
+    pragmas = database.PRAGMAS
 
     async def fill() -> None:
-        monkeypatch.setattr(writer, "PRAGMAS", (*pragmas, FULL))
+        monkeypatch.setattr(database, "PRAGMAS", (*pragmas, FULL))
 
     async def empty() -> None:
-        monkeypatch.setattr(writer, "PRAGMAS", pragmas)
+        monkeypatch.setattr(database, "PRAGMAS", pragmas)
 
     yield Outage(sqlite_address(tmp_path / "podium.db"), fill, empty)
 

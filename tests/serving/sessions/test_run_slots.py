@@ -18,7 +18,7 @@ from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.waiting import end_task
 from serving.api.app import build_api
-from serving.database import database, writer
+from serving.database import database
 from serving.database.address import Address, sqlite_address
 from serving.sessions.admission import RunSlots
 from serving.settings.sections import LimitSettings
@@ -223,8 +223,8 @@ async def full_disk(replica: Replica, monkeypatch: pytest.MonkeyPatch) -> AsyncG
         await opened.engine.dispose()
 
     with monkeypatch.context() as patch:
-        for module, name in ((writer, "PRAGMAS"), (database, "READER_PRAGMAS")):
-            patch.setattr(module, name, (*getattr(module, name), "query_only=1"))
+        for name in ("PRAGMAS", "READER_PRAGMAS"):
+            patch.setattr(database, name, (*getattr(database, name), "query_only=1"))
         await reconnect()
         yield
     await reconnect()
