@@ -40,7 +40,8 @@ async def open_database(address: Address) -> Database:
         StoreError: the database cannot be used, or has the schema of another version.
         StoreUnavailable: the database cannot be reached.
     """
-    await migrate(address, only_empty=True)
+    if await see_version(address) is None:  # otherwise a start would need the write lock of a busy database
+        await migrate(address, only_empty=True)
     return Database(address)
 
 
