@@ -33,7 +33,7 @@ from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import batch as batch_table
 from serving.database.schema import batch_line, replica, stored_file
 from serving.database.writer import Operation
-from serving.store.queries import owned_by
+from serving.store.queries import owner_condition
 
 FILE = (stored_file.c.id, stored_file.c.key_id, stored_file.c.team_id, stored_file.c.purpose, stored_file.c.name, stored_file.c.n_bytes, stored_file.c.made_us, stored_file.c.drop_us)  # fmt: skip
 MOST_AT_ONCE = 20
@@ -97,7 +97,7 @@ class DatabaseBatchStore:
 
     async def used_bytes(self, account: Account) -> int:
         query = select(func.coalesce(func.sum(stored_file.c.n_bytes), 0)).where(
-            owned_by(stored_file, account), stored_file.c.drop_us > now_us()
+            owner_condition(stored_file, account), stored_file.c.drop_us > now_us()
         )
         rows = await self._store.read(query)
         return int(rows[0][0]) if rows else 0
@@ -121,7 +121,7 @@ class DatabaseBatchStore:
         return [_batch(row.body) for row in await self._store.read(query)]
 
     async def count_open(self, account: Account) -> int:
-        open_ones = owned_by(batch_table, account) & batch_table.c.status.in_(OPEN)
+        open_ones = owner_condition(batch_table, account) & batch_table.c.status.in_(OPEN)
         rows = await self._store.read(select(func.count()).select_from(batch_table).where(open_ones))
         return int(rows[0][0]) if rows else 0
 
@@ -186,7 +186,7 @@ class DatabaseBatchStore:
 
 def _visible(table: Table, caller: Caller) -> ColumnElement[bool]:
     """Return the SQL condition for rows that the caller may see. It corresponds to `Caller.sees`."""
-    return true() if caller.sees_every_run else owned_by(table, caller.account)
+    return true() if caller.sees_every_run else owner_condition(table, caller.account)
 
 
 def _file(row: Row[Any]) -> StoredFile:

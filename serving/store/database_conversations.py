@@ -13,7 +13,7 @@ from serving.database.clock import now_us
 from serving.database.schema import conversation as conversation_table
 from serving.database.schema import conversation_item
 from serving.store.conversations import Conversation
-from serving.store.queries import owned_by
+from serving.store.queries import owner_condition
 
 Json = dict[str, Any]
 HELD, ITEM = conversation_table.c, conversation_item.c
@@ -53,7 +53,7 @@ class DatabaseConversations:
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """See `ConversationStore`."""
-        mine = owned_by(conversation_table, account)
+        mine = owner_condition(conversation_table, account)
         query = select(
             func.count().label("n"), func.coalesce(func.sum(HELD.n_bytes), 0).label("n_bytes")
         ).where(mine)

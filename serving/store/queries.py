@@ -19,7 +19,7 @@ def visible(caller: Caller) -> ColumnElement[bool]:
     return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
 
 
-def owned_by(table: Table, account: Account) -> ColumnElement[bool]:
+def owner_condition(table: Table, account: Account) -> ColumnElement[bool]:
     """Return the SQL condition for rows that the account owns. It corresponds to `same_owner`.
 
     If a row belongs to no team, its column `team_id` must be "".

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from podium.docs.errors_page import cause
-from podium.docs.generated import GENERATORS, check, updated, write
+from podium.docs.generated import GENERATORS, check, render_page, write
 from serving.errors import TABLE
 from tests.conftest import ROOT
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("without_collector")
 
 @pytest.mark.parametrize("page", GENERATORS)
 def test_a_page_is_what_podium_docs_writes(page: str) -> None:
-    assert (ROOT / page).read_text("utf-8") == updated(page), "run `podium docs`"
+    assert (ROOT / page).read_text("utf-8") == render_page(page), "run `podium docs`"
 
 
 def test_a_page_that_is_out_of_date_is_named_by_a_check_and_then_written(
@@ -37,7 +37,7 @@ def test_a_page_without_marks_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs/settings.md").write_text("# All settings\n")
     with pytest.raises(LookupError, match=r"settings\.md has no generated part"):
-        updated("docs/settings.md", tmp_path)
+        render_page("docs/settings.md", tmp_path)
 
 
 def test_every_error_code_has_a_cause_and_a_remedy_of_whole_sentences() -> None:

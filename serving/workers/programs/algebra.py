@@ -36,7 +36,7 @@ def polynomial_answer(match: re.Match[str]) -> ExactAnswer:
     if len(sides) != 1:
         raise NotForProgram("this is an equation.")
     if what.startswith("factor"):
-        return ExactAnswer(f"{text} = {_factored(sides[0])}.", _factored(sides[0]))
+        return ExactAnswer(f"{text} = {_factor_text(sides[0])}.", _factor_text(sides[0]))
     if what in ("expand", "simplify"):
         return ExactAnswer(f"{text} = {_written(sides[0])}.", _written(sides[0]))
     result = _written(sides[0].diff())
@@ -57,7 +57,7 @@ def _polynomial(text: str, letter: str) -> Any:
     def lift(value: Fraction) -> Any:
         return sympy.Poly(sympy.Rational(value.numerator, value.denominator), symbol, domain=sympy.QQ)
 
-    return _bounded(
+    return _check_size(
         _Polynomial(
             text.casefold().replace(letter, "x"),
             lambda: sympy.Poly(symbol, symbol, domain=sympy.QQ),
@@ -71,7 +71,7 @@ def _power(base: Any, exponent: Any) -> Any:
     degree = exponent if isinstance(exponent, Fraction) else _constant(exponent)
     if degree.denominator != 1 or not 0 <= degree * max(base.degree(), 1) <= MOST_DEGREE:
         raise NotForProgram(f"it knows whole exponents and polynomials up to degree {MOST_DEGREE} only.")
-    return _bounded(base ** int(degree))
+    return _check_size(base ** int(degree))
 
 
 class _Polynomial(Expression):
@@ -81,11 +81,11 @@ class _Polynomial(Expression):
         if sign in ("/", "mod"):
             if sign == "mod" or not (divisor := _constant(right)):
                 raise NotForProgram("it divides polynomials by numbers only.")
-            return _bounded(left * self._lift(1 / divisor))
-        return _bounded(super()._compute(sign, left, right))
+            return _check_size(left * self._lift(1 / divisor))
+        return _check_size(super()._compute(sign, left, right))
 
 
-def _bounded(polynomial: Any) -> Any:
+def _check_size(polynomial: Any) -> Any:
     sizes = (max(int(each.p).bit_length(), int(each.q).bit_length()) for each in polynomial.coeffs())
     if polynomial.degree() > MOST_DEGREE or max(sizes) > MOST_COEFFICIENT_BITS:
         raise NotForProgram(f"it knows small polynomials up to degree {MOST_DEGREE} only.")
@@ -104,7 +104,7 @@ def _written(expression: Any) -> str:
     return re.sub(r"(?<=\d)\*(?=[a-z(])", "", str(plain).replace("**", "^"))
 
 
-def _factored(polynomial: Any) -> str:
+def _factor_text(polynomial: Any) -> str:
     constant, powers = polynomial.factor_list()
     parts = [f"({_written(each)})" + (f"^{count}" if count > 1 else "") for each, count in powers]
     if len(parts) < 2 and (not powers or powers[0][1] == 1):

@@ -15,7 +15,7 @@ from serving.workers.programs.algebra import polynomial_answer
 from serving.workers.programs.expressions import (
     NUMBER,
     approximate,
-    bounded,
+    check_bits,
     compute,
     read_number,
     show,
@@ -89,7 +89,7 @@ def _square_root(operand: str) -> ExactAnswer:
 
 def _percent_of(match: re.Match[str]) -> ExactAnswer:
     part, whole = read_number(match[1]), compute(match[2])[0]
-    value = bounded(part * whole / 100)
+    value = check_bits(part * whole / 100)
     return ExactAnswer(f"{show(part)} % of {show(whole)} is {show(value)}.", show(value))
 
 
@@ -101,7 +101,7 @@ def _what_percent(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{show(part)} is {show(value)} % of {show(whole)}.", f"{show(value)} %")
 
 
-def _changed_by(match: re.Match[str]) -> ExactAnswer:
+def _percent_change(match: re.Match[str]) -> ExactAnswer:
     base, percent, word = read_number(match["base"]), read_number(match["percent"]), match["how"].casefold()
     is_more = word.startswith(("increase", "raise", "plus", "add"))
     value = base * (100 + percent if is_more else 100 - percent) / 100
@@ -122,7 +122,7 @@ def _total(numbers: list[Fraction]) -> Fraction:
 def _product_of(numbers: list[Fraction]) -> Fraction:
     result = Fraction(1)
     for number in numbers:
-        result = bounded(result * number)
+        result = check_bits(result * number)
     return result
 
 
@@ -151,12 +151,12 @@ _AGGREGATES: dict[str, Callable[[list[Fraction]], Fraction]] = {
 def _aggregate(match: re.Match[str]) -> ExactAnswer:
     numbers, what = _numbers(match["list"]), match["what"].casefold()
     value = _AGGREGATES[what](numbers) if what in _AGGREGATES else _extreme(numbers, _ORDER[what])
-    listed = _listed([show(each) for each in numbers])
+    listed = _list_text([show(each) for each in numbers])
     of = "between" if what == "difference" else "of"
     return ExactAnswer(f"The {what} {of} {listed} is {show(value)}.", show(value))
 
 
-def _listed(texts: list[str]) -> str:
+def _list_text(texts: list[str]) -> str:
     return f"{', '.join(texts[:-1])} and {texts[-1]}" if len(texts) > 1 else texts[0]
 
 
@@ -261,8 +261,10 @@ def _common(match: re.Match[str]) -> ExactAnswer:
         raise NotForProgram("this works for up to ten positive whole numbers.")
     value = math.gcd(*numbers) if is_divisor else math.lcm(*numbers)
     name = "greatest common divisor" if is_divisor else "least common multiple"
-    listed = _listed([f"{each:,}" for each in numbers])
-    return ExactAnswer(f"The {name} of {listed} is {show(bounded(Fraction(value)))}.", show(Fraction(value)))
+    listed = _list_text([f"{each:,}" for each in numbers])
+    return ExactAnswer(
+        f"The {name} of {listed} is {show(check_bits(Fraction(value)))}.", show(Fraction(value))
+    )
 
 
 def _neighbour(match: re.Match[str]) -> ExactAnswer:
@@ -288,7 +290,7 @@ def _count(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{text}.", text)
 
 
-def _rounded(match: re.Match[str]) -> ExactAnswer:
+def _round_answer(match: re.Match[str]) -> ExactAnswer:
     value, to = read_number(match[1]), match[2].casefold()
     places = {
         "whole number": 0,
@@ -335,12 +337,12 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"(?:what )?(?:percent|percentage|%) of (?P<whole>{NUMBER}) is (?P<part>{NUMBER})"), _what_percent),
     (pattern(rf"what is (?P<part>{NUMBER}) as a (?:percent|percentage) of (?P<whole>{NUMBER})"), _what_percent),
     (pattern(rf"(?P<part>{NUMBER}) is what (?:percent|percentage|%) of (?P<whole>{NUMBER})"), _what_percent),
-    (pattern(rf"{_WHAT}[$€£]?(?P<base>{NUMBER}) (?P<how>increased|decreased|reduced|raised|minus|plus) (?:by )?(?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _changed_by),
-    (pattern(rf"(?P<how>increase|decrease|reduce|raise) [$€£]?(?P<base>{NUMBER}) by (?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _changed_by),
-    (pattern(rf"{_WHAT}(?P<percent>{NUMBER})\s*(?:%|per ?cent) (?P<how>off|discount on|off of) [$€£]?(?P<base>{NUMBER})"), _changed_by),
+    (pattern(rf"{_WHAT}[$€£]?(?P<base>{NUMBER}) (?P<how>increased|decreased|reduced|raised|minus|plus) (?:by )?(?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
+    (pattern(rf"(?P<how>increase|decrease|reduce|raise) [$€£]?(?P<base>{NUMBER}) by (?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
+    (pattern(rf"{_WHAT}(?P<percent>{NUMBER})\s*(?:%|per ?cent) (?P<how>off|discount on|off of) [$€£]?(?P<base>{NUMBER})"), _percent_change),
     (pattern(rf"{_WHAT}(?P<what>sum|total|product|average|mean|median|difference|{'|'.join(_ORDER)})(?: number)? (?:of|between)(?: the numbers)?:? (?P<list>{_LIST})"), _aggregate),
     (pattern(rf"(?P<verb>add|add up|sum|sum up|multiply|add together)(?: the numbers)?:? (?P<list>{_LIST})(?: together)?"), _add_up),
-    (pattern(rf"(?P<verb>add|multiply) (?P<list>{NUMBER} (?:to|by|and|with) {NUMBER})"), lambda m: _add_up(_joined(m))),
+    (pattern(rf"(?P<verb>add|multiply) (?P<list>{NUMBER} (?:to|by|and|with) {NUMBER})"), lambda m: _add_up(_join_match(m))),
     (pattern(rf"(?:subtract|take(?: away)?) {_N} (?:away )?from {_N}"), _take_from),
     (pattern(rf"divide {_N} by {_N}"), _divide_by),
     (pattern(rf"(?:which|what)(?: one| number)?(?: of these)? is(?: the)? (?P<how>{'|'.join([*_SIZES, *_ORDER])})(?: number)?[:,]? (?P<list>{NUMBER}(?:(?:, or| or|,| and|, and) {NUMBER})+)"), _which),
@@ -354,7 +356,7 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"(?:what|which) (?:whole )?number (?:comes|is|lies) between {_N} and {_N}"), _between),
     (pattern(rf"(?:list|write|name|say|give me|print|write down) (?:the )?(?:whole )?numbers (?:from )?(?P<first>{NUMBER}) (?:to|through) (?P<last>{NUMBER})(?P<step>(?!))?"), _count),
     (pattern(rf"count (?:(?:up |down |backwards )?from (?P<first>{NUMBER}) )?(?:up |down |backwards )?to (?P<last>{NUMBER})(?: (?:by|in steps of|in) (?P<step>{NUMBER})s?)?"), _count),
-    (pattern(rf"(?:what is |round ){_N}(?: rounded)? (?:to )?((?:the )?nearest (?:whole number|integer|ten|hundred|thousand|tenth|hundredth)|{NUMBER} decimal(?: place)?s?)"), _rounded),
+    (pattern(rf"(?:what is |round ){_N}(?: rounded)? (?:to )?((?:the )?nearest (?:whole number|integer|ten|hundred|thousand|tenth|hundredth)|{NUMBER} decimal(?: place)?s?)"), _round_answer),
     (pattern(r"how many (?P<what>sides|corners|angles|vertices|edges|faces) (?:does|do|has|are there in|are in|in)(?: an?| the)? (?P<shape>[a-z]+)(?: have| has)?"), _shape),
     (pattern(r"(?P<what>solve|factor(?:i[sz]e)?|expand|simplify|differentiate|(?:what is |find )?the derivative of|find)(?: the equation| the polynomial)?:? (?P<letter>(?!))?(?P<e>[-+*/^().=0-9a-z ²³−]*?[a-df-hj-z][-+*/^().=0-9a-z ²³−]*?)(?: (?:for|with respect to) [a-z])?"), polynomial_answer),
     (pattern(r"(?P<what>find|solve)(?: for)? (?P<letter>[a-z])(?: in| if| when|:|,)* (?P<e>[-+*/^().=0-9a-z ²³−]+)"), polynomial_answer),
@@ -363,7 +365,7 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def _joined(match: re.Match[str]) -> re.Match[str]:
+def _join_match(match: re.Match[str]) -> re.Match[str]:
     text = re.sub(r" (?:to|by|with) ", " and ", match["list"])
     found = re.fullmatch(rf"(?P<verb>\w+) (?P<list>{_LIST})", f"{match['verb']} {text}", re.IGNORECASE)
     if found is None:

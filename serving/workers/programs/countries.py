@@ -142,7 +142,7 @@ def _country(text: str) -> Country:
     return countries[code]
 
 
-def _named(country: Country) -> str:
+def _country_name(country: Country) -> str:
     needs_article = (
         country.code in {"US", "GB", "NL", "PH", "AE", "BS", "GM", "MV", "CZ"} and country.name != "Czechia"
     )
@@ -162,7 +162,7 @@ def _capital(match: re.Match[str]) -> ExactAnswer:
     if not country.capital:
         raise NotForProgram(f"it knows no undisputed capital of {country.name}.")
     return ExactAnswer(
-        f"The capital of {_named(country)} is {country.capital.removesuffix('.')}.", country.capital
+        f"The capital of {_country_name(country)} is {country.capital.removesuffix('.')}.", country.capital
     )
 
 
@@ -185,7 +185,9 @@ def _capital_of(match: re.Match[str]) -> ExactAnswer:
     ]
     if len(countries) != 1:
         raise NotForProgram(f"it does not know exactly one country whose capital is {match['city']!r}.")
-    return ExactAnswer(f"{countries[0].capital} is the capital of {_named(countries[0])}.", countries[0].name)
+    return ExactAnswer(
+        f"{countries[0].capital} is the capital of {_country_name(countries[0])}.", countries[0].name
+    )
 
 
 def _continent(match: re.Match[str]) -> ExactAnswer:
@@ -198,7 +200,7 @@ def _continent(match: re.Match[str]) -> ExactAnswer:
     if country.code in _NO_CONTINENT or not continent:
         raise NotForProgram(f"it knows no undisputed continent of {country.name}.")
     continent = _ON_TWO.get(country.code, continent)
-    name = _named(country)
+    name = _country_name(country)
     return ExactAnswer(f"{name[0].upper()}{name[1:]} is in {continent}.", continent)
 
 
@@ -222,7 +224,7 @@ def _currency(match: re.Match[str]) -> ExactAnswer:
     shown = _and([f"{names[each]} ({each})" for each in currencies])
     verb = "currency of {} is the" if len(currencies) == 1 else "currencies of {} are the"
     return ExactAnswer(
-        f"The {verb.format(_named(country))} {shown}.", _and([names[each] for each in currencies])
+        f"The {verb.format(_country_name(country))} {shown}.", _and([names[each] for each in currencies])
     )
 
 
@@ -242,7 +244,7 @@ def _language(match: re.Match[str]) -> ExactAnswer:
     wants_all = re.search(r"languages", match[0], re.IGNORECASE) is not None
     if not both or (cldr != other and (wants_all or len(both) > 1)):
         raise NotForProgram(f"its sources disagree about the official languages of {country.name}.")
-    name = _named(country)
+    name = _country_name(country)
     if len(both) > 1:
         return ExactAnswer(f"The official languages of {name} are {_and(both)}.", _and(both))
     if cldr == other:
@@ -258,13 +260,17 @@ def _code(match: re.Match[str]) -> ExactAnswer:
     kind = (match["kind"] or "").casefold()
     if "3" in kind or "three" in kind:
         return ExactAnswer(
-            f"The three-letter ISO code of {_named(country)} is {entry.alpha_3}.", entry.alpha_3
+            f"The three-letter ISO code of {_country_name(country)} is {entry.alpha_3}.", entry.alpha_3
         )
     if "numeric" in kind:
-        return ExactAnswer(f"The numeric ISO code of {_named(country)} is {entry.numeric}.", entry.numeric)
-    sentence = f"The ISO codes of {_named(country)} are {entry.alpha_2}, {entry.alpha_3} and {entry.numeric}."
+        return ExactAnswer(
+            f"The numeric ISO code of {_country_name(country)} is {entry.numeric}.", entry.numeric
+        )
+    sentence = (
+        f"The ISO codes of {_country_name(country)} are {entry.alpha_2}, {entry.alpha_3} and {entry.numeric}."
+    )
     if "2" in kind or "two" in kind:
-        sentence = f"The two-letter ISO code of {_named(country)} is {entry.alpha_2}."
+        sentence = f"The two-letter ISO code of {_country_name(country)} is {entry.alpha_2}."
     return ExactAnswer(sentence, entry.alpha_2)
 
 
@@ -275,7 +281,7 @@ def _of_code(match: re.Match[str]) -> ExactAnswer:
     entry: Any = iso.get(alpha_2=text.upper()) if len(text) == 2 else iso.get(alpha_3=text.upper())
     if entry is None:
         raise NotForProgram(f"no country has the code {text.upper()}.")
-    name = _named(_atlas()[0][entry.alpha_2])
+    name = _country_name(_atlas()[0][entry.alpha_2])
     return ExactAnswer(f"{text.upper()} is the ISO code of {name}.", name)
 
 
@@ -286,13 +292,13 @@ def _calling_code(match: re.Match[str]) -> ExactAnswer:
     number: int = country_code_for_region(country.code)
     if not number:
         raise NotForProgram(f"it knows no calling code of {country.name}.")
-    return ExactAnswer(f"The calling code of {_named(country)} is +{number}.", f"+{number}")
+    return ExactAnswer(f"The calling code of {_country_name(country)} is +{number}.", f"+{number}")
 
 
 def _flag(match: re.Match[str]) -> ExactAnswer:
     country = _country(match["country"])
     flag = "".join(chr(0x1F1E6 + ord(letter) - ord("A")) for letter in country.code)
-    return ExactAnswer(f"The flag of {_named(country)} is {flag}.", flag)
+    return ExactAnswer(f"The flag of {_country_name(country)} is {flag}.", flag)
 
 
 def _neighbours(match: re.Match[str]) -> ExactAnswer:
@@ -301,11 +307,11 @@ def _neighbours(match: re.Match[str]) -> ExactAnswer:
     country = _country(match["country"])
     entries: list[Any] = [iso.get(alpha_3=each) for each in country.borders]
     names = sorted(
-        _named(_atlas()[0][each.alpha_2]) for each in entries if each and each.alpha_2 in _atlas()[0]
+        _country_name(_atlas()[0][each.alpha_2]) for each in entries if each and each.alpha_2 in _atlas()[0]
     )
     if not names or len(names) != len(country.borders):
         raise NotForProgram(f"it knows no land borders of {country.name}.")
-    name = _named(country)
+    name = _country_name(country)
     return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {_and(names)}.", _and(names))
 
 
@@ -352,10 +358,10 @@ _LANG = rf"(?P<language>{'|'.join(_LANGUAGES)})"
 _QUOTED = r"(?:the word |the name )?[\"']?(?P<word>[^\"'?]{1,40}?)[\"']?"
 RULES: tuple[Rule, ...] = (
     (pattern(rf"{_BE}(?:the )?(?:name of the )?capital(?: city)? (?:of|in|for) {_C}(?: called| named| is what| is(?: ?\.\.\.)?)?"), _capital),
-    (pattern(rf"{_C}'s capital(?: city)?(?: is)?|what is {_C.replace('country', 'country2')}'s capital(?: city)?"), lambda m: _capital(_renamed(m))),
+    (pattern(rf"{_C}'s capital(?: city)?(?: is)?|what is {_C.replace('country', 'country2')}'s capital(?: city)?"), lambda m: _capital(_rename_match(m))),
     (pattern(rf"is (?P<city>[\w .,'-]{{2,40}}?) the capital(?: city)? of {_C}"), _is_capital),
     (pattern(r"(?:which|what) country(?: has| is| does have)? (?P<city>[\w .'-]{2,40}?) (?:as its capital(?: city)?|the capital(?: city)? of|for its capital|for a capital)"), _capital_of),
-    (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(_renamed(m))),
+    (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(_rename_match(m))),
     (pattern(rf"(?:is|does) {_C} (?:located in|lie in|a country in|a part of|part of|in|on) (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
     (pattern(rf"(?:on|in)? ?(?:which|what) continent (?:is|does|do) {_C}(?: in| on| located| located in| lie| lie in| lie on| belong to| part of)?"), _continent),
     (pattern(rf"(?:which|what) (?:is the )?continent (?:contains|has|of) {_C}"), _continent),
@@ -374,7 +380,7 @@ RULES: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def _renamed(match: re.Match[str]) -> re.Match[str]:
+def _rename_match(match: re.Match[str]) -> re.Match[str]:
     """Return a match whose group has the name that the rules expect, for patterns with two places for it."""
     for name in ("country", "city"):
         groups = match.groupdict()

@@ -99,8 +99,8 @@ class Calendar(ProgramWorker):
             (pattern(rf"(?:how many|what is the number of) (?P<unit>days|weeks)(?: are there| are| left| remain| is it)? (?:until|till|to|before|left until) (?P<date>{DATE})"), self._until),
             (pattern(rf"how (?:long|many (?P<unit>days|weeks))(?: is it| has it been| have passed)? since (?P<date>{DATE})"), self._since),
             (pattern(rf"how many (?P<unit>days|weeks)(?: are there| are| is it| lie)? (?:between|from) (?P<date>{DATE}) (?:and|to|until) (?P<date2>{DATE})"), self._between),
-            (pattern(rf"(?:what|which) (?:date|day) (?:is|was|will be|will it be) (?:it )?{number} {unit} (?P<way>after|before|from|ago|later)(?: (?P<date>{DATE}|now))?|(?P<x>(?!))"), self._shifted),
-            (pattern(rf"(?:what is )?{number} {unit} (?P<way>after|before|from) (?P<date>{DATE}|now)"), self._shifted),
+            (pattern(rf"(?:what|which) (?:date|day) (?:is|was|will be|will it be) (?:it )?{number} {unit} (?P<way>after|before|from|ago|later)(?: (?P<date>{DATE}|now))?|(?P<x>(?!))"), self._shift_date),
+            (pattern(rf"(?:what is )?{number} {unit} (?P<way>after|before|from) (?P<date>{DATE}|now)"), self._shift_date),
             (pattern(r"(?:is|was|will) (?:the year )?(?P<year>\d{4}) (?:be )?a leap[ -]?year"), _leap),
             (pattern(r"(?:when|what|which year) (?:is|was) the (?P<way>next|last|previous) leap year(?: (?:after|before) (?P<year>\d{4}))?"), self._next_leap),
             (pattern(rf"how many days (?:are |does |did )?(?:there )?(?:in )?(?P<month>{MONTH})(?: (?:of )?(?P<year>\d{{4}}))?(?: have)?(?P<leap> in a leap year| in a (?:normal|common|non-leap) year)?"), _month_days),
@@ -168,7 +168,7 @@ class Calendar(ProgramWorker):
             text = _plural(weeks, "week") + (f" and {_plural(rest, 'day')}" if rest else "")
         return ExactAnswer(f"{'There is' if text.startswith('1 ') else 'There are'} {text} {where}.", text)
 
-    def _shifted(self, match: re.Match[str]) -> ExactAnswer:
+    def _shift_date(self, match: re.Match[str]) -> ExactAnswer:
         way, start = match["way"].casefold(), match["date"] or "today"
         start = "today" if start.casefold() == "now" else start
         if way in ("after", "before", "from") and match["date"] is None:

@@ -158,7 +158,7 @@ def approximate(value: Fraction, digits: int = 6) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def bounded(value: Fraction) -> Fraction:
+def check_bits(value: Fraction) -> Fraction:
     """Return `value` unchanged if it is not too large.
 
     Raises:
@@ -223,7 +223,7 @@ class Expression:
         self,
         text: str,
         variable: Callable[[], Any] | None = None,
-        lift: Callable[[Fraction], Any] = bounded,
+        lift: Callable[[Fraction], Any] = check_bits,
         raise_to: Callable[[Any, Any], Any] = power,
     ) -> None:
         self._variable, self._lift, self._raise_to = variable, lift, raise_to
@@ -315,10 +315,10 @@ class Expression:
         1)`.
         """
         if self._variable and self._peek()[1] in ("x", "("):
-            return self._compute("*", value, self._raised(self._atom()))
+            return self._compute("*", value, self._raise_power(self._atom()))
         return value
 
-    def _raised(self, value: Any) -> Any:
+    def _raise_power(self, value: Any) -> Any:
         value = self._postfix(value)
         if _BINARY.get(self._peek()[1]) == "^":
             self._at += 1
@@ -388,7 +388,7 @@ class Expression:
                 result = left % right
             case _:
                 result = left / right
-        return bounded(result) if isinstance(result, Fraction) else result
+        return check_bits(result) if isinstance(result, Fraction) else result
 
 
 def _with_scale(text: str) -> Fraction:

@@ -22,7 +22,7 @@ def _unit_price(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{show(count)} {match['many']} cost {value}.", value)
 
 
-def _shared(match: re.Match[str]) -> ExactAnswer:
+def _share_answer(match: re.Match[str]) -> ExactAnswer:
     people, total = read_number(match["people"]), read_number(match["total"])
     if people < 1 or (total / people).denominator != 1:
         raise NotForProgram("these cannot be shared equally.")
@@ -79,6 +79,6 @@ STORIES: tuple[Rule, ...] = (
     (pattern(rf"(?:an?|one|each|every) (?P<one>[a-z]+) (?:has|contains|holds) (?P<each>{NUMBER}) (?P<things>[a-z]+)\. how many (?P<again>[a-z]+) (?:do|are in|are there in|are on|are there on|will) (?P<count>{NUMBER}) (?P<many>[a-z]+)(?: have| contain| hold)?(?: together)?"), _of_each),
     (pattern(rf"(?:an?|the) [a-z ]{{1,30}} costs (?P<sign>[$€£])?(?P<price>{NUMBER})(?: {_MONEY})?\. (?:you|i|he|she|[A-Z][a-z]+) pays? with (?:an? )?[$€£]?(?P<paid>{NUMBER})(?:[ -]{_MONEY.replace('unit', 'unit2')})?(?: bill| note| coin)?\. how much change do(?:es)? (?:you|i|he|she|[A-Z][a-z]+) get(?: back)?"), _change),
     (pattern(rf"there are (?P<before>{NUMBER}) (?P<things>[a-z]+)(?: (?:in|on|at) (?:an? |the )?[a-z]+)?(?:\.|,? and) (?P<gone>{NUMBER})(?: of them)? (?:(?:fly|run|swim|walk|go|drive|jump) away|leave|are eaten|fall off|break|get off|go home|are sold|are taken(?: away)?)\. how many(?: (?P<asked>[a-z]+))? (?:are left|remain|are still there|stay)"), _leave),
-    (pattern(rf"(?P<people>{NUMBER}) (?:[a-z]+ )?(?:friends|people|children|kids|students|boys|girls|persons) (?:share|split|divide) (?P<total>{NUMBER}) (?P<things>[a-z]+) (?:equally|evenly|fairly)(?: among themselves)?\. how many(?: (?P=things))? (?:does|will|can|did) (?:each(?: one| (?:of them|friend|person|child|kid|student|boy|girl))?|everyone|every one) (?:get|have|receive)"), _shared),
+    (pattern(rf"(?P<people>{NUMBER}) (?:[a-z]+ )?(?:friends|people|children|kids|students|boys|girls|persons) (?:share|split|divide) (?P<total>{NUMBER}) (?P<things>[a-z]+) (?:equally|evenly|fairly)(?: among themselves)?\. how many(?: (?P=things))? (?:does|will|can|did) (?:each(?: one| (?:of them|friend|person|child|kid|student|boy|girl))?|everyone|every one) (?:get|have|receive)"), _share_answer),
     (pattern(rf"(?P<who>[A-Z][a-z]+|I|he|she) (?:has|had|have) (?P<before>{NUMBER}) (?P<things>[a-z]+)(?: and|\. (?:he|she|I|then he|then she)|, then|, and) (?P<verb>{_GIVEN_AWAY}|{_RECEIVED}) (?P<change>{NUMBER})(?: more)?(?: (?:of them|(?P<again>[a-z]+)))?\. how many(?: (?P<asked>[a-z]+))? (?P<end>are left|do(?:es)? (?:he|she|(?P=who)) have(?: left| now)?|(?:has|have) (?:he|she) left|remain)"), _left),
 )  # fmt: skip
