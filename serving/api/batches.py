@@ -51,7 +51,7 @@ class NewBatch(BaseModel):
 
 @router.post("/v1/batches")
 async def create(request: Request) -> Response:
-    """Create a batch. It runs each line of a file as a request of its own, within 24 hours."""
+    """Create a batch. It runs each line of a file as a separate request, within 24 hours."""
     caller = caller_of(request)
     check_keeps(caller)
     body = read_body(NewBatch, await request.body())
@@ -122,7 +122,7 @@ async def batch(request: Request, id: str) -> Response:
 
 @router.post("/v1/batches/{id}/cancel")
 async def cancel(request: Request, id: str) -> Response:
-    """Cancel a batch, on whichever replica it is running. No further lines start.
+    """Cancel a batch. Any replica accepts the request, even if another one runs the batch. No further lines start.
 
     Lines that are running finish, and the results so far are written to files. A batch that has ended stays
     unchanged. A key that may not read the batch and did not create it receives only the `status`.
