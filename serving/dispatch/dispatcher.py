@@ -93,7 +93,7 @@ class Dispatcher:
                 reply = await self._answer(opened, expected, attempts)
             reply.attempts = (*attempts.failed, *reply.attempts)
             if how := self._chosen.get(attempts.route.name):
-                note = f"{attempts.route.name} answers in place of {self.name}: chosen {how}."
+                note = f"{attempts.route.name} answered in place of {self.name}. Podium chose this fallback {how}."
                 reply.notes = (note, *reply.notes)
             yield reply
 
