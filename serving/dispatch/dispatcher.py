@@ -252,7 +252,7 @@ def _check_allowed(attempts: Attempts) -> None:
     is_broken = any(route.name == name for name, _ in terms.broken)
     if tries.number == 1 and is_broken and not _spend(route, attempts.call):
         attempts.had_answer = True  # no further attempt
-        message = f"{route.name} broke off its answer, and its retry budget is used up."
+        message = f"{route.name} stopped in the middle of its answer, and its retry budget is exhausted."
         raise WorkerUnavailable(message, worker=route.name)
     if terms.refusals is None or tries.form == "prefill":
         return

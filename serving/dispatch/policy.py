@@ -205,21 +205,18 @@ def skip_reason(route: Route, call: Call, *, is_other_free: bool = False) -> str
         return rest_reason(route.health)
     terms = call.terms
     if any(route.name == name for name, _ in terms.broken):
-        return "because its answer to this call broke off."
+        return "because it stopped in the middle of an answer to this call."
     if route.limiter.is_overfull(terms.priority, terms.payer, is_other_free=is_other_free):
-        return f"because its queue is {route.limiter.wait_s(terms.payer):.1f} s long."
+        return f"because the estimated wait in its queue is {route.limiter.wait_s(terms.payer):.1f} s."
     return ""
 
 
 def rest_reason(health: WorkerHealth) -> str:
     """Return why an unhealthy worker is skipped."""
-    first = health.first_fault
-    why = (
-        f"its newest calls failed, first with {first.story}"
-        if first
-        else ("its newest calls failed, it sent Retry-After, or its local rate limit was reached.")
-    )
-    return f"for {health.rest_s:.1f} s more: {why}"
+    again = f"It will be tried again in {health.rest_s:.1f} s."
+    if first := health.first_fault:
+        return f"because its latest calls failed. {again} First failure: {first.story}"
+    return f"because its latest calls failed, it sent Retry-After, or it reached a local rate limit. {again}"
 
 
 def is_free(route: Route, call: Call) -> bool:
@@ -243,26 +240,26 @@ def nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Retry at the same worker after `wait_s` seconds."""
+    """Decision to retry at the same worker after `wait_s` seconds."""
 
     wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Try the same worker again, with the call in another form or with its invalid answer to repair."""
+    """Decision to try the same worker again, with the call in another form or with its invalid answer to repair."""
 
     tries: Tries
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Try the next worker."""
+    """Decision to try the next worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Raise the error of the attempt. If `is_final`, an error of an earlier worker cannot replace it."""
+    """Decision to raise the error of the attempt. If `is_final`, an error of an earlier worker cannot replace it."""
 
     is_final: bool = False
 

@@ -191,9 +191,7 @@ class HttpSettings(Frozen):
                     if parts.netloc
                     else f"https://{origin.partition('/')[0]}"
                 )
-                raise ValueError(
-                    f"{origin!r} must be a scheme and a host, without a path. Did you mean {meant!r}?"
-                )
+                raise ValueError(f"{origin!r} must be a scheme and a host only. Did you mean {meant!r}?")
         return origins
 
     @field_validator("hosts")

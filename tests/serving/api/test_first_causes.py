@@ -236,7 +236,7 @@ async def test_the_first_cause_comes_first_in_readiness_record_and_log(
     assert [
         each
         for each in caplog.records
-        if each.getMessage().startswith("big is failing. First failure: WorkerRefused")
+        if each.getMessage().startswith("Worker big is failing. First failure: WorkerRefused")
     ]
 
 
