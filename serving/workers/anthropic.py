@@ -117,7 +117,7 @@ class AnthropicWorker:
                 raise
         if last.finish is not None:
             if last.usage is not None and not is_counted:  # the start of the stream reports only one token
-                check.reject("the end of the answer counts no output tokens")
+                check.reject("the end of the stream reports no output tokens")
             with self._map_errors():
                 last = self._with_calls(last, turn, WireTools(call.tools), has_words=has_words)
             yield check.delta(last)

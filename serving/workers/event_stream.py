@@ -42,6 +42,8 @@ MOST_DIGITS = 100
 
 
 class Event(NamedTuple):
+    """Server-sent event."""
+
     name: bytes
     """Type of the event, or b"" if it has none."""
     data: bytes
@@ -112,7 +114,7 @@ class EventReader:
             ):
                 break
             if len(data) > self._most_values and has_more_values(data, self._most_values):
-                raise BodyRefused(f"sent an event of more than {self._most_values} values.")
+                raise BodyRefused(f"sent an event of more than {self._most_values} JSON values.")
             events.append(Event(b"", data))
             at, self._is_first = end + 2, False
         return piece[at:]
@@ -176,7 +178,7 @@ class EventReader:
         for data in lines if len(lines) > 1 and all(map(_is_whole, lines)) else [b"\n".join(lines)]:
             self.is_done |= _is_end(data)
             if has_more_values(data, self._most_values):
-                raise BodyRefused(f"sent an event of more than {self._most_values} values.")
+                raise BodyRefused(f"sent an event of more than {self._most_values} JSON values.")
             if data and data != b"null" and not self.is_done:
                 events.append(Event(name, data))
             else:

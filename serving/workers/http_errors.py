@@ -145,11 +145,11 @@ class ErrorMapper:
             return self.unavailable(f"{cause} Try again.", f"Address: {self.address}.")
         if cause is not None:
             return self._config_error(
-                f"{cause}, which is not allowed. If its base_url is right, set `allow_link_local: true`."
+                f"{cause}, which is not allowed. If the worker's base_url is correct, set `allow_link_local: true`."
             )
         return self.unavailable(
-            "cannot be reached, or the connection broke. Try again.",
-            f"Address: {self.address}. Check that the server is up and that base_url is right.",
+            "cannot be reached, or its connection was lost. Try again.",
+            f"Address: {self.address}. Check that the server is running and that base_url is correct.",
         )
 
     def no_credentials(self) -> WorkerRefused:
@@ -158,7 +158,7 @@ class ErrorMapper:
         It does not quote the cloud's library, whose messages may contain secrets.
         """
         return self._config_error(
-            f"The credentials for {self.address} are missing or were rejected. Check the cloud login (settings: service)."
+            f"The credentials for {self.address} are missing or were rejected. Check the credentials of the worker's `service`."
         )
 
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
@@ -169,7 +169,7 @@ class ErrorMapper:
         """
         if has_begun:
             return WorkerUnavailable(
-                f"{self.worker} began to answer, then sent no output for too long. Use a lower effort or another worker.",
+                f"{self.worker} began to answer, but then sent no output within the time limit. Use a lower reasoning effort or another worker.",
                 worker=self.worker,
                 retryable=False,
                 billed_at_bound=True,
@@ -179,14 +179,14 @@ class ErrorMapper:
                 ),
             )
         return self.unavailable(
-            "sent no output for too long. Try again.",
+            "sent no output within the time limit. Try again.",
             f"Address: {self.address}. Raise first_token_timeout_s or stall_timeout_s if the model needs more time to think.",
         )
 
     def garble_error(self) -> WorkerUnavailable:
         """Return the error for an answer that cannot be parsed."""
         return self.unavailable(
-            "sent an answer that cannot be read. Try again.",
+            "sent an answer that cannot be parsed. Try again.",
             f"The answer is not in the format of {self.provider}'s API. Check that {self.address} serves that API.",
         )
 
@@ -207,41 +207,39 @@ class ErrorMapper:
         server = self.provider if self._is_providers_own else f"The server at {self.address}"
         reply = f"{server} returned {status}: {self.quote(text)}"
         if 300 <= status < 400:
-            location = self.quote(headers.get("location", "nowhere"))
+            location = self.quote(headers.get("location", "an unknown address"))
             return self._config_error(
-                f"{self.address} redirects ({status}, to {location}), which is not followed. Set base_url to the address of the"
-                " API.",
+                f"{self.address} redirects to {location} (status {status}), but Podium does not follow redirects. "
+                "Set base_url to the address of the API.",
                 in_doubt=True,
             )
         wait_s, meaning = retry_after_s(headers), meaning_of(status, text, code)
         if status == 413 or meaning == "too long":
-            message = f"{self.worker}'s context is too small for this prompt and its answer. Shorten them."
+            message = f"The prompt and its answer exceed the context length of {self.worker}. Shorten the prompt, or request a shorter answer."
             return ContextOverflow(message, worker=self.worker, detail=reply)
         if status == 429 and _OUT_OF_MONEY.search(code):
-            return self._config_error(f"The account is out of credit. Check its plan. {reply}")
+            return self._config_error(f"The provider account is out of credit. Check its plan. {reply}")
         if status in (429, 529) or (status == 503 and wait_s is not None):
             return WorkerBusy(
                 f"{self.worker} is busy. Try again later.",
                 worker=self.worker,
                 retry_after_s=wait_s,
-                detail=f"Lower its max_concurrency if this happens often. {reply}",
+                detail=f"If this happens often, lower the worker's max_concurrency. {reply}",
             )
         if status >= 500 or status in (408, 409, 425, 499):
-            message = f"{self.worker} failed on its provider's side. Try again."
+            message = f"The provider of {self.worker} failed. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=reply)
         if meaning == "filtered":
-            message = (
-                f"{self.worker}'s provider blocked this prompt with its content filter. Change the prompt."
-            )
+            message = f"The content filter of {self.worker}'s provider blocked the prompt. Change the prompt."
             return ContentFiltered(message, worker=self.worker, detail=reply)
         advice = self._advice(status, meaning)
         if advice is not None:
             is_clear = status == 401 or meaning == "bad key" or is_certain(status, text, code)
             return self._config_error(f"{advice} {reply}", in_doubt=not is_clear)
         return WorkerRefused(
-            f"{self.worker} refused the call. Change the request, or use another worker.",
+            f"{self.worker} rejected the request. Change the request, or use another worker.",
             worker=self.worker,
-            detail=f"The cause may also be the model {self.model!r} or extra_body in its settings. {reply}",
+            detail=f"The cause may also be `model` ({self.model!r}) or `extra_body` in the worker's settings. {reply}",
         )
 
     def _config_error(self, detail: str, *, in_doubt: bool = False) -> WorkerRefused:
@@ -250,7 +248,7 @@ class ErrorMapper:
         Every other call would be refused as well. With `in_doubt`, this is only probable.
         """
         return WorkerRefused(
-            f"{self.worker} refuses every call because of its configuration or account. Contact the operator of this server.",
+            f"{self.worker} rejects every request because of its configuration or account. Contact the operator of this server.",
             worker=self.worker,
             every_call=True,
             in_doubt=in_doubt,
@@ -262,13 +260,13 @@ class ErrorMapper:
         if meaning == "this call":
             return None
         if status == 401 or meaning == "bad key":
-            return f"Check its key (settings: api_key_env, usually {self.key_env})."
+            return f"Check the worker's API key (`api_key_env`, usually {self.key_env})."
         if status == 402:
-            return "Check the account's plan and credit."
+            return "Check the plan and the credit of the provider account."
         if status == 403:
-            return f"Its key (settings: api_key_env, usually {self.key_env}) may not use {self.model!r}."
+            return f"The worker's API key (`api_key_env`, usually {self.key_env}) has no access to the model {self.model!r}."
         if status == 404:
-            return f"Check that {self.address} has a model {self.model!r} (settings: model, base_url)."
+            return f"Check that {self.address} (`base_url`) serves the model {self.model!r} (`model`)."
         return None
 
     def of_wire(self, error: Exception) -> WorkerError | None:

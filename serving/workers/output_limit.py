@@ -98,7 +98,7 @@ class OutputMeter:
         self._note_first()
         self._calls += 1
         if self._calls > MOST_CALLS:
-            raise OutputPassed(f"called more than {MOST_CALLS} tools")
+            raise OutputPassed(f"sent more than {MOST_CALLS} tool calls")
 
     def add_arguments(self, piece: str) -> None:
         """Count a piece of a call's arguments.
@@ -144,7 +144,7 @@ class OutputMeter:
         """
         self._kept_bytes += LEAST_KEPT_BYTES + len(json.dumps(part, default=str))
         if self._kept_bytes > MOST_KEPT_BYTES:
-            raise OutputPassed(f"sent more than {MOST_KEPT_BYTES} bytes besides text")
+            raise OutputPassed(f"sent more than {MOST_KEPT_BYTES} bytes of data in addition to text")
 
     def _count(self, n_bytes: int, pieces: int) -> None:
         if n_bytes:
@@ -221,7 +221,7 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
                 if limit is not None and (counted > limit or meter.has_passed(limit)):
                     raise OutputPassed(f"exceeded max_output_tokens ({limit})")
         except OutputPassed as exc:
-            note = f"The server {exc} and was cut off: billed at the call's bound."
+            note = f"The server {exc}, so the answer was cut off. The call is billed at the maximum that it may have cost."
             yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
         except WorkerError as exc:
             exc.streamed_bytes, exc.sent_bytes = meter.streamed_bytes, meter.sent_bytes
@@ -246,7 +246,7 @@ def _check_last(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
         is_bound = True
         n_output = last.usage.output_tokens
         notes += (
-            f"The server's usage is implausible ({n_output} output tokens are too few for the text): billed at the call's bound.",
+            f"The server reported too few output tokens for the text ({n_output}), so the call is billed at the maximum that it may have cost.",
         )
     if (finish, notes, is_bound) == (last.finish, last.notes, last.billed_at_bound):
         return last

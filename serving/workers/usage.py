@@ -118,7 +118,9 @@ class UsageCheck:
         if self._rejected:
             return
         self._rejected = True
-        self._note(f"The server's usage is implausible ({why}): billed at the call's bound.")
+        self._note(
+            f"The server reported an implausible usage ({why}), so the call is billed at the maximum that it may have cost."
+        )
 
     def cost_usd(self, value: object) -> Decimal | None:
         """Return the cost that the server reports, or None if it is missing or implausible."""
@@ -126,7 +128,7 @@ class UsageCheck:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= self._most_usd():
             return Decimal(str(value))
-        self._note(f"The server's cost is implausible ({quote(value)}): ignored.")
+        self._note(f"The server reported an implausible cost ({quote(value)}), which was ignored.")
         return None
 
     def delta(self, last: Delta) -> Delta:
@@ -147,7 +149,9 @@ class UsageCheck:
             return True
         self._is_over = True
         if output_tokens <= MARGIN * limit + OUTPUT_SLACK_TOKENS:
-            self._note(f"The server's usage exceeds max_output_tokens ({limit}): billed as reported.")
+            self._note(
+                f"The server reported more output tokens than max_output_tokens ({limit}). The call is billed as reported."
+            )
             return True
         self.reject(f"{output_tokens} output tokens, but max_output_tokens is {limit}")
         return False
@@ -174,7 +178,9 @@ class UsageCheck:
     def _part(self, name: str, part: int, whole: int) -> int:
         if part <= whole:
             return part
-        self._note(f"The server's {name} are implausible ({part} of {whole}): ignored.")
+        self._note(
+            f"The server reported an implausible number of {name} ({part} of {whole}), which was ignored."
+        )
         return 0
 
     def _note(self, note: str) -> None:

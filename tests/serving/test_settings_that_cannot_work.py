@@ -150,22 +150,22 @@ HERE: dict[str, tuple[str, int, list[str]]] = {
     ),
     "no such plugin": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_such_package.search:Search\n",
-        5, ["Worker 'p'", "cannot be imported", "no_such_package", "Install its package"],
+        5, ["worker 'p'", "cannot be imported", "no_such_package", "Install its package"],
     ),
     "a plugin that breaks when it is imported": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: broken_plugin_of_a_test:Search\n",
-        5, ["Worker 'p'", "cannot be imported", "RuntimeError: no licence"],
+        5, ["worker 'p'", "cannot be imported", "RuntimeError: no licence"],
     ),
     "a plugin without the function": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: tests.serving.api.tool_caller:ToolCallr\n",
-        5, ["Worker 'p'", "has no function or class 'ToolCallr'", "Did you mean 'ToolCaller'?"],
+        5, ["worker 'p'", "has no function or class 'ToolCallr'", "Did you mean 'ToolCaller'?"],
     ),
     "a plugin's options": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: tests.serving.api.tool_caller:ToolCaller\n    options: {{colour: red}}\n",
-        6, ["Worker 'p'", "rejects its options", "colour"],
+        6, ["worker 'p'", "rejects its options", "colour"],
     ),
     "a plugin that is no worker": (
-        f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_worker_of_a_test:make\n", 5, ["Worker 'p'", "no `open` method"],
+        f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_worker_of_a_test:make\n", 5, ["worker 'p'", "no `open` method"],
     ),
     "no key": (
         f"workers:\n  - {A}\n  - name: gpt\n    kind: openai\n    model: m\n    api_key_env: PODIUM_TEST_NONE\n", 6, ["gpt", "PODIUM_TEST_NONE"],

@@ -126,7 +126,7 @@ async def test_an_answer_is_asked_for_as_it_is_and_one_that_is_packed_is_read(di
 async def test_an_answer_packed_in_another_way_is_refused_with_a_word_on_it(dialect: Dialect):
     error = await failing(dialect, Fault(EVENTS + b"content-encoding: br\r\ncontent-length: 3\r\n\r\nabc"))
     assert type(error) is WorkerUnavailable
-    assert error.message.startswith("w sent an answer with content-encoding 'br'")
+    assert error.message.startswith("w sent an answer with the content encoding 'br'")
 
 
 async def test_an_event_that_unpacks_to_much_is_refused(dialect: Dialect, monkeypatch: pytest.MonkeyPatch):
