@@ -1,4 +1,4 @@
-"""Continuation of an answer that broke off after the client received its beginning (`Call.prefix`).
+"""Continuation of an answer that was interrupted after the client received its beginning (`Call.prefix`).
 
 If the API can continue an assistant turn, the prefix is sent as one (prefill). Otherwise an instruction asks
 the model to continue, and its output is buffered until it is known to follow the prefix (`resume_point.py`).
@@ -31,7 +31,7 @@ SEAM_NOTE = "The model repeated the last words of the answer before it continued
 
 
 class BrokenOff(NotContinued):
-    """Raised if the continuation breaks off before it is known to follow the prefix."""
+    """Raised if the continuation ends early, before it is known to follow the prefix."""
 
 
 Form = Literal["plain", "prefill", "ask"]
@@ -114,7 +114,7 @@ class Continuation:
     async def _find_seam(self, opened: AsyncExitStack, reply: Reply, seam: Seam) -> None:
         """Buffer the reply until its new text starts.
 
-        A reply counts as broken off if it repeats much more than instructed and then reaches its output
+        A reply counts as interrupted if it repeats much more than instructed and then reaches its output
         limit.
         """
         texts: list[str] = []

@@ -35,7 +35,7 @@ from serving.dispatch.stop_sequences import cut_at
 
 
 class Dispatcher:
-    """A worker and its fallbacks. Implements `conductor.model.worker.Worker`.
+    """Worker and its fallbacks as one worker. Implements `conductor.model.worker.Worker`.
 
     After a `WorkerError` before the first token, the call is retried at the same worker or fails over to the
     next one. A rejected API key causes a failover, like an outage.
@@ -243,7 +243,7 @@ def _check_allowed(attempts: Attempts) -> None:
 
     Raises:
         WorkerRefused: the permit excludes the worker, or the worker has refused in this run.
-        WorkerUnavailable: the worker broke off its answer to this call, and its retry budget is used up.
+        WorkerUnavailable: the worker stopped in the middle of its answer, and its retry budget is exhausted.
     """
     route, tries, terms = attempts.route, attempts.tries, attempts.call.terms
     if not terms.permit.allows(route.name):
@@ -330,7 +330,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
 
 
 class _RefusalNote:
-    """Context manager that records if the worker refuses the call, so that the run does not call it again.
+    """Context manager that records a refusal by the worker, so that the run does not call it again.
 
     The worker may refuse before or after the first token.
     """

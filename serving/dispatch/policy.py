@@ -49,6 +49,7 @@ class Tries:
     was_empty: bool = False
     """True if one of the attempts returned an empty answer."""
     places: Places = field(default_factory=Places)
+    """Deployments or replicas to which the call was sent."""
 
 
 @dataclass(slots=True, eq=False)

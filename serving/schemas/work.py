@@ -40,7 +40,7 @@ def check_work(root: Schema) -> None:
         _check_one_value(root)
         _check_parts(root)
     except RecursionError as exc:
-        raise TooMuchWork((), "has too many references that follow each other") from exc
+        raise TooMuchWork((), "contains a chain of references that is too long") from exc
 
 
 def _check_one_value(root: Schema) -> None:
@@ -49,7 +49,7 @@ def _check_one_value(root: Schema) -> None:
 
     def count(path: Path, part: Schema) -> int:
         if id(part) in open_parts:
-            raise TooMuchWork(path, "refers to itself without an end")
+            raise TooMuchWork(path, "refers to itself in an endless loop")
         if id(part) not in checks:
             open_parts.add(id(part))
             inner = [(below, each) for below, each in _edges(root, part) if below[0] in (*SAME_VALUE, "$ref")]

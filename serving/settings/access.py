@@ -19,12 +19,14 @@ NEEDS: dict[Service, tuple[str, ...]] = {
     "bedrock": ("region",),
     "vertex": ("region", "project"),
 }
+"""Fields that each cloud service requires."""
 TAKES: dict[str, tuple[Service, ...]] = {
     "project": ("vertex",),
     "profile": ("bedrock",),
     "credentials_file": ("vertex",),
     "api_version": ("azure",),
 }
+"""Fields that only some cloud services accept, with these services."""
 
 
 ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/embeddings")
@@ -32,6 +34,8 @@ ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/responses", "/v1/messa
 
 
 class Frozen(BaseModel):
+    """Base class of all settings: immutable, without unknown fields and infinite numbers."""
+
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",

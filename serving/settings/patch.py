@@ -43,7 +43,7 @@ def check_same_deployments(before: Settings, after: Settings, who: str) -> None:
     """
     if _deployment_of(before) != _deployment_of(after):
         raise SettingsError(
-            f"{who} changes an engine or the size of a deployment, which is fixed at deployment. To change an engine, deploy the settings file again. "
+            f"{who} changes an engine or the size of a deployment, which cannot change while Podium runs. To change an engine, deploy the settings file again. "
             "To change the number of replicas, set `autoscaling_config` in the Serve config."
         )
 

@@ -93,7 +93,7 @@ class _Waiting(SpanExporter):
                 self._n_dropped += 1
                 if self._n_dropped.bit_count() == 1:  # at each doubling
                     logger.warning(
-                        "The collector of spans is too slow. Dropped %d spans so far.", self._n_dropped
+                        "The OpenTelemetry collector is too slow. Dropped %d spans so far.", self._n_dropped
                     )
                 return False
             self._n_spans, self.n_bytes = self._n_spans + 1, self.n_bytes + n_bytes

@@ -1,7 +1,7 @@
 """Reader and writer of dates in words and digits, for the Gregorian calendar of the years 1600 to 9999.
 
 Holidays whose date follows from a rule are read as well. A date in digits that can be read in two ways, such
-as 3/4/2025, is refused.
+as 3/4/2025, is rejected.
 """
 
 import re

@@ -1,7 +1,7 @@
 """Calendar: weekdays, distances between dates, leap years, months, holidays, and the time in other zones.
 
 It covers the Gregorian calendar of the years 1600 to 9999, and holidays whose date follows from a rule. A
-date in digits that can be read in two ways, such as 3/4/2025, is refused. Time zones are those of the IANA
+date in digits that can be read in two ways, such as 3/4/2025, is rejected. Time zones are those of the IANA
 database, and are found by the names of cities.
 """
 
