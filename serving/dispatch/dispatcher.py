@@ -299,7 +299,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
         is_left = caller_has_fallback or any(not policy.skip_reason(other, call) for other in left_to)
         if health.circuit == "open" and is_left:
             took_s = time.monotonic() - began_s
-            attempt = policy.attempt_of_skipped(route.name, policy.rest_reason(health), took_s)
+            attempt = policy.attempt_of_skipped(route.name, policy.rest_reason(route), took_s)
             raise Skipped(attempt.message, worker=route.name, attempts=(attempt,))
         attempts.probes_until_s = health.begin_call()
 
@@ -318,7 +318,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
     except LineTooLong as exc:
         if leaves_for is None:
             raise
-        why = f"because {leaves_for.name} can answer immediately."
+        why = f"{route.name} was skipped because {leaves_for.name} can answer immediately."
         attempt = policy.attempt_of_skipped(route.name, why, exc.waited_s)
         raise Skipped(
             attempt.message,

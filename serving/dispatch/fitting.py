@@ -13,11 +13,6 @@ from serving.settings.accepts import Accepts
 
 NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
 """Values that have no effect."""
-SEED_REFUSALS = {
-    "int64": "accepts only 64-bit integers",
-    "int32": "accepts only 32-bit integers",
-    "none": "does not accept it",
-}
 
 
 def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]]:
@@ -39,7 +34,11 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
     seed = call.sampling.seed
     if seed is not None and not accepts.seeds(seed):
         seed = None
-        notes.append(f"seed was omitted, because {model} {SEED_REFUSALS[accepts.seed]}.")
+        notes.append(
+            f"seed was omitted, because {model} does not accept it."
+            if accepts.seed == "none"
+            else f"seed was omitted, because {model} accepts only {accepts.seed.removeprefix('int')}-bit integers."
+        )
     longest = call.sampling.max_output_tokens
     if longest and accepts.max_output_tokens and longest > accepts.max_output_tokens:
         longest = accepts.max_output_tokens

@@ -28,7 +28,6 @@ from conductor.model.terms import Places, Terms
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
 from serving.dispatch.route import RetryRules, Route
-from serving.health import WorkerHealth
 
 
 @dataclass(slots=True, eq=False)
@@ -183,7 +182,7 @@ def order(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]
 
 
 def _only_healthy(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]]:
-    why = {route.name: rest_reason(route.health) for route in eligible if route.health.rest_s}
+    why = {route.name: rest_reason(route) for route in eligible if route.health.rest_s}
     failed = [attempt_of_skipped(name, reason) for name, reason in why.items()]
     ready = [route for route in eligible if route.name not in why]
     _note_traffic([route for route in eligible if route.name in why], call)
@@ -201,23 +200,25 @@ def _note_traffic(routes: Sequence[Route], call: Call) -> None:
 
 
 def skip_reason(route: Route, call: Call, *, is_other_free: bool = False) -> str:
-    """Return why to skip this worker, or "" to use it."""
+    """Return a sentence that says why to skip this worker, or "" to use it."""
     if route.health.rest_s:
-        return rest_reason(route.health)
+        return rest_reason(route)
     terms = call.terms
     if any(route.name == name for name, _ in terms.broken):
-        return "because it stopped in the middle of an answer to this call."
+        return f"{route.name} was skipped because it stopped in the middle of an answer to this call."
     if route.limiter.is_overfull(terms.priority, terms.payer, is_other_free=is_other_free):
-        return f"because the estimated wait in its queue is {route.limiter.wait_s(terms.payer):.1f} s."
+        wait_s = route.limiter.wait_s(terms.payer)
+        return f"{route.name} was skipped because the estimated wait in its queue is {wait_s:.1f} s."
     return ""
 
 
-def rest_reason(health: WorkerHealth) -> str:
-    """Return why an unhealthy worker is skipped."""
+def rest_reason(route: Route) -> str:
+    """Return a sentence that says why an unhealthy worker is skipped."""
+    health, skipped = route.health, f"{route.name} was skipped because its latest calls failed"
     again = f"It will be tried again in {health.rest_s:.1f} s."
     if first := health.first_fault:
-        return f"because its latest calls failed. {again} First failure: {first.story}"
-    return f"because its latest calls failed, it sent Retry-After, or it reached a local rate limit. {again}"
+        return f"{skipped}. {again} First failure: {first.story}"
+    return f"{skipped}, it sent Retry-After, or it reached a local rate limit. {again}"
 
 
 def is_free(route: Route, call: Call) -> bool:
@@ -225,9 +226,8 @@ def is_free(route: Route, call: Call) -> bool:
     return route.is_free and route.limiter.has_place(call.terms.payer) and not skip_reason(route, call)
 
 
-def attempt_of_skipped(worker: str, why: str, took_s: float = 0.0) -> Attempt:
-    """Return the record of a worker that was skipped."""
-    message = f"{worker} was skipped {why}"
+def attempt_of_skipped(worker: str, message: str, took_s: float = 0.0) -> Attempt:
+    """Return the record of a worker that was skipped. `message` says why."""
     return Attempt(worker, "WorkerUnavailable", message, took_s=took_s, outcome="left_alone")
 
 

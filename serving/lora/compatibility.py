@@ -62,7 +62,7 @@ def check(folder: Path, max_rank: int, base: Mapping[str, Tensor] | None = None)
     if not faults:
         faults = _misfits(tensors(folder / WEIGHTS), config["r"], base)
     if faults:
-        raise AdapterError(f"The adapter {folder.name} cannot be served: {'; '.join(faults[:3])}.")
+        raise AdapterError(f"The adapter {folder.name} cannot be served. {' '.join(faults[:3])}")
 
 
 def _reasons_against(config: Mapping[str, Any]) -> list[str]:
@@ -70,17 +70,19 @@ def _reasons_against(config: Mapping[str, Any]) -> list[str]:
     start = config.get("init_lora_weights", True)
     variants = [name for name in VARIANTS if config.get(name)]
     unsupported = {
-        f"its peft_type must be 'LORA', but is {config.get('peft_type')!r}": config.get("peft_type")
+        f"Its peft_type must be 'LORA', but is {config.get('peft_type')!r}.": config.get("peft_type")
         != "LORA",
-        "it uses DoRA (train with use_dora=False)": config.get("use_dora"),
-        f"it trains biases (bias={config.get('bias')!r}; train with bias='none')": config.get("bias", "none")
+        "It uses DoRA, which vLLM does not support. Train it with use_dora=False.": config.get("use_dora"),
+        f"It contains biases (bias={config.get('bias')!r}), which vLLM does not support. Train it with bias='none'.": config.get(
+            "bias", "none"
+        )
         != "none",
-        f"it contains whole modules, which vLLM does not support (modules_to_save={config.get('modules_to_save')})": config.get(
+        f"It contains whole modules (modules_to_save={config.get('modules_to_save')}), which vLLM does not support.": config.get(
             "modules_to_save"
         ),
-        f"it uses {', '.join(variants)}, which vLLM does not support": variants,
-        f"init_lora_weights={start!r} changed the base model during training (convert the adapter with PEFT's "
-        "path_initial_model_for_weight_conversion)": not any(
+        f"It uses {', '.join(variants)}, which vLLM does not support.": variants,
+        f"Its training changed the base model (init_lora_weights={start!r}). Convert it with PEFT's "
+        "path_initial_model_for_weight_conversion.": not any(
             start is each or start == each for each in HARMLESS_STARTS
         ),
     }
@@ -90,10 +92,10 @@ def _reasons_against(config: Mapping[str, Any]) -> list[str]:
 def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
     rank = config.get("r")
     if not isinstance(rank, int) or rank < 1:
-        return [f"its rank r must be a positive integer, but is {rank!r}"]
+        return [f"Its rank r must be a positive integer, but is {rank!r}."]
     if rank > max_rank:
         return [
-            f"its rank is {rank}, but the engine supports at most {max_rank} (set `max_lora_rank` in the worker's `engine` and redeploy)"
+            f"Its rank is {rank}, but the engine supports at most {max_rank}. Set `max_lora_rank` in the worker's `engine` and redeploy."
         ]
     return []
 
@@ -101,23 +103,23 @@ def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
 def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor] | None) -> list[str]:
     """Return a fault for each tensor that is not a LoRA of this rank or was made for another model."""
     if not adapter:
-        return ["it contains no weights"]
+        return ["It contains no weights."]
     modules = {name.rpartition(".")[0] for name in base or ()}
     shares_modules = any(_module(name) in modules for name in adapter)
     faults: list[str] = []
     for name, tensor in adapter.items():
         module, is_b = _module(name), name.endswith(PARTS[1])
         if not name.endswith(PARTS) or module.rpartition(".")[2] in NOT_SERVED or len(tensor.shape) != 2:
-            faults.append(f"{name} is not a LoRA matrix of a linear layer")
+            faults.append(f"Its tensor {name} is not a LoRA matrix of a linear layer.")
         elif tensor.shape[is_b] != rank:
-            faults.append(f"{name} has the shape {list(tensor.shape)}, which does not match the rank {rank}")
-        elif shares_modules and module not in modules:
             faults.append(
-                f"the base model has no module {module}, so the adapter was trained on another model"
+                f"Its tensor {name} has the shape {list(tensor.shape)}, which does not match the rank {rank}."
             )
+        elif shares_modules and module not in modules:
+            faults.append(f"It was trained on another model, because the base model has no module {module}.")
         elif (under := (base or {}).get(f"{module}.weight")) and not _fits(tensor, under, is_b):
             faults.append(
-                f"{name} has the shape {list(tensor.shape)}, which does not fit its layer of shape {list(under.shape)}, so the adapter was trained on another model"
+                f"It was trained on another model, because its tensor {name} has the shape {list(tensor.shape)} for a layer of the shape {list(under.shape)}."
             )
     return faults
 

@@ -33,9 +33,11 @@ call."""
 
 
 def in_words(wanted: AnswerFormat, why: str = "") -> Translation:
-    """Put the whole format into the prompt. If `why` is not empty, the record shows it as the reason."""
+    """Put the whole format into the prompt. If `why` is not empty, it is a sentence that the record
+    shows as the reason.
+    """
     notes = (
-        (f"The format of the answer was added to the prompt instead of the provider's field, because {why}.",)
+        (f"The format of the answer was added to the prompt instead of the provider's field. {why}",)
         if why
         else ()
     )

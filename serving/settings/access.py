@@ -93,7 +93,7 @@ class ModelAccess(Frozen):
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if self.api_key_env is not None and self.api_key_file is not None:
-            raise ValueError("must not have both `api_key_env` and `api_key_file`")
+            raise ValueError("`api_key_env` and `api_key_file` must not both be set")
         return self
 
 
@@ -156,18 +156,18 @@ def check_access(kind: str, access: ModelAccess) -> None:
     kind_services = SERVICES.get(kind, ())
     if service is not None and service not in kind_services:
         others = f". Use {' or '.join(kind_services)}" if kind_services else ""
-        raise ValueError(f"cannot use service {service!r} with kind {kind!r}{others}")
+        raise ValueError(f"The service {service!r} is not available for kind {kind!r}{others}")
     for name in NEEDS[service] if service else ():
         if getattr(access, name) is None:
-            raise ValueError(f"must set `{name}` for service {service!r}")
+            raise ValueError(f"`{name}` is required for service {service!r}")
     for name, services in TAKES.items():
         if getattr(access, name) is not None and service not in services:
-            raise ValueError(f"must not set `{name}`, which is only for service {' or '.join(services)}")
+            raise ValueError(f"`{name}` must be set only for service {' or '.join(services)}")
     if access.api_key_env is None and access.api_key_file is None:
         return
     if service == "vertex":
         raise ValueError(
-            "must not set an API key for service 'vertex'. Set `credentials_file`, or omit it to use Application Default Credentials"
+            "An API key must not be set for service 'vertex'. Set `credentials_file`, or omit it to use Application Default Credentials"
         )
     if access.profile is not None:
-        raise ValueError("must not have both an API key and `profile`")
+        raise ValueError("An API key and `profile` must not both be set")

@@ -104,8 +104,8 @@ def _check(old: str, new: str, fields: Fields) -> None:
             for one, other in zip(before["workers"], after["workers"], strict=False)
             if one != other
         ]
+        where = f" of worker {changed[0]!r}" if changed else ""
         raise SettingsError(
-            "This edit would also change other fields"
-            + (f" of worker {changed[0]!r}" if changed else "")
-            + ", because a YAML anchor (&) or merge (<<) shares values. Give each worker its own values first."
+            f"This edit would also change other fields{where}, because a YAML anchor (&) or merge (<<) shares values. "
+            "Give each worker its own values first."
         )

@@ -50,7 +50,7 @@ PATTERNS = {
 NAME_WORDS = "must have at most 100 characters, begin with a letter or digit, and contain only letters, digits and . _ - / :"
 
 
-PREDICATES = ("must", "is", "was", "cannot")
+PREDICATES = ("must", "is", "was")
 """First words of messages that continue a sentence whose subject is the setting."""
 
 

@@ -91,7 +91,7 @@ class Settings(Frozen):
         for index, name in enumerate(names):
             if name in names[:index]:
                 raise At(
-                    f"two workers are named {name!r}, but the names of workers must be unique",
+                    f"Two workers are named {name!r}, but the names of workers must be unique",
                     "workers",
                     index,
                 )
@@ -102,7 +102,7 @@ class Settings(Frozen):
         if duplicates:
             section = "models" if min(duplicates) in self.models else "workflows"
             raise At(
-                f"the name {min(duplicates)!r} is used twice, but workers, models and workflows must have different names",
+                f"The name {min(duplicates)!r} is used twice, but workers, models and workflows must have different names",
                 section,
                 min(duplicates),
             )
@@ -169,7 +169,7 @@ class Settings(Frozen):
                 "models",
             )
         if TEAM in self.pool and any(model.depth for model in self.models.values()):
-            message = f"the worker name {TEAM!r} is reserved for nested plans if a model sets `depth`. Rename the worker"
+            message = f"The worker name {TEAM!r} is reserved for nested plans if a model sets `depth`. Rename the worker"
             raise At(message, "workers", TEAM)
 
     def _check_engines(self) -> None:

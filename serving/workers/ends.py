@@ -80,14 +80,14 @@ def end_of(
         return finish
     if has_calls and not tools.is_offered:
         raise faults.refusal(
-            "called a tool, although the request offers none.",
+            f"{faults.worker} called a tool, although the request offers none.",
             "Check whether its `extra_body` contains tools.",
         )
     if has_calls:
         return FinishReason.TOOL_CALLS
     if finish is FinishReason.TOOL_CALLS and not has_words:
         error = faults.unavailable(
-            "ended its answer with the finish reason tool_calls but sent no tool call. Try again."
+            f"{faults.worker} ended its answer with the finish reason tool_calls but sent no tool call. Try again."
         )
         error.billed_at_bound, error.only_this_call = usage is None, True
         raise error

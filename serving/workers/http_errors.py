@@ -96,16 +96,14 @@ class ErrorMapper:
         host = urlsplit(self.address).hostname or ""
         return any(host == own or host.endswith(f".{own}") for own in PROVIDERS_HOSTS)
 
-    def unavailable(self, what: str, detail: str = "") -> WorkerUnavailable:
+    def unavailable(self, message: str, detail: str = "") -> WorkerUnavailable:
         """Return the error for a call that failed and may be retried.
 
         Args:
-            what: message without its first word, which is the worker's name.
+            message: message for callers. It must not contain secrets.
             detail: detail for the operator.
         """
-        return WorkerUnavailable(
-            f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
-        )
+        return WorkerUnavailable(message, worker=self.worker, detail=self.quote(detail))
 
     def odd_end(self, reason: object, usage: Usage | None) -> WorkerUnavailable:
         """Return the error for an unknown finish reason.
@@ -114,21 +112,22 @@ class ErrorMapper:
         billed at the maximum that it may have cost.
         """
         error = self.unavailable(
-            "stopped before the end of its answer. Try again.", f"Unknown finish reason: {reason!r}."
+            f"{self.worker} stopped before the end of its answer. Try again.",
+            f"Unknown finish reason: {reason!r}.",
         )
         error.billed_at_bound = usage is None
         return error
 
-    def refusal(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
+    def refusal(self, message: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
         """Return the error for a call that would be refused again.
 
         Args:
-            what: message without its first word, which is the worker's name.
+            message: message for callers. It must not contain secrets.
             detail: detail for the operator.
             every_call: whether every other call would be refused as well.
         """
         return WorkerRefused(
-            f"{self.worker} {self.quote(what)}",
+            message,
             worker=self.worker,
             detail=self.quote(detail),
             every_call=every_call,
@@ -142,13 +141,15 @@ class ErrorMapper:
         while cause is not None and not isinstance(cause, AddressForbidden | BodyRefused):
             cause = cause.__cause__
         if isinstance(cause, BodyRefused):
-            return self.unavailable(f"{cause} Try again.", f"Address: {self.address}.")
+            return self.unavailable(
+                f"{self.worker} failed. {self.quote(str(cause))} Try again.", f"Address: {self.address}."
+            )
         if cause is not None:
             return self._config_error(
                 f"{cause}, which is not allowed. If the worker's base_url is correct, set `allow_link_local: true`."
             )
         return self.unavailable(
-            "cannot be reached, or its connection was lost. Try again.",
+            f"{self.worker} cannot be reached, or its connection was lost. Try again.",
             f"Address: {self.address}. Check that the server is running and that base_url is correct.",
         )
 
@@ -179,14 +180,14 @@ class ErrorMapper:
                 ),
             )
         return self.unavailable(
-            "sent no output within the time limit. Try again.",
+            f"{self.worker} sent no output within the time limit. Try again.",
             f"Address: {self.address}. Raise first_token_timeout_s or stall_timeout_s if the model needs more time to think.",
         )
 
     def garble_error(self) -> WorkerUnavailable:
         """Return the error for an answer that cannot be parsed."""
         return self.unavailable(
-            "sent an answer that cannot be parsed. Try again.",
+            f"{self.worker} sent an answer that cannot be parsed. Try again.",
             f"The answer is not in the format of {self.provider}'s API. Check that {self.address} serves that API.",
         )
 

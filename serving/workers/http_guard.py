@@ -34,9 +34,7 @@ READ_HERE = ("identity", "", *UNPACKED_HERE)
 
 
 class BodyRefused(httpx2.RemoteProtocolError):
-    """The rest of a response body is not read. The message continues a sentence that starts with the worker's
-    name.
-    """
+    """The rest of a response body is not read. The message is a sentence that gives the reason."""
 
 
 async def bound_response(response: httpx2.Response) -> None:
@@ -58,7 +56,7 @@ async def bound_response(response: httpx2.Response) -> None:
     if response.is_success and not is_read:
         await response.aclose()
         raise BodyRefused(
-            f"sent an answer with the content encoding {encoding!r}, which the request did not accept."
+            f"The server sent an answer with the content encoding {encoding!r}, which the request did not accept."
         )
     if isinstance(response.stream, httpx2.AsyncByteStream):
         most: float = inf if response.is_success else MAX_ERROR_BYTES if is_read else 0
@@ -143,7 +141,7 @@ def check_answer(response: aiohttp.ClientResponse) -> None:
     encoding = _encoding(response.headers)
     if 200 <= response.status < 300 and encoding not in READ_HERE:
         raise BodyRefused(
-            f"sent an answer with the content encoding {encoding!r}, which the request did not accept."
+            f"The server sent an answer with the content encoding {encoding!r}, which the request did not accept."
         )
 
 
@@ -191,7 +189,7 @@ async def read_whole(response: aiohttp.ClientResponse, most_bytes: int) -> bytes
         async for piece in pieces:
             body += piece
             if len(body) > most_bytes:
-                raise BodyRefused(f"sent an answer of more than {most_bytes} bytes.")
+                raise BodyRefused(f"The server sent an answer of more than {most_bytes} bytes.")
     return bytes(body)
 
 

@@ -35,7 +35,7 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
         return
     if not await may_fetch(host, fetches):
         raise faults.refusal(
-            "does not fetch images by URL. Send the image as data:<media type>;base64,<content>.",
+            f"{faults.worker} does not fetch images by URL. Send the image as data:<media type>;base64,<content>.",
             f"{host} has no known public address, so it could fetch private URLs from requests. "
             "To allow this, set `fetches_pictures: true`.",
         )

@@ -68,7 +68,7 @@ class UsageCheck:
             return None
         number = integer(value)
         if number is None or number < 0 or not self._is_possible(number):
-            self.reject(f"{name} is {quote(value)}")
+            self.reject(f"Its {name} is {quote(value)}.")
             return None
         return number
 
@@ -105,7 +105,7 @@ class UsageCheck:
         cache_write = max(cache_write or 0, cache_write_1h or 0)
         if cached + cache_write > input_tokens:
             self.reject(
-                f"{cache_write} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens"
+                f"It counts {cache_write} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens."
             )
             return None
         reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
@@ -114,12 +114,12 @@ class UsageCheck:
         return usage
 
     def reject(self, why: str) -> None:
-        """Mark the usage as implausible or incomplete. Only the first reason becomes a note."""
+        """Mark the usage as implausible or incomplete. `why` is a sentence. Only the first reason becomes a note."""
         if self._rejected:
             return
         self._rejected = True
         self._note(
-            f"The server reported an implausible usage ({why}), so the call is billed at the maximum that it may have cost."
+            f"The server reported an implausible usage. {why} The call is billed at the maximum that it may have cost."
         )
 
     def cost_usd(self, value: object) -> Decimal | None:
@@ -153,7 +153,7 @@ class UsageCheck:
                 f"The server reported more output tokens than max_output_tokens ({limit}). The call is billed as reported."
             )
             return True
-        self.reject(f"{output_tokens} output tokens, but max_output_tokens is {limit}")
+        self.reject(f"It counts {output_tokens} output tokens, although max_output_tokens is {limit}.")
         return False
 
     def _is_possible(self, number: int) -> bool:

@@ -86,7 +86,7 @@ def test_a_worker_names_one_place_of_its_key() -> None:
 def test_a_secret_in_the_settings_own_environment_is_refused(name: str) -> None:
     engine: dict[str, Any] = {"name": "v", "kind": "vllm", "model": "m", "scale": {"env": {name: "hidden"}}}
     with pytest.raises(
-        SettingsError, match=f"{name}, which looks like a secret.*environment that Ray is started in"
+        SettingsError, match=f"{name} must not be set here.*environment that Ray is started in"
     ) as error:
         parse({"workers": [engine]})
     assert "hidden" not in str(error.value)

@@ -60,7 +60,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"workers": [A | {"fallbacks": ["b", "c", "b"]}, B, A | {"name": "c"}]},
         "workers[0].fallbacks must not name 'b' more than once.",
     ),
-    "a name twice": ({"workers": [A, B, A]}, "two workers are named 'a'"),
+    "a name twice": ({"workers": [A, B, A]}, "Two workers are named 'a'"),
     "a model called like a worker": ({"workers": [A], "conductor": {"worker": "a"}, "models": {"a": {}}}, "'a' is used twice"),
     "a workflow called like a worker": ({"workers": [A], "workflows": {"a": [{"worker": "a"}]}}, "'a' is used twice"),
     "a workflow called like a model": (
@@ -91,11 +91,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
         {"workers": [VLLM, SHARED, SHARED | {"name": "v3", "deployment": "v2"}]}, "deployment must name a vllm worker with its own engine, which 'v2' is not",
     ),
     "a deployment of its own": ({"workers": [SHARED | {"deployment": "v2"}]}, "deployment must name a vllm worker with its own engine, which 'v2' is not"),
-    "a deployment with an engine": ({"workers": [VLLM, SHARED | {"engine": {}}]}, "must not have both `deployment` and `engine`"),
-    "a deployment with a scale": ({"workers": [VLLM, SHARED | {"scale": {}}]}, "must not have both `deployment` and `scale`"),
+    "a deployment with an engine": ({"workers": [VLLM, SHARED | {"engine": {}}]}, "`deployment` and `engine` must not both be set"),
+    "a deployment with a scale": ({"workers": [VLLM, SHARED | {"scale": {}}]}, "`deployment` and `scale` must not both be set"),
     "no local model": ({"workers": [{"name": "v", "kind": "vllm"}]}, "workers[0].model"),
     "fewer replicas at most than at least": (
-        {"workers": [VLLM | {"scale": {"min_replicas": 3, "max_replicas": 2}}]}, "must not set `max_replicas` below `min_replicas`",
+        {"workers": [VLLM | {"scale": {"min_replicas": 3, "max_replicas": 2}}]}, "`max_replicas` must be at least `min_replicas`",
     ),
     "a negative price": ({"workers": [A | {"price": {"input_usd_per_mtok": -1, "output_usd_per_mtok": 1}}]}, "input_usd_per_mtok"),
     "half a price": ({"workers": [A | {"price": {"input_usd_per_mtok": 1}}]}, "price.output_usd_per_mtok"),
@@ -109,7 +109,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     ),
     "a worker called like the whole team": (
         {"workers": [A | {"name": "team"}], "conductor": {"worker": "team"}, "models": {"m": {"depth": 1}}},
-        "the worker name 'team' is reserved",
+        "The worker name 'team' is reserved",
     ),
     "no slots": ({"workers": [A | {"max_concurrency": 0}]}, "workers[0].max_concurrency"),
     "days without end, which null says": ({"workers": [A], "store": {"content_days": float("inf")}}, "store.content_days"),

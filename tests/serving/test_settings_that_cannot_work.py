@@ -88,7 +88,7 @@ def test_a_fault_in_a_worker_names_file_line_worker_field_and_what_may_be_meant(
 
 
 WHOLE: list[tuple[str, int, str]] = [
-    (f"workers:\n  - {A}\n  - {A}\n", 3, "two workers are named 'a'"),
+    (f"workers:\n  - {A}\n  - {A}\n", 3, "Two workers are named 'a'"),
     (f"workers:\n  - {A}\nmodels:\n  mini: {{}}\n", 3, "`models` require a `conductor`"),
     (f"workers:\n  - {A}\nconductor:\n  worker: aa\n", 4, "Did you mean 'a'?"),
     (f"workers:\n  - {A}\n  - name: b\n    kind: scripted\n    fallbacks: [aa]\n", 5, "worker 'b': fallbacks names"),

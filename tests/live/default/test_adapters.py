@@ -100,7 +100,7 @@ FAULTY: dict[str, Callable[[Path], str]] = {
         adapter(publish(adapter(where / "x"), where / "s", "conductor"), fill=9)
     ),
     "DoRA": lambda where: str(publish(adapter(where / "x", use_dora=True), where / "s", "conductor")),
-    "its rank is 64": lambda where: str(publish(adapter(where / "x", r=64), where / "s", "conductor")),
+    "Its rank is 64": lambda where: str(publish(adapter(where / "x", r=64), where / "s", "conductor")),
     "trained on another model": lambda where: str(
         publish(adapter(where / "x", lora(hidden=512)), where / "s", "conductor")
     ),
