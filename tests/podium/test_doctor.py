@@ -208,7 +208,7 @@ BROKEN = [
     ),
     Broken(key_of_somebody_else, "keys", "a key of Anthropic, but gpt calls OpenAI", "key for gpt"),
     Broken(no_key, "keys", "the variable A_KEY is not set", "optional: true"),
-    Broken(key_file_for_everybody, "keys", "can be read by every account", "chmod 600"),
+    Broken(key_file_for_everybody, "keys", "must not be accessible to other users", "chmod 600"),
     Broken(
         hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to at least 4"
     ),

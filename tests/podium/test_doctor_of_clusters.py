@@ -489,7 +489,7 @@ def test_a_check_of_a_cluster_is_left_out_by_its_name(
         (("--cluster", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--cluster", str(SETTINGS)), "neither a cluster file"),
         (("--serve", str(SETTINGS)), "is not a Serve config: it has no `applications`"),
-        (("--settings", str(SERVE)), "is not a known key"),
+        (("--settings", str(SERVE)), "is not a known setting"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> None:

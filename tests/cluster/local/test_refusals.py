@@ -44,7 +44,10 @@ def test_settings_that_cannot_be_used_are_refused_with_their_fault(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("claude", "its key is not set. Set ANTHROPIC_API_KEY."), ("clod", "no worker has this name.")],
+    [
+        ("claude", ", because its API key is not set. Set ANTHROPIC_API_KEY."),
+        ("clod", ". No worker has this name."),
+    ],
 )
 def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
     name: str, told: str, monkeypatch: pytest.MonkeyPatch
@@ -52,9 +55,7 @@ def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with pytest.raises(SettingsError) as refused:
         check(HOST, [APP, f"settings={ROOT}/cluster/api.yaml", f"conductor={name}"])
-    expected = (
-        f"'{name}' cannot be the conductor: {told} These workers can: gpt (key: OPENAI_API_KEY), gpt-fast"
-    )
+    expected = f"'{name}' cannot be the conductor{told} These workers can be the conductor: gpt (API key: OPENAI_API_KEY), gpt-fast"
     assert expected in refused.value.message
 
 
