@@ -190,4 +190,4 @@ def _note(connection: Connection, items: Sequence[Exhausted]) -> list[None]:
 
 
 NOTE_EXHAUSTED: Operation[Exhausted, None] = Operation("end of a budget", _note)
-"""Record that a budget is exhausted. Each budget window is recorded once."""
+"""Operation that records that a budget is exhausted. Each budget window is recorded once."""

@@ -50,7 +50,7 @@ def _put_results(connection: Connection, items: Sequence[tuple[str, LineResult]]
 
 
 PUT_RESULT: Operation[tuple[str, LineResult], None] = Operation("line of a batch", _put_results)
-"""Store the result of a line, unless the line already has a result."""
+"""Operation that stores the result of a line, unless the line already has a result."""
 
 
 class DatabaseBatchStore:

@@ -140,7 +140,7 @@ def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCap
     assert (
         "Worker own falls back to alike, chosen by card (likeness 1.0), at 1 times its price." in caplog.text
     )
-    assert "Worker own has no fallback: no other worker fits" in caplog.text
+    assert "Worker own has no fallback, because no other worker is suitable" in caplog.text
     assert "Worker lone" not in caplog.text
 
 
