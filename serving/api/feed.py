@@ -225,7 +225,7 @@ class FeedSubscription:
     def take(self) -> bytes | None:
         """Return the next frames to send, about `PIECE_BYTES` long, or None if there is no memory for them.
 
-        Until its next call, the watcher holds no other frames in memory of its own.
+        If the frames are unusually large, they count against the memory budget until the next call.
         """
         feed, piece, n_bytes = self._feed, list[bytes](), 0
         for seq, frame in islice(feed.frames, max(0, self.n_frames - feed.n_dropped), None):
