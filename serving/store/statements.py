@@ -179,9 +179,9 @@ def _mark(name: str, column: str) -> Operation[str, bool]:
     return Operation(name, mark)
 
 
-CANCEL_RUN = _mark("end of a run", "cancel_us")
+CANCEL_RUN = _mark("cancellation of a run", "cancel_us")
 """Operation that requests the owner of a run to cancel it. It returns False if the run has ended or is not stored."""
-WATCH_RUN = _mark("watcher of a run", "watch_us")
+WATCH_RUN = _mark("watch of a run", "watch_us")
 """Operation that requests the owner of a run to write its answer while it is streamed.
 
 It returns False if the run has ended or is not stored.
@@ -191,11 +191,11 @@ LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose)
 
 A kept run is marked only if it started before the given time, or was taken over `MOST_TAKES` times.
 """
-TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _take)
+TAKE_OVER: Operation[TakeOver, list[str]] = Operation("takeover of runs", _take)
 """Operation that takes ownership of kept runs of dead replicas.
 
 It returns the ids of all active kept runs that this replica owns, including those that it owned before.
 """
-LEAVE_RUN: Operation[str, None] = Operation("leaving of a run", _leave)
+LEAVE_RUN: Operation[str, None] = Operation("release of a run", _leave)
 """Operation that gives up the ownership of a run that this replica cannot continue. Another replica can then take
 the run over."""

@@ -129,7 +129,7 @@ def _end(connection: Connection, ids: Sequence[str], status: str) -> None:
         connection.execute(update(run).where(waits).values(status=status, ended_us=NOW_US))
 
 
-SUSPEND: Operation[SuspendWrite, Written] = Operation("suspended run", _suspend)
+SUSPEND: Operation[SuspendWrite, Written] = Operation("suspension of a run", _suspend)
 """Operation that suspends a run until it gets tool results."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take)
 """Operation that resumes a suspended run and makes the replica its owner. It returns None if the run does not wait.
