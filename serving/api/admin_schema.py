@@ -113,7 +113,9 @@ class Key(_Body):
     expires_at: datetime | None = Field(
         description="Time from which the key is rejected. null: the key does not expire."
     )
-    revoked_at: datetime | None = Field(description="Time at which the key was revoked. null: the key was not revoked.")
+    revoked_at: datetime | None = Field(
+        description="Time at which the key was revoked. null: the key was not revoked."
+    )
 
     @classmethod
     def of(cls, key: KeyInfo) -> Self:
