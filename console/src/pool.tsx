@@ -38,7 +38,7 @@ function priceOf(worker: ModelInfo): string {
 
 /** In words; `open`: too many of its calls failed, and it is called no more for a while. */
 function stateOf(worker: WorkerState, circuit: ModelInfo["podium"]["circuit"]): string {
-  if (worker.rests_s) return `rests for ${seconds(worker.rests_s)}${worker.opened_elsewhere ? ": it fails at another router" : ""}`;
+  if (worker.rests_s) return `rests for ${seconds(worker.rests_s)}${worker.opened_elsewhere ? ": its calls fail at another router" : ""}`;
   return { open: "not called: its calls failed", half_open: "on trial", closed: "well" }[circuit ?? "closed"];
 }
 

@@ -60,8 +60,8 @@ def readyz(**said: Any) -> dict[str, str]:
         (readyz(status="ready", store="away"), 0, "ready", "wrong", "database is unreachable", "Start the database"),
         (readyz(status="starting", waiting_for=["big"]), 0, "ready", "warning", "waits for big", "takes minutes"),
         (
-            readyz(status="degraded", conductor={"worker": "c", "reason": "its engine is not up"}),
-            0, "ready", "warning", "the conductor c does not plan (its engine is not up)", "podium runs --status failed",
+            readyz(status="degraded", conductor={"worker": "c", "reason": "its engine is not ready"}),
+            0, "ready", "warning", "the conductor c does not plan (its engine is not ready)", "podium runs --status failed",
         ),
         (readyz(status="unavailable", waiting_for=["e"]), 0, "ready", "wrong", "down: e", "out of memory"),
         (readyz(status="ready", refused_user_config="No."), 0, "ready", "wrong", "rejected new settings", "send them again"),

@@ -173,7 +173,7 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
     [
         (["revoke", "nobody"], "no key 'nobody'"),
         (["create", "app", "--team", "nobody"], "no team 'nobody'"),
-        (["create", " "], "A name has"),
+        (["create", " "], "name must have"),
         (["list", "--settings", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],
 )

@@ -92,10 +92,10 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
     assert "4 entries of $0.0103" in capsys.readouterr().out
     for wrong, said in (
         ([*adjust, "0.0003"], "already has this amount"),
-        ([*adjust, "-1"], "--to is not an amount"),
+        ([*adjust, "-1"], "--to must be between 0 and"),
         (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
         (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 for a call"),
-        (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "needs a reason"),
+        (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "reason of an adjustment must have"),
         (["ledger", "reconcile", str(tmp_path)], "is not a CSV file"),
     ):
         assert main(wrong) == 1

@@ -141,7 +141,7 @@ def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCap
         "Worker own falls back to alike, chosen by similarity of the cards (1.0), at the same price."
         in caplog.text
     )
-    assert "Worker own has no fallback: no other worker fits" in caplog.text
+    assert "Worker own has no fallback, because no other worker is suitable" in caplog.text
     assert "Worker lone" not in caplog.text
 
 

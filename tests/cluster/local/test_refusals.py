@@ -68,7 +68,7 @@ def test_a_store_of_another_version_is_refused(store: Path) -> None:
     check(HOST, SCRIPTED)
     with closing(sqlite3.connect(store)) as connection, connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-    with pytest.raises(StoreError, match="written by a newer Podium"):
+    with pytest.raises(StoreError, match="a newer version of Podium wrote"):
         check(HOST, SCRIPTED)
 
 
