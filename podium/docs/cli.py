@@ -29,7 +29,7 @@ def run(
         UsageError: both options are set.
     """
     if check and site:
-        raise UsageError("Use --check or --site, not both.")
+        raise UsageError("--check and --site cannot be used together. Use one of them.")
     if site:
         from podium.docs.site import build
 

@@ -114,7 +114,11 @@ async def admin() -> None:
             size = {"width": 1100, "height": 760}
             async with open_page(browser, it.api.url, viewport=size) as seen:
                 await enter_key(seen.page, it.secrets["admin"])
-                for name, shows in (("runs", "finished"), ("pool", "Health of the workers"), ("keys", "Ledger")):
+                for name, shows in (
+                    ("runs", "finished"),
+                    ("pool", "Health of the workers"),
+                    ("keys", "Ledger"),
+                ):
                     await seen.page.goto(f"{it.api.url}/console/#/{name}")
                     await expect(seen.page.locator("main")).to_contain_text(shows)
                     if name == "keys":

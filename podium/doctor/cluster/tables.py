@@ -71,12 +71,12 @@ def price_lines(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | Non
         f"A thousand requests ({shown}): {dollars(cost.provider_usd_per_thousand(files, mix))} billed by providers"
     ]
     if rps is None:
-        return [*lines, "plus the machines' share: pass --rps to compute it.", ""]
+        return [*lines, "plus a share of the machines' cost. Pass --rps to compute it.", ""]
     smallest, largest = (cost.machines_per_thousand(usd, rps) for usd in cost.sums(cost.hourly(files)))
     return [
         *lines,
         f"plus {_range_usd(smallest, largest)} for the machines, at {rps} requests per second.",
-        "This divides the machines' cost by --rps, whether or not they can serve that rate.",
+        "This share is the machines' cost divided by --rps, whether or not the machines can serve that rate.",
         cost.pace(files, mix, rps),
         "See `podium capacity` for the rate they can serve, and docs/capacity.md for the shipped files.",
         "",

@@ -60,7 +60,7 @@ def test_the_command_it_prints_sends_json_and_a_key_where_one_is_asked_for(asks:
 def test_a_wrong_port_says_what_is_right(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--port", port])
-    assert "a port number (0 to 65535)" in capsys.readouterr().err
+    assert "a port number from 0 to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
