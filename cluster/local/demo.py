@@ -21,7 +21,7 @@ def demo(
     question: Annotated[str, Argument(help="question to ask")] = QUESTION,
     ask_model: Annotated[str, Option(help="the `model` of the request")] = "podium-mini",
 ) -> int:
-    """Start Podium, ask it one question, show how it was answered, and stop it."""
+    """Start Podium, ask it one question, show its plan, answer and cost, and stop it."""
     os.environ.update(
         {name: value for name, value in serve_environment().items() if name.lower() == "no_proxy"}
     )

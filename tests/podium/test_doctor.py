@@ -219,7 +219,7 @@ BROKEN = [
     Broken(
         haproxy_left_over, "haproxy", "An HAProxy that a crashed Ray Serve started is still running", "`kill "
     ),
-    Broken(haproxy_that_does_not_run, "haproxy", "/bin/false does not run here", "`--proxy serve`"),
+    Broken(haproxy_that_does_not_run, "haproxy", "/bin/false cannot run", "`--proxy serve`"),
     Broken(schema_newer, "store", "written by a newer Podium", "Start that version of Podium"),
     Broken(schema_older, "store", "schema 0004 of an older Podium", "podium store migrate"),
     Broken(schema_missing, "store", "is empty", "podium store migrate"),
