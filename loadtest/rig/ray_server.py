@@ -73,7 +73,7 @@ class BenchServer(LocalServer):
         """
         processes = self.replicas("router", "podium")
         if len(processes) != 1:
-            raise RigError(f"expected one router replica, found {len(processes)}")
+            raise RigError(f"Expected one router replica, but found {len(processes)}.")
         return processes[0]
 
     def proxies(self) -> list[psutil.Process]:
