@@ -75,7 +75,7 @@ def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
     source: Source = import_module(SOURCES[spec.name][0]).questions
     questions = source(spec, count, seed)
     if not questions:
-        raise EvaluationError(f"{name} has no questions. Check its options.")
+        raise EvaluationError(f"The question set {name} has no questions. Check its options.")
     return sample(questions, count, seed)
 
 
@@ -89,7 +89,9 @@ def load_all(names: Sequence[str], count: int | None = None, seed: int = 0) -> l
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise EvaluationError(f"Two questions have the id {question.id!r}; name each question set once.")
+            raise EvaluationError(
+                f"Two questions have the id {question.id!r}. List each question set only once."
+            )
         seen.add(question.id)
     return questions
 

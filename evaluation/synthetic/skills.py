@@ -75,7 +75,7 @@ class Skill:
         seed: int = 0,
     ) -> None:
         if unknown := [family for family in families if family not in FAMILIES]:
-            raise ValueError(f"unknown family {unknown[0]!r}; choose from: {', '.join(FAMILIES)}")
+            raise ValueError(f"unknown family {unknown[0]!r}. Choose from: {', '.join(FAMILIES)}")
         if not 0 <= error_rate <= 1:
             raise ValueError(f"error_rate must be between 0 and 1, not {error_rate}")
         self.name, self.price = name, price

@@ -249,7 +249,7 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
     )
     assert main(["--config", str(broken)]) == 1
     stderr = " ".join(capsys.readouterr().err.split())
-    assert "set exactly one of path and scratch" in stderr
+    assert "set either path or scratch, and not both" in stderr
     assert "pool.modle" in stderr
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1
 
