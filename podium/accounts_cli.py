@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_S = 100 * 365 * UNITS_S["d"]
 LIFTED = Decimal(-1)
-"""Value of a limit option that is set to `none`, which removes the limit. None means that the option is not set."""
+"""Value of a limit option that is `none`, which removes the limit. None means that the option is not set."""
 
 
 @option

@@ -21,8 +21,8 @@ def show_plan(
     url: Url = DEFAULT_URL,
     as_json: Annotated[bool, Option("--json", help="print the plan with its costs as JSON")] = False,
 ) -> int:
-    """Show the plan for a question and the maximum cost of each step. You pay only for the call of the conductor, which
-    writes the plan. No step runs. `podium ask --plan FILE` runs a saved or edited plan.
+    """Show the plan for a question and the maximum cost of each step. You pay only for the call of the
+    conductor, which writes the plan. No step runs. `podium ask --plan FILE` runs a saved or edited plan.
 
     Raises:
         UsageError: there is no question.

@@ -202,7 +202,7 @@ def _add_detail(branch: Tree, error: Json) -> None:
 
 
 def failure_text(record: Json) -> str:
-    """Explain why a run failed: its first cause, the errors that followed, and the details that only operators see."""
+    """Explain why a run failed: its first cause, the errors that followed, and the details for operators."""
     faults: list[Json] = []
     for plan in record["plans"]:
         steps = [step for step in record["steps"] if step["plan"] == plan["plan"]]

@@ -60,8 +60,8 @@ def check(settings: SettingsFile = None) -> int:
 
 @main.command("rotate-secret", epilog="Example: podium store rotate-secret")
 def rotate(settings: SettingsFile = None) -> int:
-    """Create a new secret for signing tool call ids. Ids signed with the previous secret stay valid until the next
-    rotation.
+    """Create a new secret for signing tool call ids. Ids signed with the previous secret stay valid until the
+    next rotation.
     """
     with errors_in_one_line():
         return _rotate(address_of(settings))

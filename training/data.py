@@ -25,8 +25,8 @@ STAGES = 20
 
 
 def check(config: Config, pool: Sequence[str]) -> None:
-    """Check the question sets, teams and cards of a config. Held-out questions are checked even if the run does not
-    use them.
+    """Check the question sets, teams and cards of a config. Held-out questions are checked even if the run does
+    not use them.
 
     Args:
         config: the run's config.

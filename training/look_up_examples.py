@@ -71,7 +71,7 @@ def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _example_of_parts(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return an example with the best plan, up to its last worker. All `needs` and workers in it are learned."""
+    """Return an example with the best plan up to its last worker. All its `needs` and workers are learned."""
     steps, _ = lesson(question)
     plan = format_plan(steps, "steps", ["needs", "worker", "subtask", "access"])
     return Example(runner.prompt(question), plan[: plan.rindex(', "subtask"')], names_need=True)

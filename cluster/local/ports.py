@@ -173,8 +173,8 @@ def list_open_ports(
         ),
     ] = False,
 ) -> int:
-    """List the ports on which Podium's servers on this machine listen, and what each port requires of a client. Exits with
-    1 if other machines can reach a port that requires no credentials, unless it only serves metrics.
+    """List the ports on which Podium's servers on this machine listen, and what each port requires of a client.
+    Exits with 1 if other machines can reach a port that requires no credentials, unless it only serves metrics.
     """
     own = psutil.Process(os.getpid())
     processes = [each for each in psutil.process_iter() if each != own] if all else processes_of(f"{ROOT}:")

@@ -225,7 +225,7 @@ def outcome_of_workflow(record: Json) -> RunOutcome:
 
 
 def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
-    """Convert a `chat.completion` with its steps to a `RunOutcome`. It is used if the run's record cannot be read.
+    """Convert a `chat.completion` with its steps to a `RunOutcome`, if the run's record cannot be read.
 
     An answer lists neither the conductor's calls nor the rejected plans. Both are derived from the numbers of
     the plans. The result is exact, with two exceptions. A failure of the conductor counts as a rejected plan,

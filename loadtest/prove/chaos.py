@@ -65,8 +65,8 @@ KILLED_AFTER_S = 4.0
 """Seconds from the first request to the kill. Most answers have started by then."""
 SETTLES_WITHIN_S = 60.0
 WITH_ITS_ROUTER = frozenset({"router", NODE})
-"""Kinds of victims whose kill also ends a router, which breaks the connections of its runs. Killing another kind
-ends a proxy, or breaks no connection.
+"""Kinds of victims whose kill also ends a router, which breaks the connections of its runs. Killing another
+kind ends a proxy, or breaks no connection.
 """
 UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"

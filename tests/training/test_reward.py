@@ -169,7 +169,7 @@ def test_a_pool_that_training_cannot_use_is_told_with_the_remedy():
         training_pool(settings(vllm), {})
     with pytest.raises(SettingsError, match="Set `conductor`"):
         training_pool(parse({"workers": [scripted("a")]}), {})
-    with pytest.raises(SettingsError, match="no model 'n'. Available models: m"):
+    with pytest.raises(SettingsError, match=r"no model 'n'\. Available models: m"):
         PlanRunner(training_pool(settings(), {}), "n")
 
 
