@@ -10,6 +10,8 @@ from loadtest.recording import NOT_STARTED, OK, PHASES, Recording
 from podium.command_line.terminal import console, progress, table
 
 LINE_EVERY_S = 10.0
+LABELS = {"left": "disconnected"}
+"""Displayed names of outcomes, if they differ from those in the report."""
 
 
 class RunConsole:
@@ -66,4 +68,6 @@ def counts(recording: Recording) -> str:
 def outcomes(requests: dict[str, Any]) -> str:
     """Return the counts of requests by outcome, as one line."""
     names = ("due", "answered", "left", "failed", "not_started", "unfinished")
-    return ", ".join(f"{requests[name]} {name.replace('_', ' ')}" for name in names if requests[name])
+    return ", ".join(
+        f"{requests[name]} {LABELS.get(name, name.replace('_', ' '))}" for name in names if requests[name]
+    )

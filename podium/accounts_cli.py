@@ -158,7 +158,7 @@ Fields = Annotated[
     list[str] | None,
     Argument(
         metavar="FIELD=VALUE",
-        help="fields to change, such as models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
+        help="fields to change, such as models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` removes a limit",
     ),
 ]
 PolicyJson = Annotated[bool, Option("--json", help="print one JSON object")]
@@ -176,7 +176,7 @@ teams = Program(
 
 @keys.command("create", epilog="Example: podium keys create search-app --team search --expires 90d")
 async def create_key(
-    name: Annotated[str, Argument(help="what the key is for")],
+    name: Annotated[str, Argument(help="name of the key, such as the program that uses it")],
     place: AccountsPlace,
     team: Annotated[
         str | None,
@@ -260,7 +260,7 @@ async def rotate_key(
         if overlap
         else "is rejected within 10 s"
     )
-    _show_secret(secret, f"New secret for key {_describe(info)}. The old secret {until}.")
+    _show_secret(secret, f"Created a new secret for key {_describe(info)}. The old secret {until}.")
     return 0
 
 

@@ -46,12 +46,17 @@ class QuestionOptions:
         str | None,
         Option(help="model name, from `podium models`", show_default="the first model with a conductor"),
     ] = None
-    effort: Annotated[Effort | None, Option(help="how much reasoning and how many steps to spend")] = None
+    effort: Annotated[Effort | None, Option(help="effort: how much reasoning and how many steps to use")] = (
+        None
+    )
     max_cost: Annotated[
-        Decimal | None, Option(parser=parse_usd, metavar="DOLLARS", help="stop the run before it costs more")
+        Decimal | None,
+        Option(
+            parser=parse_usd, metavar="DOLLARS", help="maximum cost of the run; it stops before it costs more"
+        ),
     ] = None
     deadline: Annotated[
-        float | None, Option(parser=parse_seconds, metavar="SECONDS", help="stop the run after this time")
+        float | None, Option(parser=parse_seconds, metavar="SECONDS", help="maximum duration of the run")
     ] = None
     exclude: Annotated[
         list[str] | None, Option(metavar="WORKER", help="do not use this worker; repeatable")
@@ -65,7 +70,7 @@ class QuestionOptions:
         """
         if text := read_question(self.question or ()):
             return text
-        raise UsageError("no question was given. Pass it as an argument, or pipe it to standard input")
+        raise UsageError("No question was given. Pass it as an argument, or pipe it to standard input")
 
     def body(self, question: str, client: Client) -> Json:
         """Build the body of the request. If no model was chosen, the server is asked for its models.

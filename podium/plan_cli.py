@@ -43,7 +43,7 @@ def _print(answer: Json) -> None:
     steps = table("step", "worker", "reads", "task", right=("max. cost",))
     for number, step in enumerate(answer["steps"], start=1):
         reads = ", ".join(str(read + 1) for read in step["access"])
-        task = brief(step["subtask"]) or "the question itself"
+        task = brief(step["subtask"]) or "answer the question"
         style = "" if step["needed"] else "dim"
         most = dollars(step["worst_case_cost_usd"])
         steps.add_row(str(number), cell(step["worker"]), reads, cell(task), most, style=style)

@@ -69,7 +69,7 @@ def check_against(settings: Path | None, policy: AccountPolicy, *, has_server: b
     named = [field for field in NAMED if getattr(policy, field)]
     if named and not has_server:
         print(
-            f"Saved without checking that the names in {', '.join(named)} exist. "
+            f"The names in {', '.join(named)} are not checked, because no settings file was given. "
             "To check them, add `--settings FILE`, or `--url URL` of a server.",
             file=sys.stderr,
         )

@@ -87,7 +87,7 @@ def _step_event(event: Json) -> tuple[str, str] | None:
     match event.get("type"):
         case "step_planned":
             reads = ", ".join(str(read + 1) for read in event["access"])
-            task = brief(event["subtask"]) or "the question itself"
+            task = brief(event["subtask"]) or "answer the question"
             return f"{step}  {event['worker']}{f' (reads {reads})' if reads else ''}: {task}", ""
         case "waits":
             return f"{step} waits: {brief(str(event.get('why')))}", "dim"
@@ -167,7 +167,7 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
     at = f" from {seconds(step['started_s']) or '0 s'}" if step["started_s"] is not None else ""
     line.append(f"  {_took(step)}{at}  {cost}")
     leaf = branch.add(line)
-    leaf.add(cell(brief(step["subtask"]) or "the question itself", "italic"))
+    leaf.add(cell(brief(step["subtask"]) or "answer the question", "italic"))
     for attempt in step["attempts"]:
         _add_try(leaf, attempt)
     _add_error(leaf, step["error"], has_tries=True)

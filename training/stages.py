@@ -310,7 +310,7 @@ def show(console: Console, seed: int, curves: dict[Arm, list[dict[str, Any]]]) -
         first, last = points[0], points[-1]
         kinds = ", ".join(f"{kind} {right:.3f}" for kind, right in last["kinds"].items())
         console.print(
-            f"seed {seed}, {ARMS[arm]}: right {first['right']:.3f} to {last['right']:.3f} in "
+            f"seed {seed}, {ARMS[arm]}: share of right answers {first['right']:.3f} to {last['right']:.3f} in "
             f"{last['minutes']:.1f} minutes ({kinds})",
             highlight=False,
         )

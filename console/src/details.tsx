@@ -19,7 +19,7 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
       </header>
       <dl>
         <Fact name="Status" value={statusWord(step.status, step.finish_reason)} />
-        <Fact name="Task" value={step.subtask || "the question itself"} />
+        <Fact name="Task" value={step.subtask || "Answer the question"} />
         <Fact name="Needs" value={step.needs ?? ""} />
         <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
         <Fact name="Model" value={step.model ?? ""} />
@@ -74,7 +74,7 @@ function Inner(props: { run: ApiRun }) {
       <ol class="inner">
         {run.steps.map((step) => (
           <li key={`${step.plan}.${step.step}`}>
-            <strong>{step.worker}</strong> <span class="chip">{statusWord(step.status, step.finish_reason)}</span> {step.subtask || "the question itself"}
+            <strong>{step.worker}</strong> <span class="chip">{statusWord(step.status, step.finish_reason)}</span> {step.subtask || "Answer the question"}
             {step.ended_s !== null && step.started_s !== null ? ` (${seconds(step.ended_s - step.started_s)}, ${dollars(step.cost_usd)})` : ""}
             {step.output ? <pre>{step.output}</pre> : null}
             {step.inner ? <Inner run={step.inner} /> : null}

@@ -77,7 +77,7 @@ function Node(props: {
         <strong>{step.served_by && step.served_by !== step.worker ? `${step.worker} → ${step.served_by}` : step.worker}</strong>
         <span class="chip">{statusWord(step.status, step.finish_reason)}</span>
       </span>
-      <span class="node-task">{brief(step.subtask || "the question itself", 90)}</span>
+      <span class="node-task">{brief(step.subtask || "Answer the question", 90)}</span>
       <Words step={step} />
       <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), tries, toolsOf(step)].filter(Boolean).join(" · ")}</span>
     </button>

@@ -170,7 +170,7 @@ async def besiege(
         counts = running.counts
     after = await _memory_after(processes, before, back_within_s)
     if not all(process.is_running() for process in processes):
-        breaches.append("A server process ended.")
+        breaches.append("A server process ended during the attack.")
     again = after
     if after > MOST_GROWTH * before and not breaches:
         async with attacker(case, target, count) as running:

@@ -269,9 +269,9 @@ async def connect(attack: Attack) -> Rows:
     async def ask() -> None:
         try:
             if await attack.send([request]) < 400:
-                attack.breach("CONNECT opened a tunnel.")
+                attack.breach("The server opened a tunnel for CONNECT.")
         except REQUEST_ERRORS:
-            attack.breach("CONNECT got no answer.")
+            attack.breach("The server did not answer CONNECT.")
 
     yield
     await attack.repeat(ask)

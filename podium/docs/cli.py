@@ -11,7 +11,7 @@ main = Program("podium docs")
 
 
 @main.command(
-    epilog="Exit code: 0, 1 if a page is out of date or the site has an error, 2 for a wrong command line.\n\n"
+    epilog="Exit code: 0 on success, 1 if a page is out of date or the site has an error, 2 for a usage error.\n\n"
     "Example: podium docs --check"
 )
 def run(

@@ -128,7 +128,7 @@ class DoctorOptions:
             help="skip this check; repeatable",
         ),
     ] = None
-    quiet: Annotated[bool, Option("--quiet", help="print only problems")] = False
+    quiet: Annotated[bool, Option("--quiet", help="print only warnings and errors")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def make(name: str, target: str, place: ServerPlace) -> Finding:
     except OSError as error:
         return wrong(
             f"This check cannot run: {error}.",
-            f"Run `podium doctor` as the account that runs the server. To leave this check out, pass --skip {name}.",
+            f"Run `podium doctor` as the account that runs the server. To skip this check, pass --skip {name}.",
         )
 
 

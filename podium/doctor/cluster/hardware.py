@@ -29,16 +29,12 @@ def ports(files: ClusterFiles) -> list[Finding]:
     open_ports, port = files.machines.open_ports, files.serve.port
     if open_ports is None or any(port in each for each in open_ports):
         return []
+    ranges = (
+        f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}" for each in open_ports
+    )
     return [
         wrong(
-            (
-                f"is {port}, but {files.machines.file} opens only "
-                + ", ".join(
-                    f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}"
-                    for each in open_ports
-                )
-                + "."
-            ),
+            f"is {port}, but the open ports in {files.machines.file} are: {', '.join(ranges) or 'none'}.",
             f"Open port {port} there (security group or serveService), or listen on an open port.",
             file=files.serve.file,
             field="http_options.port",
