@@ -81,9 +81,9 @@ _is_exported = True
 
 @dataclass(slots=True)
 class Spans:
-    """Spans of the steps of a run and its inner runs.
+    """Span of the newest attempt of each step, for a run and its inner runs.
 
-    A step's span links to those of the steps that it reads.
+    The span of an attempt links to those of the steps that its step reads.
     """
 
     _steps: dict[tuple[str, int, int], SpanContext] = field(
