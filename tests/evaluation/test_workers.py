@@ -40,7 +40,7 @@ async def test_a_replayed_model_refuses_what_was_never_recorded(tmp_path: Path):
     reads = await backend.run(question, Caps(), Plan((Step("good", ""), Step("half", "Check.", (0,)))))
     unknown = await backend.run(stranger, Caps(), Plan((Step("good", ""),)))
     assert (reads.error, unknown.error) == ("WorkerRefused", "WorkerRefused")
-    assert "shows other steps" in reads.message
+    assert "show other steps" in reads.message
     assert "to this question was recorded" in unknown.message
 
 

@@ -268,7 +268,7 @@ def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"cannot be read: No such file"):
         training_questions(source, 1)
     path.write_bytes(line(text="Wie groß?").encode("latin-1"))
-    with pytest.raises(SettingsError, match=r"q.jsonl is not UTF-8: .* Save it as UTF-8"):
+    with pytest.raises(SettingsError, match=r"q.jsonl is not UTF-8 .* Save it as UTF-8"):
         training_questions(source, 1)
 
 

@@ -221,7 +221,7 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
     command = [sys.executable, "-c", FULL, "--config", str(file), "--out", str(tmp_path / "full")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1, ended.stderr[-4000:]
-    assert "cannot be written" in " ".join(ended.stderr.split())
+    assert "Cannot write to" in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
 
 
