@@ -73,7 +73,7 @@ class QuestionOptions:
         raise UsageError("No question was given. Pass it as an argument, or pipe it to standard input")
 
     def body(self, question: str, client: Client) -> Json:
-        """Build the body of the request. If no model was chosen, the server is asked for its models.
+        """Build the body of the request. If no model was chosen, use the first suitable one that the server lists.
 
         Raises:
             ClientError: the server rejects the request for its models, or cannot be reached.

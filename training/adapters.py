@@ -1,7 +1,7 @@
 """Publish the adapter of a finished run for serving: check it, name it after its content, and write its model
 card.
 
-A name stands for one content and is never reused (`serving.lora.adapters`).
+Each name identifies one content and is never reused (`serving.lora.adapters`).
 """
 # The types of safetensors are partial.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false

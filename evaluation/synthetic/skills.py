@@ -115,10 +115,10 @@ class Skill:
         return result or ""
 
     def _parts_to_do(self, assignment: Assignment) -> list[TaskPart]:
-        """Return the parts to solve: those that the task names by their words or family. If it names none,
-        return all parts.
+        """Return the parts to solve.
 
-        In the latter case, a first part that another step has solved is skipped.
+        These are the parts that the task names by their words or family. If it names none, they are all parts,
+        except a first part that another step has solved.
         """
         whole = [part for words in parts(assignment.question) if (part := read(words))]
         own = read(assignment.task)

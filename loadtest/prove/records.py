@@ -1,7 +1,7 @@
 """`podium prove records`: many runs on two routers, then one router is killed.
 
-Kept runs are runs that must continue without their router: streams with an idempotency key, and background
-runs. The other router must show the record of every run, finish the kept runs, and not repeat their finished
+Durable runs are runs that must continue without their router: streams with an idempotency key, and background
+runs. The other router must show the record of every run, finish the durable runs, and not repeat their finished
 steps. Clients resume their streams there. One row per database. Exits with 1 if a record, a run or a word is
 missing or duplicated.
 """

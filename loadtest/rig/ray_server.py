@@ -112,7 +112,7 @@ async def start_isolated(
     env: Mapping[str, str] | None = None,
     dashboard: bool = False,
 ) -> AsyncGenerator[tuple[BenchClient, BenchServer]]:
-    """Run a server of its own while the block runs, and yield a client and the server. See `BenchServer` for
+    """Run a separate server while the block runs, and yield a client and the server. See `BenchServer` for
     the arguments.
 
     Raises:

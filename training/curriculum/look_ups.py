@@ -91,7 +91,7 @@ def _draw_made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple
 
 
 def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
-    """Yield queries to a team of the curriculum. Each comes with the part of a request that it stands for."""
+    """Yield queries for a team of the curriculum, each with the part of a request that the query describes."""
     topics = [name for name in team.topics if name in materials.domains]
     while True:
         fields = [each.domain for each in materials.draw_fields(rng)]
