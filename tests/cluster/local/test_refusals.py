@@ -81,7 +81,7 @@ def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() 
 
 def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
     port = free_port()
-    with claim(port), pytest.raises(ServeError, match=f"just been started on port {port}.\nServe on another one: make serve PORT={port + 1}"):  # fmt: skip
+    with claim(port), pytest.raises(ServeError, match=f"is using or starting on port {port}.\nServe on another port: make serve PORT={port + 1}"):  # fmt: skip
         Server(port=port).__enter__()
     with claim(port):
         pass

@@ -68,7 +68,7 @@ async def test_a_models_workers_are_the_pool_in_their_order():
         await here.aclose()
     assert here.workers == ("bad", "good")
     assert (allowed.format_failures, not_its.format_failures) == (0, 1)  # the second one was repaired
-    with pytest.raises(EvaluationError, match="`models` are: two, all"):
+    with pytest.raises(EvaluationError, match="Available models: two, all"):
         InProcessBackend(settings, {}, model="three")
 
 
