@@ -16,7 +16,8 @@ SIEGE    ?=
 FUZZ     ?=
 CLIENTS  ?=
 EXAMPLES ?= 20000
-TESTS    := -n logical --maxprocesses 4
+# One process more than cores, because some tests wait for another process.
+TESTS    := -n $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4)))
 DATA     ?=
 # PyTorch's small allocations on a CPU take a third of a training step by glibc's malloc; tcmalloc is used where Debian's package is.
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
