@@ -228,7 +228,7 @@ class ErrorMapper:
                 detail=f"If this happens often, lower the worker's max_concurrency. {reply}",
             )
         if status >= 500 or status in (408, 409, 425, 499):
-            message = f"The provider of {self.worker} failed. Try again."
+            message = f"{self.worker} failed because of an error at its provider. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=reply)
         if meaning == "filtered":
             message = f"The content filter of {self.worker}'s provider blocked the prompt. Change the prompt."

@@ -283,7 +283,7 @@ async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, strea
         async with served(settings) as api:
             unpaid = await api.http.post(path, json=body | {"model": "down"})
             paid = await api.http.post(path, json=body | {"model": "paid"})
-    failed = "The provider of down failed."
+    failed = "down failed because of an error at its provider."
     assert (unpaid.headers["x-should-retry"], paid.headers["x-should-retry"]) == ("true", "false")
     assert unpaid.json()["error"]["message"] == f"{failed} Try again."
     assert paid.json()["error"]["message"] == f"{failed} A new request is billed again."

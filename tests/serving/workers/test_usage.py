@@ -118,7 +118,7 @@ async def test_an_answer_a_little_over_its_limit_is_billed_as_told_and_noted(
         Usage(12, 240),
     )
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(12, 240))
-    assert ["exceeds max_output_tokens" in note for note in got.reply.notes] == [True]
+    assert ["more output tokens than max_output_tokens" in note for note in got.reply.notes] == [True]
 
 
 @pytest.mark.parametrize("part", ["cached_tokens", "reasoning_tokens"])
