@@ -109,7 +109,7 @@ def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
     application["deployments"].remove(files.deployment("vllm-conductor"))
     assert not [found for found in findings(files.case()) if found.level == "wrong"]
     application["args"]["conductor"] = "nobody"
-    with pytest.raises(CheckError, match=r"These workers can: .*qwen3-32b"):
+    with pytest.raises(CheckError, match=r"These workers can be the conductor: .*qwen3-32b"):
         files.case()
 
 

@@ -140,7 +140,7 @@ async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_w
     assert (step_json["worker"], step_json["served_by"]) == ("a", "same")
     assert [t["worker"] for t in step_json["attempts"]] == ["a", "alike"]
     how = "by price, because no card is similar, at the same price"
-    assert record["steps"][0]["notes"] == [f"same answers in place of a: chosen {how}."]
+    assert record["steps"][0]["notes"] == [f"same answered in place of a. Podium chose this fallback {how}."]
     assert {each["id"]: each["fallbacks"] for each in listed}["a"] == [
         {"worker": "alike", "chosen": "by similarity of the cards (0.8), at the same price"},
         {"worker": "same", "chosen": how},
