@@ -79,7 +79,7 @@ async def test_an_answer_calls_so_many_tools_and_no_more(dialect: Dialect):
         reply = await ask(worker)
         await asyncio.wait_for(server.requests[-1].hung_up.wait(), SOON_S)
     assert (reply.finish, reply.tool_calls) == (FinishReason.LENGTH, [])
-    assert f"more than {MOST_CALLS} tools" in reply.notes[0]
+    assert f"more than {MOST_CALLS} tool calls" in reply.notes[0]
 
 
 KEPT = {
