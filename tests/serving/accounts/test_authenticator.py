@@ -168,7 +168,7 @@ async def test_what_this_replica_changes_holds_at_once_also_for_an_answer_under_
         (None, "Unknown API key"),
         (replace(INFO, revoked_us=1), "revoked"),
         (replace(INFO, expires_us=1_749_999_999_000_000), "expired at 2025-06-15T15:06:39Z"),
-        (replace(INFO, team=TeamInfo("team_1", "search", 0, off_us=1)), "switched off"),
+        (replace(INFO, team=TeamInfo("team_1", "search", 0, off_us=1)), "is disabled"),
     ],
 )
 async def test_why_a_key_is_refused_is_told_to_who_has_it(it: It, info: KeyInfo | None, said: str) -> None:

@@ -457,7 +457,7 @@ async def test_lines_that_are_not_let_in_hold_no_place(tmp_path: Path) -> None:
 async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await limit(it, "policy", store_content=False)
-        with pytest.raises(openai.PermissionDeniedError, match="does not allow texts to be stored"):
+        with pytest.raises(openai.PermissionDeniedError, match="does not allow storing text"):
             await upload(sdk_of(it, "mine"), line("1"))
 
 
