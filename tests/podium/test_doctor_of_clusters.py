@@ -433,7 +433,7 @@ def test_the_machines_share_falls_with_the_load() -> None:
 
 def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
     _, text = run_check("--rps", "1000")
-    assert "whether or not they can serve that rate" in text
+    assert "whether or not the machines can serve that rate" in text
     assert "128 answers concurrently" in text
     assert "podium capacity" in text
 
