@@ -56,10 +56,10 @@ class Admission:
 
     def __init__(self, service: Service, table: Mapping[str, RouteAccess]) -> None:
         def most_reads() -> int:
-            return service.pool.settings.limits.max_reads
+            return service.settings().limits.max_reads
 
         def most_bytes() -> int:
-            return service.pool.settings.limits.max_unread_bytes
+            return service.settings().limits.max_unread_bytes
 
         self._service, self._table = service, table
         self.reads = Room("limits.max_reads", most_reads, "reads")

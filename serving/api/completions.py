@@ -80,7 +80,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     if request.scope.get(IS_BATCH):
         completed = replace(completed, priority="batch")
     check_size(completed.conversation, "messages")
-    limits = service.pool.settings.limits
+    limits = service.settings().limits
     parsed = await attach(completed, caller, batches_of(request).store, service)
     most = limits.max_text_bytes
     # earlier turns and stored files count as text too
@@ -200,7 +200,7 @@ async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiReq
         TooLarge: the body is longer than the settings allow.
         BadTask: the body is not a valid request.
     """
-    limits = service.pool.settings.limits
+    limits = service.settings().limits
     body = await request.body()
     if len(body) > limits.max_body_bytes:
         raise too_large(limits.max_body_bytes)
