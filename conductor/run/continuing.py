@@ -22,6 +22,7 @@ from conductor.run.task import Task
 
 BREAKS = (WorkerUnavailable, WorkerBusy)
 """Errors of a broken stream after which another call may deliver the rest."""
+_SILENCE = WorkerUnavailable("The worker stopped sending.")
 CONTINUATIONS = 2
 """Maximum number of continuations of an answer. If the worker has more other deployments, their number."""
 BYTES_PER_TOKEN = 4
@@ -192,8 +193,7 @@ def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerEr
 
 def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
     """Return whether an answer can be restarted or continued if its worker stops sending."""
-    silence = WorkerUnavailable("The worker stopped sending.")
-    return may_restart(member, breaks, silence) and may_continue(member, task, breaks, silence)
+    return may_restart(member, breaks, _SILENCE) and may_continue(member, task, breaks, _SILENCE)
 
 
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:

@@ -24,7 +24,6 @@ from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
 from serving.api.earlier_runs import CallersRuns
-from serving.api.files import batches_of
 from serving.api.request import ApiRequest, Keeping, check_size, keeping_of
 from serving.api.resolve import ResolvedTask
 from serving.api.resuming import find_tool_answer
@@ -81,7 +80,7 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
         completed = replace(completed, priority="batch")
     check_size(completed.conversation, "messages")
     limits = service.settings().limits
-    parsed = await attach(completed, caller, batches_of(request).store, service)
+    parsed = await attach(completed, caller, request.app.state.batches.store, service)
     most = limits.max_text_bytes
     # earlier turns and stored files count as text too
     if parsed is not api_request and parsed.text_chars > most:

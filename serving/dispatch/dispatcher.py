@@ -19,9 +19,10 @@ from conductor.errors import (
     WorkerUnavailable,
 )
 from conductor.model.call import Call
-from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptLimits
+from conductor.run.plan_record import charges
 from serving.dispatch import policy
 from serving.dispatch.conforming import Repair, ask_for_form, invalid_answer, note_fault, read_whole
 from serving.dispatch.continuing import Continuation, form_of

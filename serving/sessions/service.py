@@ -139,6 +139,8 @@ class Service:
 
         If this fails, log it. The client still gets its answer.
         """
+        if not records.record.task.echo:  # only the Responses API has conversations, and it sets the echo
+            return
         try:
             await self._keep_turn(self, records)
         except PodiumError as exc:
