@@ -37,8 +37,7 @@ async def model(request: Request, name: str) -> Response:
     """Return one model that the caller may use."""
     service: Service = request.app.state.service
     policies = caller_of(request).policies
-    check_name(name, service.pool, policies)
-    permit = permit_of(policies, service.settings())
+    permit = check_name(name, service.pool, policies)
     return success(_model(service, permit, name, names(service.pool)[name]))
 
 

@@ -14,7 +14,7 @@ from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
 from conductor.model.characters import check_name_text
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
-from conductor.model.operation import Operation, WireOptions
+from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
@@ -354,9 +354,9 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     Raises:
         BadTask: a worker does not support an option. `param` names the field.
     """
-    options = task.sampling.options.set_options
-    if not options:
+    if task.sampling.options == NO_OPTIONS:
         return
+    options = task.sampling.options.set_options
     for member in members:
         if unsupported := [name for name in options if name not in member.takes]:
             raise _not_taken(request, unsupported[0], member.name)
