@@ -41,9 +41,7 @@ continue the prefix.
 
 
 def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:
-    """Return the form in which to send the call first."""
-    if not call.prefix:
-        return "plain"
+    """Return the form in which to send a call with a prefix first."""
     # a blank prefix has no words to repeat, so the model starts again, possibly with the same blanks
     return "prefill" if not call.prefix.strip() or prefills(call) else "ask"
 
