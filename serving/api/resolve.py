@@ -112,7 +112,7 @@ def _resolve(
         members = team.members_for(task)
         task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
         _check_attachments(request, members.values(), fetchers)
-        check_options(request, task, team.members_for(task).values())
+        check_options(request, task, members.values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])

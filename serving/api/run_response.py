@@ -182,6 +182,8 @@ class RunResponse(Response):
         Raises:
             RateLimited: a limit is reached.
         """
+        if not self._caller.policies.limits_rates:
+            return
         admission, tokens = self._service.sessions.admission, self._request.token_estimate
         rate = self._opener.rate = await admission.reserve_rate(self._caller, tokens)
         wire.extra = rate.headers

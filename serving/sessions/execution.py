@@ -228,7 +228,8 @@ class RunExecutor:
         """Settle the rates of a run that has ended, and store it. Free its slot and its memory afterwards."""
         records = execution.run.records
         try:
-            await self._admission.rates.settle(execution.rate, records)
+            if execution.rate.tokens:
+                await self._admission.rates.settle(execution.rate, records)
             if records.record.status != "waiting":  # `suspend` has stored a run that waits
                 await self._end_turn(records)
                 stored_records = execution.journal.kept(records)
