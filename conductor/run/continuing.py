@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, Interrupted, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.characters import byte_size
 from conductor.model.failure import Attempt
 from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.usage import Usage
@@ -204,11 +205,6 @@ def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
 
 def _tokens(text: str) -> int:
     return byte_size(text) // BYTES_PER_TOKEN
-
-
-def byte_size(text: str) -> int:
-    """Return the UTF-8 size of `text`. It is an upper bound of the number of tokens."""
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from sys import getsizeof
-from typing import Any, cast
+from typing import Any
 
 from conductor.errors import Overloaded
-from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import Message, contents_of, values_in
 from conductor.model.terms import Priority
 from conductor.run.record import Account, Record
 from conductor.run.task import Task
@@ -102,40 +102,14 @@ def bytes_of_record(record: Record) -> int:
 
 def bytes_of_given(resume_input: Given) -> int:
     """Return the size in bytes of tool results, and of the messages that the client sent with them."""
-    return sum(_bytes_of_part(each.result) for each in resume_input.results) + bytes_of(resume_input.said)
+    results = Message("tool", tuple(each.result for each in resume_input.results))
+    return bytes_of([results, *resume_input.said])
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
     """Return the size in bytes of messages in memory."""
-    return sum(
-        sum(map(_bytes_of_part, message.parts))
-        + (_bytes_of_json(message.native.payload) if message.native is not None else 0)
-        + _bytes_of_json(message.thoughts)
-        for message in messages
-    )
-
-
-def _bytes_of_part(part: Part) -> int:
-    match part:
-        case Text():
-            return getsizeof(part.text)
-        case Image():
-            return getsizeof(part.url)
-        case File():
-            return getsizeof(part.url) + getsizeof(part.text)
-        case ToolCall():
-            return getsizeof(part.arguments)
-        case ToolResult():
-            return sum(map(_bytes_of_part, part.parts))
+    return sum(map(getsizeof, contents_of(messages)))
 
 
 def _bytes_of_json(value: Any) -> int:
-    match value:
-        case dict():
-            fields = cast(dict[str, Any], value)
-            return getsizeof(fields) + sum(map(getsizeof, fields)) + sum(map(_bytes_of_json, fields.values()))
-        case list():
-            items = cast(list[Any], value)
-            return getsizeof(items) + sum(map(_bytes_of_json, items))
-        case _:
-            return getsizeof(value)
+    return sum(map(getsizeof, values_in(value)))
