@@ -25,7 +25,7 @@ from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
 from serving.dispatch.fair_queue import FairQueue
 from serving.edge.exchange import PIECE_BYTES, count_body_bytes
-from serving.sessions.memory_budget import SMALL_BYTES
+from serving.sessions.admission import SMALL_BYTES
 from serving.sessions.service import Service
 from serving.shares import Room, Share
 
