@@ -178,7 +178,7 @@ class PlanStream:
                 room -= byte_size(delta.text)
                 if room < 0 and not delta.finish:
                     reply.cut(
-                        f"The plan was cut off because it was longer than max_plan_tokens ({limits.max_plan_tokens})."
+                        f"The plan was cut off because it was longer than conductor.max_plan_tokens ({limits.max_plan_tokens})."
                     )
                     return
 
