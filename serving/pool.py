@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from conductor.model.call import Sampling
@@ -38,6 +38,9 @@ from serving.workers.pictures import may_fetch
 
 logger = logging.getLogger("podium")
 
+MOST_TEAMS = 1024
+"""Maximum number of permits whose teams are kept. There are as many permits as different policies."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pool:
@@ -58,6 +61,7 @@ class Pool:
     fallbacks: Mapping[str, tuple[Fallback, ...]]
     """Fallbacks of each worker, in the order in which they are tried."""
     engines: Engines
+    _teams: dict[Permit, Team] = field(default_factory=dict[Permit, Team], init=False, repr=False)
 
     @property
     def team(self) -> Team:
@@ -69,6 +73,14 @@ class Pool:
 
         If the permit does not allow the conductor's worker, its first allowed fallback becomes the conductor.
         """
+        team = self._teams.get(permit)
+        if team is None:
+            if len(self._teams) >= MOST_TEAMS:
+                self._teams.clear()
+            team = self._teams[permit] = self._build_team(permit)
+        return team
+
+    def _build_team(self, permit: Permit) -> Team:
         settings, own = self.settings, self.settings.prompts
         names = ("conductor", "steps", "lists", "worker")
         texts = {name: text for name in names if (text := getattr(own, name)) is not None}
@@ -98,8 +110,7 @@ class Pool:
 
     def may_plan(self, permit: Permit) -> bool:
         """Return whether `permit` allows the conductor's worker or one of its fallbacks."""
-        chosen = self.settings.conductor
-        return chosen is not None and any(permit.allows(name) for name in self.line(chosen.worker))
+        return self.team_for(permit).conductor is not None
 
     async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
         """Return the workers for which pictures at `urls` can be sent as links.

@@ -17,6 +17,7 @@ from conductor.errors import (
     quote,
 )
 from conductor.model.call import AnswerFormat, Call
+from conductor.model.characters import byte_size
 from conductor.model.messages import File, Image, Message, Part, Text, Tool, ToolCall, ToolResult
 from conductor.model.reply import Delta, Reply
 from conductor.model.usage import Usage
@@ -48,7 +49,7 @@ def input_bound(call: Call) -> int:
     """Return an upper bound of the prompt's tokens without a tokenizer: a token is at least one UTF-8 byte."""
     messages = sum(_message_bound(message) for message in call.messages)
     tools = sum(_tool_bound(tool) for tool in call.tools.offered)
-    prefix_bound = TOKENS_PER_CONTINUATION + _size(call.prefix) if call.prefix else 0
+    prefix_bound = TOKENS_PER_CONTINUATION + byte_size(call.prefix) if call.prefix else 0
     return TOKENS_PER_MESSAGE + messages + tools + prefix_bound + _format_bound(call.answer_format)
 
 
@@ -71,13 +72,13 @@ def _message_bound(message: Message) -> int:
 def _part_bound(part: Part) -> int:
     match part:
         case Text(text=text):
-            return _size(text)
+            return byte_size(text)
         case Image():
             return TOKENS_PER_IMAGE
         case File():
-            return TOKENS_PER_MESSAGE + _size(part.name) + file_tokens(part)
+            return TOKENS_PER_MESSAGE + byte_size(part.name) + file_tokens(part)
         case ToolCall():
-            return TOKENS_PER_MESSAGE + _size(part.name) + _size(part.arguments)
+            return TOKENS_PER_MESSAGE + byte_size(part.name) + byte_size(part.arguments)
         case ToolResult():
             return TOKENS_PER_MESSAGE + sum(_part_bound(each) for each in part.parts)
 
@@ -91,7 +92,7 @@ def file_tokens(file: File) -> int:
 
 def _tool_bound(tool: Tool) -> int:
     schemas = _json_size(tool.parameters) + _json_size(tool.format)
-    return TOKENS_PER_MESSAGE + _size(tool.name) + _size(tool.description) + schemas
+    return TOKENS_PER_MESSAGE + byte_size(tool.name) + byte_size(tool.description) + schemas
 
 
 def _format_bound(wanted: AnswerFormat | None) -> int:
@@ -102,15 +103,11 @@ def _format_bound(wanted: AnswerFormat | None) -> int:
 
 
 def _format_size(wanted: AnswerFormat) -> int:
-    return _json_size(wanted.schema) + _size(wanted.description)
+    return _json_size(wanted.schema) + byte_size(wanted.description)
 
 
 def _json_size(value: object) -> int:
-    return 0 if value is None else _size(json.dumps(value, default=str))
-
-
-def _size(text: str) -> int:
-    return len(text.encode("utf-8", "surrogatepass"))
+    return 0 if value is None else byte_size(json.dumps(value, default=str))
 
 
 @asynccontextmanager

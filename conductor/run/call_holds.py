@@ -19,12 +19,13 @@ from conductor.errors import (
     StoreUnavailable,
     WorkerError,
 )
-from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult
 from conductor.model.terms import Callee, Observer
 from conductor.model.usage import FREE, Price, Usage, estimate, total
 from conductor.model.worker import PoolMember
 from conductor.run.ledger import Hold, Ledger
+from conductor.run.plan_record import charges
 from conductor.run.waiting import wait_until_done
 
 

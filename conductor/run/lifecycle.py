@@ -280,12 +280,12 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
         async with _inner(family, run, call) as inner:
             yield inner
 
-    planner = family.team.planner(record.task)
-    price = estimate_price(planner and planner.member, allowed.values(), record.task.max_steps)
-    itself = team_member(record.task.model, open_inner, price)
-    return {
-        name: itself if name == TEAM and name not in allowed else allowed[name] for name in record.workers
-    }
+    def itself() -> PoolMember:
+        planner = family.team.planner(record.task)
+        price = estimate_price(planner and planner.member, allowed.values(), record.task.max_steps)
+        return team_member(record.task.model, open_inner, price)
+
+    return {name: allowed.get(name) or itself() for name in record.workers}
 
 
 @asynccontextmanager

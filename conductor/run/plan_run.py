@@ -202,7 +202,8 @@ class PlanRun:
         last_error: WorkerError | None = None
         while True:
             so_far = self._answers_so_far.get(index, Shown())
-            messages = (*first_messages, *fit(conversation(recorded.turns), member))
+            turns = fit(conversation(recorded.turns), member) if recorded.turns else ()
+            messages = (*first_messages, *turns)
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, first_messages))
             try:

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.model.call import Call, Sampling
+from conductor.model.characters import byte_size
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.model.worker import PoolMember
 from conductor.plan.formats import Format, parser
@@ -174,7 +175,7 @@ class PlanStream:
                 if self._on_text is not None:
                     self._on_text(delta, reply)
                 yield delta.text
-                room -= len(delta.text.encode("utf-8", "surrogatepass"))
+                room -= byte_size(delta.text)
                 if room < 0 and not delta.finish:
                     reply.cut(
                         f"The plan was cut off because it was longer than conductor.max_plan_tokens ({limits.max_plan_tokens})."

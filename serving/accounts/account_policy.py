@@ -187,6 +187,14 @@ class Policies:
         """Policy that allows only what both the team's and the key's policy allow."""
         return _narrow(self.team, self.key)
 
+    @property
+    def limits_rates(self) -> bool:
+        """True if the team or the key has a limit per minute."""
+        return any(
+            policy.requests_per_minute is not None or policy.tokens_per_minute is not None
+            for policy in (self.team, self.key)
+        )
+
     def whose(self, allows: Callable[[AccountPolicy], bool]) -> str | None:
         """Return whose policy does not satisfy `allows`: `team`, `key`, or None if both satisfy it."""
         return "team" if not allows(self.team) else "key" if not allows(self.key) else None

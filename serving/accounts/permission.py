@@ -70,7 +70,7 @@ def may_ask(name: str, fixed: Sequence[str], policies: Policies, permit: Permit)
     return policies.both.allows_model(name) and all(permit.allows(worker) for worker in fixed)
 
 
-def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings) -> Task:
+def narrow_task(task: Task, asked: Asked, policies: Policies, permit: Permit, settings: Settings) -> Task:
     """Return the task with a permit and with limits that the policies allow.
 
     A limit from the settings is reduced if it is higher than a policy allows. A limit that the request sets
@@ -80,6 +80,7 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
         task: the task from the request and the settings.
         asked: values that the request sets explicitly.
         policies: policies of the caller.
+        permit: permit of the caller. See `permit_of`.
         settings: current settings.
 
     Raises:
@@ -88,7 +89,6 @@ def narrow_task(task: Task, asked: Asked, policies: Policies, settings: Settings
         NotAllowed: the request exceeds a policy. The error names the field and the policy's owner.
     """
     policy = policies.both
-    permit = permit_of(policies, settings)
     _check_workers(asked, permit, settings)
     _check_steps(asked, policies)
     _check_limits(asked, policies)

@@ -258,8 +258,6 @@ class RateCounter:
             tokens: estimated tokens of the request.
         """
         rates = rates_of(account, policies)
-        if not rates:
-            return NO_RATES
         taken: dict[RateLimit, int] = {}
         for rate in rates:
             (amount,) = _amounts([tokens], rate)

@@ -69,7 +69,7 @@ def build_api(
     # FastAPI's own documentation pages load scripts from a CDN, and its schema lacks the bodies that routes
     # parse themselves. `openapi.py` serves the complete schema.
     app = FastAPI(title="Podium", openapi_url=None)
-    serves_when_away = service.pool.settings.store.when_away == "serve"
+    serves_when_away = service.settings().store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
     app.state.reload, app.state.directory = reload, directory
@@ -106,9 +106,9 @@ def build_api(
     app.add_exception_handler(HTTPException, _render_http_error)
     app.add_exception_handler(RequestValidationError, _render_query_error)
     app.add_exception_handler(Exception, _render_internal_error)
-    policy = HttpPolicy.of(service.pool.settings)
+    policy = HttpPolicy.of(service.settings())
     router_checks = RouterChecks(
-        lambda: service.pool.settings,
+        service.settings,
         paths_of_runs(table),
         service.sessions.admission.slots.check,
         partial(authenticate, authenticator),

@@ -12,9 +12,9 @@ from starlette.requests import Request
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
-from conductor.model.characters import check_name_text
+from conductor.model.characters import byte_size, check_name_text
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
-from conductor.model.operation import Operation, WireOptions
+from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
@@ -278,7 +278,7 @@ def estimate_tokens(text: str) -> int:
     Japanese, Korean and Indic scripts up to 1.5; an emoji up to 3. The length of a character in UTF-8 tells
     these apart, which is fast enough for a megabyte.
     """
-    n_chars, n_bytes = len(text), len(text.encode("utf-8", "surrogatepass"))
+    n_chars, n_bytes = len(text), byte_size(text)
     ascii = len(text.encode("ascii", "ignore"))
     astral = len(text.encode("utf-16-le", "surrogatepass")) // 2 - n_chars
     others = n_chars - ascii - astral
@@ -360,9 +360,9 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     Raises:
         BadTask: a worker does not support an option. `param` names the field.
     """
-    options = task.sampling.options.set_options
-    if not options:
+    if task.sampling.options == NO_OPTIONS:
         return
+    options = task.sampling.options.set_options
     for member in members:
         if unsupported := [name for name in options if name not in member.takes]:
             raise _not_taken(request, unsupported[0], member.name)

@@ -97,10 +97,10 @@ def _resolve(
 ) -> ResolvedTask:
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
-    check_name(name, pool, policies, has_plan=podium.plan is not None)
+    permit = check_name(name, pool, policies, has_plan=podium.plan is not None)
     check_operation(request, pool, lambda: find_allowed_names(pool, policies))
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
-    task = narrow_task(task, _to_asked(request, settings), policies, settings)
+    task = narrow_task(task, _to_asked(request, settings), policies, permit, settings)
     if request.n_beside:
         task = replace(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
@@ -112,7 +112,7 @@ def _resolve(
         members = team.members_for(task)
         task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
         _check_attachments(request, members.values(), fetchers)
-        check_options(request, task, team.members_for(task).values())
+        check_options(request, task, members.values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
@@ -164,8 +164,8 @@ def find_allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
     return {name: kind for name, kind in names(pool).items() if _may_ask(name, pool, policies, permit)}
 
 
-def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> None:
-    """Check that the caller may use a name. A name that it may not use counts as unknown.
+def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> Permit:
+    """Check that the caller may use a name, and return its permit. A name that it may not use counts as unknown.
 
     Args:
         name: name of a model, a workflow or a worker.
@@ -177,8 +177,9 @@ def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = Fa
         UnknownModel: the name is unknown or not allowed.
     """
     is_known = any(name in group for group in (pool.settings.models, pool.settings.workflows, pool.members))
-    if is_known and _may_ask(name, pool, policies, permit_of(policies, pool.settings), has_plan=has_plan):
-        return
+    permit = permit_of(policies, pool.settings)
+    if is_known and _may_ask(name, pool, policies, permit, has_plan=has_plan):
+        return permit
     own = [each for each, kind in find_allowed_names(pool, policies).items() if kind == "conductor"]
     hint = did_you_mean(name, find_allowed_names(pool, policies))
     suggestion = hint or (f" Try {', '.join(own)}." if own else "")

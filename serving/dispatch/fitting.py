@@ -109,18 +109,16 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
     return stops
 
 
-def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:
+def limit_effort(effort: str | None, most: str, default: str) -> str | None:
     """Return the reasoning effort to request: `effort`, or `most` if that is lower.
 
     An unknown level counts as the highest.
 
     Args:
         effort: requested level, or None for the default.
-        most: highest allowed level, or None for no limit.
+        most: highest allowed level.
         default: default level of the model.
     """
-    if most is None:
-        return effort
     return most if _rank(effort or default) > _rank(most) else effort
 
 

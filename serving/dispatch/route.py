@@ -12,10 +12,11 @@ from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.call import Call
-from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
 from conductor.run.call import input_bound
+from conductor.run.plan_record import charges
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.dispatch.retry_budget import RetryBudget, Skipped

@@ -31,7 +31,7 @@ from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from serving.database.address import StoreError
 from serving.database.clock import now_us
-from serving.redaction.personal import redactor_of
+from serving.redaction.texts import redactor_of
 from serving.settings.settings import Settings
 from serving.store.claims import CachedAnswer, Claim
 from serving.store.store import RecordStore

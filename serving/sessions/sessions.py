@@ -29,10 +29,9 @@ from serving.accounts.caller import Caller
 from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
-from serving.sessions.admission import RunAdmission
+from serving.sessions.admission import RunAdmission, bytes_of_record
 from serving.sessions.deduplication import RequestDeduplicator, to_cached_record
 from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
-from serving.sessions.memory_budget import bytes_of_record
 from serving.sessions.pools import Pools
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
 from serving.store.claims import CachedAnswer

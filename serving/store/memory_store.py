@@ -6,11 +6,10 @@ import secrets
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
 
 from msgspec.structs import replace
 
-from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import contents_of
 from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
@@ -295,55 +294,20 @@ BYTES_A_LOGPROB = 150
 
 def weight(records: RunRecords) -> int:
     """Estimate the memory of a run in bytes. A text that several steps share counts once."""
-    texts = {id(text): sys.getsizeof(text) for record in records for text in _texts(record)}
+    sizes = {id(each): sys.getsizeof(each) for record in records for each in _contents(record)}
     n_likely = sum(
         1 + len(token.top) for record in records for call in record.calls for token in call.logprobs
     )
-    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(texts.values())
+    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(sizes.values())
 
 
-def _texts(record: Record) -> Iterator[str]:
+def _contents(record: Record) -> Iterator[object]:
     yield record.answer
-    yield from _of(record.task.conversation)
+    yield from contents_of(record.task.conversation)
     for call in record.calls:
         yield from (call.output, call.reasoning)
     for plan in record.plans:
-        yield from _of(plan.prompt)
+        yield from contents_of(plan.prompt)
         for step in plan.steps:
-            yield step.subtask
-            yield step.needs
-            yield from _of(step.prompt)
-
-
-def _of(messages: tuple[Message, ...]) -> Iterator[str]:
-    for message in messages:
-        yield from _texts_in(message.thoughts)
-        if message.native is not None:
-            yield from _texts_in(message.native.payload)
-        for part in message.all_parts:
-            match part:
-                case Text(text=text):
-                    yield text
-                case Image(url=url):
-                    yield url
-                case ToolCall(arguments=arguments):
-                    yield arguments
-                case File(url=url, text=text):
-                    yield url
-                    yield text or ""
-                case ToolResult():
-                    pass  # `all_parts` lists its parts as well
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for each in cast(dict[str, Any], value).values():
-                yield from _texts_in(each)
-        case list():
-            for each in cast(list[Any], value):
-                yield from _texts_in(each)
-        case _:
-            pass
+            yield from (step.subtask, step.needs)
+            yield from contents_of(step.prompt)

@@ -76,7 +76,7 @@ async def test_what_cannot_be_served_is_told_by_its_field(
 
 async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:
     async with served(pool()) as api, api.sdk as sdk:
-        assert "vectors" not in api.service.pool.settings.pool
+        assert "vectors" not in api.service.settings().pool
         with pytest.raises(openai.BadRequestError, match="does not support /v1/chat/completions"):
             await sdk.chat.completions.create(model="vectors", messages=[{"role": "user", "content": "?"}])
 

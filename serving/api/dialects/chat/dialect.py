@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from conductor.errors import BadTask, PodiumError
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
-from conductor.model.messages import File, Image, Message, Part, Text, ToolCall, ToolResult
+from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, ToolResult
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
@@ -110,7 +110,10 @@ class ChatDialect(Dialect):
 
     def parse(self, body: bytes) -> ApiRequest:
         request = read(body)
-        tools, left_out = request.toolset
+        has_tools = (
+            bool(request.tools) or request.tool_choice is not None or request.parallel_tool_calls is False
+        )
+        tools, left_out = request.toolset if has_tools else (NO_TOOLS, ())
         return ApiRequest(
             model=request.model,
             conversation=tuple(to_message(index, message) for index, message in enumerate(request.messages)),

@@ -28,8 +28,7 @@ class ConversationTurns:
     async def __call__(self, service: Service, records: RunRecords) -> None:
         """Add the response, unless it was added before or belongs to no conversation."""
         record = records.record
-        echo: dict[str, Any] = record.task.echo.get("response", {})
-        conversation = echo.get("conversation")
+        conversation: dict[str, Any] | None = record.task.echo["response"].get("conversation")
         if conversation is None or record.status not in ENDED_WELL or not record.task.permit.stores:
             return
         turn = response_id(record.id, part_of(record))
