@@ -23,7 +23,6 @@ from serving.api.attachments import attach
 from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
-from serving.api.earlier_runs import CallersRuns
 from serving.api.files import batches_of
 from serving.api.request import ApiRequest, Keeping, check_size, keeping_of
 from serving.api.resolve import ResolvedTask
@@ -76,12 +75,14 @@ async def _respond(request: Request, response: type[RunResponse]) -> Response:
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
     api_request = await _parse(request, service, dialect)
-    completed = await dialect.complete(api_request, CallersRuns(service, caller))
+    completed = await dialect.complete(api_request, service, caller)
     if request.scope.get(IS_BATCH):
         completed = replace(completed, priority="batch")
     check_size(completed.conversation, "messages")
     limits = service.pool.settings.limits
-    parsed = await attach(completed, caller, batches_of(request).store, service)
+    parsed = completed
+    if completed.names_files:
+        parsed = await attach(completed, caller, batches_of(request).store, service)
     most = limits.max_text_bytes
     # earlier turns and stored files count as text too
     if parsed is not api_request and parsed.text_chars > most:

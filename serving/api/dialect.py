@@ -14,40 +14,13 @@ from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving import errors
+from serving.accounts.caller import Caller
 from serving.api.request import ApiRequest
+from serving.sessions.service import Service
 
 CallId = Callable[[int], str]
 """Function that returns the client's id of a tool call, given the number of the call (`PendingCall.number`).
 """
-
-
-class EarlierRuns(Protocol):
-    """Stored runs and conversations that the caller may continue."""
-
-    async def find(self, id: str) -> RunRecords | None:
-        """Return a run, or None if the caller has no such run.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
-        ...
-
-    async def call_id(self, id: str) -> CallId:
-        """Return a function that gives the client's id of each tool call of a run. It raises the same errors
-        as `find`.
-        """
-        ...
-
-    async def items(self, conversation: str) -> list[dict[str, Any]]:
-        """Return the items of a conversation, oldest first.
-
-        Raises:
-            UnknownName: the caller has no such conversation.
-            NotAllowed: the caller's policy does not allow texts to be stored.
-            TooLarge: the conversation is full.
-            StoreUnavailable: the store is unreachable.
-        """
-        ...
 
 
 class Encoder(Protocol):
@@ -133,9 +106,9 @@ class Dialect(Protocol):
         """
         return {}
 
-    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
-        """Load everything that `request` refers to, such as stored earlier turns. Return the completed
-        request.
+    async def complete(self, request: ApiRequest, service: Service, caller: Caller) -> ApiRequest:
+        """Load everything that `request` of `caller` refers to, such as stored earlier turns. Return the
+        completed request.
 
         Raises:
             BadTask: something that the request refers to is not stored, or the caller may not see it.

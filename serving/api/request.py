@@ -219,6 +219,12 @@ class ApiRequest:
         return self.places[message] if self.places else f"messages[{message}].content[{part}]"
 
     @property
+    def names_files(self) -> bool:
+        """Whether the request names stored files."""
+        parts = (part for message in self.conversation for part in message.all_parts)
+        return any(isinstance(part, File) and part.id for part in parts)
+
+    @property
     def token_estimate(self) -> int:
         """Estimated tokens of the text and of one answer. The tokens that a plan uses beyond that are known
         only when the run has ended.

@@ -12,9 +12,9 @@ from conductor.errors import BadTask, TooLarge, UnknownName, quote
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
 from serving.api.dialects.read_body import LenientModel, read_body
+from serving.api.dialects.responses.earlier import CallersRuns, check_room
 from serving.api.dialects.responses.new_items import new_id, new_items, redact_metadata
 from serving.api.dialects.responses.schema import remedy
-from serving.api.earlier_runs import CallersRuns, check_room
 from serving.api.request import NameText
 from serving.api.respond import success
 from serving.sessions.service import Service

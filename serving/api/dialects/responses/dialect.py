@@ -10,11 +10,12 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
+from serving.accounts.caller import Caller
 from serving.api.answer_format import ANY_OBJECT, read_schema
-from serving.api.dialect import CallId, Dialect, EarlierRuns
+from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses import errors
-from serving.api.dialects.responses.earlier import conversation_of
+from serving.api.dialects.responses.earlier import CallersRuns, conversation_of
 from serving.api.dialects.responses.items import Transcript
 from serving.api.dialects.responses.resource import echo_of
 from serving.api.dialects.responses.schema import (
@@ -27,6 +28,7 @@ from serving.api.dialects.responses.segments import echo_changes
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium, priority_of
+from serving.sessions.service import Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +75,11 @@ class ResponsesDialect(Dialect):
             body=request,
         )
 
-    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
+    async def complete(self, request: ApiRequest, service: Service, caller: Caller) -> ApiRequest:
         """Load earlier turns and referenced items; see `Dialect.complete`."""
         body = request.body if isinstance(request, SentRequest) else None
         assert body is not None, "this dialect parsed the request"
-        conversation, n_earlier = await conversation_of(body, earlier)
+        conversation, n_earlier = await conversation_of(body, CallersRuns(service, caller))
         conversation = (*_instructions(body), *conversation)
         return replace(
             request,

@@ -18,6 +18,7 @@ from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
 from serving.api.dialects.responses.earlier import (
+    CallersRuns,
     conversation_of,
     find_response,
     input_items,
@@ -28,7 +29,6 @@ from serving.api.dialects.responses.ids import item_id
 from serving.api.dialects.responses.schema import Referred, remedy
 from serving.api.dialects.responses.segments import echo_of_newest, part_of
 from serving.api.dialects.responses.tools import read_tools
-from serving.api.earlier_runs import CallersRuns
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
 from serving.api.respond import success
