@@ -9,16 +9,15 @@ from decimal import Decimal
 from typing import Any, cast
 
 import orjson
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.api.encode import dumps
+from serving.api.record_json import dumps
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
 
 
-class ChoicesResponse(Response):
+class ChoicesResponse:
     """Response that merges all of `responses`. The first failure replaces the whole answer and ends the other
     responses.
 
@@ -26,8 +25,7 @@ class ChoicesResponse(Response):
         responses: one for each choice, in order.
     """
 
-    def __init__(self, responses: Sequence[Response]) -> None:
-        super().__init__()
+    def __init__(self, responses: Sequence[ASGIApp]) -> None:
         self._responses = responses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +36,7 @@ class ChoicesResponse(Response):
             await disconnect.wait()
             return {"type": "http.disconnect"}
 
-        async def answer(index: int, response: Response) -> None:
+        async def answer(index: int, response: ASGIApp) -> None:
             await response(scope, wait_for_disconnect, merged.sender(index))
             if merged.is_over:
                 disconnect.set()

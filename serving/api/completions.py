@@ -4,9 +4,8 @@ from dataclasses import replace
 from typing import Never
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import BadTask, quote
 from conductor.model.call import Call
@@ -24,11 +23,12 @@ from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
 from serving.api.files import batches_of
-from serving.api.request import ApiRequest, Keeping, check_size, keeping_of
+from serving.api.opening import Keeping, keeping_of
+from serving.api.request import ApiRequest, check_size
 from serving.api.resolve import ResolvedTask
-from serving.api.resuming import find_tool_answer
 from serving.api.run_response import RunResponse
 from serving.api.siblings import Siblings
+from serving.api.tool_results import find_tool_answer
 from serving.edge.checks import too_large, too_much_text
 from serving.sessions.service import Service
 
@@ -70,7 +70,7 @@ class Answers:
         await response(scope, receive, send)
 
 
-async def _respond(request: Request, response: type[RunResponse]) -> Response:
+async def _respond(request: Request, response: type[RunResponse]) -> ASGIApp:
     service: Service = request.app.state.service
     dialects: Dialects = request.app.state.dialects
     dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
@@ -137,9 +137,7 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
     Raises:
         BadTask: the request has tool results for a waiting run, or a call id that was not issued here.
     """
-    if not any(message.tool_results for message in request.conversation):
-        return
-    if find_tool_answer(request, dialect, await service.store.call_ids()) is not None:
+    if await find_tool_answer(request, dialect, service) is not None:
         message = "n must be 1 in a request with tool results: they continue one run, which has one answer."
         raise BadTask(message, param="n")
 

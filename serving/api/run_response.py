@@ -7,11 +7,11 @@ work: under ASGI 2.3, it is not closed when the client disconnects.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
@@ -28,25 +28,147 @@ from conductor.run.events import (
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
+from serving import errors
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId, Dialect, Encoder, cancellation_error, interruption_error
-from serving.api.opening import RunOpener
-from serving.api.request import ApiRequest, Keeping
+from serving.api.error_json import caller_failure
+from serving.api.opening import Keeping, RunOpener
+from serving.api.record_json import dumps
+from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
-from serving.api.resuming import ToolAnswer, attach, find_tool_answer
 from serving.api.siblings import Siblings
-from serving.api.wire import Wire
+from serving.api.tool_results import ToolAnswer, attach, find_tool_answer
 from serving.edge.exchange import notify_on_drop
-from serving.sessions.following import follow_segment, retell
+from serving.sessions.deduplication import has_called
+from serving.sessions.following import retell
 from serving.sessions.service import Service
 from serving.store.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
+CACHE_HEADER = "x-podium-cache"
+WORKFLOW_HEADER = "x-podium-workflow-id"
 SHOWN = AnswerDelta | RunFinished | RunSuspended
 """Events that show the client a part of the answer, or end it."""
 
 
-class RunResponse(Response):
+class Wire:
+    """Sends a response over ASGI, and keeps track of what was sent."""
+
+    def __init__(
+        self,
+        send: Send,
+        dialect: Dialect,
+        siblings: Siblings | None = None,
+        budget: Callable[[], Awaitable[dict[str, str]]] | None = None,
+    ) -> None:
+        self._send, self._dialect, self._siblings = send, dialect, siblings
+        self._budget = budget
+        """Function that returns the headers with the caller's remaining budget."""
+        self.run: Run | None = None
+        """The run, once there is one. Its id is in the headers and in errors."""
+        self.extra: dict[str, str] = {}
+        """Additional headers."""
+        self.is_cached = False
+        """True if the answer comes from the cache. A header says so."""
+        self.is_joined = True
+        """True if a retry of the request joins the run."""
+        self.has_begun = False
+        self.sent_s = 0.0
+        """Time of the last byte of the stream, or of its start (the loop's clock)."""
+
+    def leave(self) -> None:
+        """Stop sending: the client has disconnected."""
+        self._send = _send_nothing
+
+    async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
+        """Send the whole response as JSON."""
+        content = dumps(body)
+        await self._start(
+            status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
+        )
+        await self._send({"type": "http.response.body", "body": content})
+
+    @property
+    def workflow_id(self) -> str | None:
+        """Id of the run, or None if there is none yet."""
+        return self.run.record.id if self.run else None
+
+    async def error(self, error: PodiumError) -> None:
+        """Send an error before the first byte.
+
+        If a model was called, or the dialect reports the failure as final, a header tells SDKs not to retry.
+        """
+        was_paid = self.run is not None and has_called(self.run.record)
+        was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
+        status = self._dialect.status(error, is_paid=was_paid, is_joined=self.is_joined)
+        headers = errors.headers(error)
+        is_final = status != errors.row(error).status and status == errors.FINAL
+        if is_final or was_paid:  # a retry would be billed again, or fail in the same way
+            headers["x-should-retry"] = "false"
+        failure = caller_failure(error, self.run.record) if self.run else error
+        await self.json(status, self._dialect.error_body(failure, self.workflow_id), headers)
+
+    async def begin_stream(self) -> None:
+        """Send the headers of a stream of server-sent events."""
+        headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+        }
+        await self._start(200, headers)
+        self.sent_s = asyncio.get_running_loop().time()
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece of the stream, unless it is empty."""
+        if data:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self.sent_s = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def beats(self, every_s: float, beat: Callable[[], None]) -> Generator[None]:
+        """Call `beat` whenever nothing was sent for `every_s` seconds, until the end of the block. One timer
+        serves the whole stream: a new one for each event would cost more than the event.
+        """
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            nonlocal timer
+            due_s = self.sent_s + every_s
+            if loop.time() >= due_s:
+                beat()
+                due_s = loop.time() + every_s
+            timer = loop.call_at(due_s, look)
+
+        timer = loop.call_at(self.sent_s + every_s, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def is_silent(self, for_s: float) -> bool:
+        """Return whether nothing was sent for `for_s` seconds."""
+        return asyncio.get_running_loop().time() >= self.sent_s + for_s
+
+    async def end(self) -> None:
+        """End the stream."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        self.has_begun = True
+        headers = self.extra | (await self._budget() if self._budget else {}) | headers
+        if self.workflow_id:
+            headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
+        if self.is_cached:
+            headers = {CACHE_HEADER: "hit", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def _send_nothing(message: Message) -> None:
+    pass
+
+
+class RunResponse:
     """Response that runs a request while its client is connected, as JSON or as server-sent events.
 
     A failure before the first byte becomes an HTTP status. A later failure becomes the last event of the
@@ -65,7 +187,6 @@ class RunResponse(Response):
         keeping: Keeping | None = None,
         siblings: Siblings | None = None,
     ) -> None:
-        super().__init__()
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
@@ -108,9 +229,10 @@ class RunResponse(Response):
     async def _answer(self, wire: Wire) -> None:
         try:
             await self._admit(wire)
-            answer = await self._find_tool_answer()
-            if answer is not None and await self._resume(answer, wire):
-                return
+            if not self.plan_only:
+                answer = await find_tool_answer(self._request, self._dialect, self._service)
+                if answer is not None and await self._resume(answer, wire):
+                    return
             fetchers = await find_fetchers(self._request, self._service.pool)
             # No `await` between these lines, so that a new `user_config` cannot replace the pool in between.
             pool, policies = self._service.pool, self._caller.policies
@@ -130,18 +252,6 @@ class RunResponse(Response):
         """Return whether a retry of this request may join its run after a failure or a cut-off answer."""
         is_alone = self._siblings is None and not self.plan_only  # siblings would all join the same run
         return is_alone and task.operation == "chat" and (self._dialect.joins or bool(task.tools))
-
-    async def _find_tool_answer(self) -> ToolAnswer | None:
-        """Return the tool results for a waiting run, or None if the request starts a run of its own.
-
-        Raises:
-            BadTask: a call id was not issued by this server.
-        """
-        request = self._request
-        if self.plan_only or not any(message.tool_results for message in request.conversation):
-            return None
-        ids = await self._service.store.call_ids()
-        return find_tool_answer(request, self._dialect, ids)
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the waiting run of `answer`. Return False if that run is no longer waiting."""
@@ -245,52 +355,6 @@ class RunResponse(Response):
     async def _may_continue(self) -> bool:
         """Return whether the stream may go on. The client that started a run always receives all of it."""
         return True
-
-
-class ReplayResponse(RunResponse):
-    """Response that streams the run of an earlier request from its beginning. The stream ends early if the
-    key is no longer accepted.
-
-    Args:
-        records: the run as it was when the replayed segment ended. A segment lasts until the run waits for
-            tool results, or ends.
-        segment: number of the replayed segment, from 0.
-        is_same: whether to replay the stored events of a background run, which are the same for all readers.
-        is_accepted: function that returns whether the key is still accepted.
-        args, named: as for `RunResponse`. `request` is the earlier request, with the fields that its response
-            repeats.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        records: RunRecords,
-        segment: int,
-        is_same: bool,
-        is_accepted: Callable[[], Awaitable[bool]],
-        **named: Any,
-    ) -> None:
-        super().__init__(*args, **named)
-        self._records, self._segment, self._is_same = records, segment, is_same
-        self._is_accepted = is_accepted
-
-    async def _answer(self, wire: Wire) -> None:
-        store, id = self._service.store, self._records.record.id
-        self._call_ids = await store.call_ids()
-        if self._is_same:
-            opened = retell(store, id, self._segment)
-        else:
-            await store.watch(id)
-            opened = follow_segment(store, self._records, self._segment - 1)
-        async with self._service.sessions.follow(id, self._caller.account, opened) as run:
-            wire.run = run
-            encoder = self._dialect.encoder(run, self._request, self._call_id(id))
-            await wire.begin_stream()
-            await wire.send(encoder.begin())
-            await self._stream_rest(run, encoder, wire)
-
-    async def _may_continue(self) -> bool:
-        return await self._is_accepted()
 
 
 def _may_call_tools(record: Record) -> bool:

@@ -30,9 +30,8 @@ from conductor.run.run import Run
 from serving.api import event_json, record_json
 from serving.api.dialect import CallId, cancellation_error, interruption_error
 from serving.api.dialects.chat.tools import call_json
-from serving.api.encode import dumps
 from serving.api.error_json import caller_failure, error_json
-from serving.api.record_json import model_name, summary, usage
+from serving.api.record_json import dumps, model_name, summary, usage
 from serving.api.request import ApiRequest, tier_of
 
 

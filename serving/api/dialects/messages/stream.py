@@ -30,8 +30,8 @@ from serving.api.dialects.messages.message import (
     tool_use,
     usage,
 )
-from serving.api.encode import dumps
 from serving.api.error_json import caller_failure
+from serving.api.record_json import dumps
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]

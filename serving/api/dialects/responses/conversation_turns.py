@@ -9,7 +9,7 @@ from conductor.run.record import RunRecords
 from serving.api.dialects.responses.earlier import input_items, show_again
 from serving.api.dialects.responses.ids import response_id
 from serving.api.dialects.responses.segments import part_of
-from serving.api.encode import dumps
+from serving.api.record_json import dumps
 from serving.sessions.service import Service
 from serving.store.content import kept_part
 from serving.store.tool_ids import CallName
