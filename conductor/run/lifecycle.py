@@ -16,7 +16,7 @@ from conductor.model.call import Call, CallSite
 from conductor.model.terms import Refusals
 from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
-from conductor.run.call import call_bound
+from conductor.run.call import call_bound, with_defaults
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
@@ -58,7 +58,7 @@ def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Us
         member = team.pool.get(call.worker)
     if member is None:
         return Decimal(0), Usage()
-    bound = call_bound(member, Call(call.prompt, member.with_defaults(sampling)))
+    bound = call_bound(member, Call(call.prompt, with_defaults(member, sampling)))
     return (member.worst_price.most(bound) if member.worst_price else Decimal(0)), bound
 
 

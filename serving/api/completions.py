@@ -1,31 +1,22 @@
 """Routes that start runs: one path for each dialect, and `POST /v1/plans`."""
 
 from dataclasses import replace
-from typing import Never
 
 from fastapi import APIRouter, Request
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import BadTask, quote
-from conductor.model.call import Call
-from conductor.model.usage import total
-from conductor.model.worker import PoolMember
-from conductor.plan.plan import Plan
-from conductor.run.record import Record, RunRecords
-from conductor.run.task import worst_case
-from conductor.run.team import TEAM, TeamWorker
 from serving.accounts.caller import Caller
 from serving.accounts.rates import check_possible, rates_of
-from serving.api import record_json
 from serving.api.attachments import attach
 from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse
 from serving.api.dialect import Dialect, Dialects
 from serving.api.files import batches_of
 from serving.api.opening import Keeping, keeping_of
+from serving.api.plans import PlanResponse
 from serving.api.request import ApiRequest, check_size
-from serving.api.resolve import ResolvedTask
 from serving.api.run_response import RunResponse
 from serving.api.siblings import Siblings
 from serving.api.tool_results import find_tool_answer
@@ -140,55 +131,6 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
     if await find_tool_answer(request, dialect, service) is not None:
         message = "n must be 1 in a request with tool results: they continue one run, which has one answer."
         raise BadTask(message, param="n")
-
-
-class PlanResponse(RunResponse):
-    """Response to `POST /v1/plans`. Its run ends once it has a plan. If the client disconnects, the
-    conductor's call is closed.
-    """
-
-    plan_only = True
-
-    def content(self, records: RunRecords, resolved: ResolvedTask | None) -> record_json.Json:
-        """Return the plan and its worst-case cost."""
-        assert resolved is not None, "a run that only plans is never resumed"
-        return _plan_json(records.record, resolved)
-
-
-def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
-    plan_record = record.answering_plan
-    assert plan_record is not None, "a run that finished has a plan"
-    plan = Plan(tuple(step.step for step in plan_record.steps))
-    tokens, costs = worst_case(plan, _pool(resolved), resolved.task.conversation, resolved.task.sampling)
-    steps = [
-        record_json.step_json(step)
-        | {
-            "worst_case_cost_usd": record_json.dollars(cost),
-            "worst_case_tokens": usage.total_tokens,
-            "needed": index in plan.reachable,
-        }
-        for index, (step, usage, cost) in enumerate(zip(plan_record.steps, tokens, costs, strict=True))
-    ]
-    return {
-        "object": "plan",
-        "model": record.model,
-        "plan": [record_json.step_json(step) for step in plan_record.steps],
-        "steps": steps,
-        "worst_case_cost_usd": record_json.dollars(total(costs)),
-        "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
-        "podium": record_json.summary(record, trace=False),
-        "usage": record_json.usage(record),
-    }
-
-
-def _pool(resolved: ResolvedTask) -> dict[str, PoolMember]:
-    """Return the pool plus the team itself, whose cost is unknown until its plan exists."""
-    team = TeamWorker(resolved.task.model, _open_nothing)
-    return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **resolved.team.pool}
-
-
-def _open_nothing(_: Call) -> Never:
-    raise AssertionError("an estimate calls no worker")
 
 
 async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiRequest:

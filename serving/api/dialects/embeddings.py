@@ -10,8 +10,7 @@ from pydantic import BeforeValidator, Field
 from conductor.errors import PodiumError
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
-from conductor.model.operation import WireOptions
-from conductor.model.worker import decode
+from conductor.model.operation import WireOptions, read_vector
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect, Encoder
@@ -66,7 +65,7 @@ class EmbeddingsDialect(Dialect):
                 {
                     "object": "embedding",
                     "index": index,
-                    "embedding": each if request.as_base64 else decode(each),
+                    "embedding": each if request.as_base64 else read_vector(each),
                 }
                 for index, each in enumerate(vectors)
             ],
