@@ -8,7 +8,7 @@ work: under ASGI 2.3, it is not closed when the client disconnects.
 import asyncio
 import uuid
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from starlette.types import Message, Receive, Scope, Send
@@ -21,8 +21,6 @@ from conductor.run.events import (
     RunCancelled,
     RunDetached,
     RunFailed,
-    RunFinished,
-    RunSuspended,
     Terminal,
 )
 from conductor.run.record import Record, RunRecords
@@ -30,7 +28,7 @@ from conductor.run.run import Run
 from conductor.run.task import Task
 from serving import errors
 from serving.accounts.caller import Caller
-from serving.api.dialect import CallId, Dialect, Encoder, cancellation_error, interruption_error
+from serving.api.dialect import CallId, Dialect, Encoder, failure_of
 from serving.api.error_json import caller_failure
 from serving.api.opening import Keeping, RunOpener
 from serving.api.record_json import dumps
@@ -47,8 +45,10 @@ from serving.store.tool_ids import CallIds, CallName
 Json = dict[str, Any]
 CACHE_HEADER = "x-podium-cache"
 WORKFLOW_HEADER = "x-podium-workflow-id"
-SHOWN = AnswerDelta | RunFinished | RunSuspended
+SHOWN = AnswerDelta | Terminal
 """Events that show the client a part of the answer, or end it."""
+ENDED_BADLY = RunFailed | RunCancelled | RunDetached
+"""Events that end a run without a complete answer."""
 
 
 class Wire:
@@ -303,8 +303,7 @@ class RunResponse:
         is_over = False
         while not is_over:
             newest = (await run.answer.next_all())[-1]
-            if (error := _error_of(newest)) is not None:
-                raise error
+            _check_ended_well(newest)
             is_over = isinstance(newest, Terminal)
         await self._service.end_turn(run.records)
         await wire.json(200, self.content(run.records, resolved))
@@ -362,19 +361,6 @@ def _may_call_tools(record: Record) -> bool:
     return bool(record.task.tools or record.segments)
 
 
-def _error_of(event: Event) -> PodiumError | None:
-    """Return the error that `event` reports, or None."""
-    match event:
-        case RunFailed(failure=failure):
-            return failure.to_error()
-        case RunCancelled():
-            return cancellation_error()
-        case RunDetached():
-            return interruption_error()
-        case _:
-            return None
-
-
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
     """Return the events up to the first part of the answer or its end. Return earlier if `first_byte_s`
     seconds have passed.
@@ -385,15 +371,19 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
         PodiumError: the run failed in this time, so that the failure can still become an HTTP status.
     """
     events = [await run.answer.next()]
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(first_byte_s):
-            while (error := _error_of(events[-1])) is None and not isinstance(events[-1], SHOWN):
+            while not isinstance(events[-1], SHOWN):
                 events.append(await run.answer.next())
-    except TimeoutError:
-        return events
-    if error is not None:
-        raise error
+    _check_ended_well(events[-1])
     return events
+
+
+def _check_ended_well(event: Event) -> None:
+    """Raise the error that `event` reports, if any."""
+    if isinstance(event, ENDED_BADLY):
+        failure = failure_of(event)
+        raise failure.to_error() if isinstance(failure, Failure) else failure
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

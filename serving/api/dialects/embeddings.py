@@ -7,14 +7,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from conductor.errors import PodiumError
 from conductor.model.call import Sampling
-from conductor.model.failure import Failure
 from conductor.model.operation import WireOptions, read_vector
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect, Encoder
-from serving.api.dialects.chat.encoding import chat_error_body
 from serving.api.dialects.chat.schema import NotedFields
 from serving.api.dialects.prompts import Texts, messages
 from serving.api.dialects.read_body import read_body
@@ -76,6 +73,3 @@ class EmbeddingsDialect(Dialect):
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
         raise AssertionError("embeddings are not streamed")
-
-    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        return chat_error_body(error, workflow_id)

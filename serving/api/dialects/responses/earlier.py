@@ -11,7 +11,6 @@ from conductor.model.messages import Message
 from conductor.run.record import RunRecords
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId
-from serving.api.dialects.responses.ids import response_of, run_of
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import Referred
 from serving.api.dialects.responses.segments import (
@@ -20,6 +19,8 @@ from serving.api.dialects.responses.segments import (
     input_messages,
     own_conversation,
     part_of,
+    response_of,
+    run_of,
     turns_of,
 )
 from serving.api.dialects.responses.stream import show

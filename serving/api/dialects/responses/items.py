@@ -17,8 +17,8 @@ from serving.api.attachments import NO_ADDRESS, file_by_id, to_file
 from serving.api.dialects.chat.schema import MOST_PARTS, ImageUrl
 from serving.api.dialects.read_body import LenientModel, MarkFields, PartCount
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
-from serving.api.dialects.responses.ids import item_id, response_id
 from serving.api.dialects.responses.schema import read_part
+from serving.api.dialects.responses.segments import item_id, response_id
 
 Json = dict[str, Any]
 Parts = list[Text | Image | File]

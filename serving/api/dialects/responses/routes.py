@@ -26,9 +26,8 @@ from serving.api.dialects.responses.earlier import (
     request_of,
     show_again,
 )
-from serving.api.dialects.responses.ids import item_id
 from serving.api.dialects.responses.schema import Referred, remedy
-from serving.api.dialects.responses.segments import echo_of_newest, part_of
+from serving.api.dialects.responses.segments import echo_of_newest, item_id, part_of
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
