@@ -6,7 +6,7 @@ from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
@@ -151,6 +151,10 @@ class Podium(_Strict):
 def or_empty(value: Any) -> Any:
     """Return an empty object for null, which means the same."""
     return {} if value is None else value
+
+
+PodiumField = Annotated[Podium, BeforeValidator(or_empty), Field(default_factory=Podium)]
+"""Field `podium` of a request."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from itertools import accumulate
 from typing import Annotated, Any, cast
 
 from msgspec.structs import replace
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
 from conductor.model.call import Sampling
 from conductor.model.messages import PendingCall
@@ -24,7 +24,7 @@ from serving.api.dialects.chat.schema import (
     MOST_CHOICES,
     NotedFields,
     SamplerFields,
-    StopSequences,
+    StopField,
     StreamOptions,
     TierFields,
     WireFields,
@@ -32,7 +32,7 @@ from serving.api.dialects.chat.schema import (
 from serving.api.dialects.prompts import Prompts, messages
 from serving.api.dialects.read_body import read_body
 from serving.api.record_json import model_name, summary, usage
-from serving.api.request import MOST, ApiRequest, Podium, or_empty
+from serving.api.request import MOST, ApiRequest, PodiumField
 
 USUAL_TOKENS = 16
 """OpenAI's default for `max_tokens`."""
@@ -52,10 +52,10 @@ class CompletionRequest(WireFields, SamplerFields, TierFields, NotedFields):
     max_tokens: Annotated[int, Field(ge=1, le=MOST)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    stop: StopSequences = None
+    stop: StopField = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
+    podium: PodiumField
 
     @field_validator("echo", "suffix")
     @classmethod

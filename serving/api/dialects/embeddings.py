@@ -5,7 +5,7 @@ Wire format: https://platform.openai.com/docs/api-reference/embeddings/create.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from conductor.model.call import Sampling
 from conductor.model.operation import WireOptions, read_vector
@@ -16,7 +16,7 @@ from serving.api.dialects.chat.schema import NotedFields
 from serving.api.dialects.prompts import Texts, messages
 from serving.api.dialects.read_body import read_body
 from serving.api.record_json import model_name, summary
-from serving.api.request import ApiRequest, Podium, or_empty
+from serving.api.request import ApiRequest, PodiumField
 
 
 class EmbeddingsRequest(NotedFields):
@@ -26,7 +26,7 @@ class EmbeddingsRequest(NotedFields):
     input: Texts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
+    podium: PodiumField
 
 
 class EmbeddingsDialect(Dialect):

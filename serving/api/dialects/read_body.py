@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Annotated, Any, Literal, TypeVar, cast
 
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from conductor.errors import BadTask, quote
@@ -185,6 +185,14 @@ class LenientModel(BaseModel):
     """Base of models that ignore unknown fields, such as those of betas."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+def _or_blank(value: Any) -> Any:
+    return "" if value is None else value
+
+
+NullableText = Annotated[str, BeforeValidator(_or_blank)]
+"""Text. null means the same as no text."""
 
 
 class CacheControl(LenientModel):
