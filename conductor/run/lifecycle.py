@@ -207,7 +207,8 @@ async def _running(
         client_reply is not None
     ):  # not earlier, because recorded results are final even if the run cannot continue
         log.append(ResultsGiven(log.record.wall_s, client_reply, family.owner, _waiting_time_s(log.record)))
-    write_down = None if outer else _writer(family, run)
+    write = family.write_down
+    write_down = None if outer or write is None else lambda: write(run.records)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
     if is_continued and client_reply is None:
         log.append(RunResumed(loop.now_s(), family.owner, lost_usd))
@@ -236,11 +237,6 @@ def _waiting_time_s(record: Record) -> float:
     """
     suspended = record.segments[-1].suspended if record.segments else 0.0
     return max(0.0, time.time() - suspended) if suspended else 0.0
-
-
-def _writer(family: Family, run: Run) -> Callable[[], Awaitable[None]] | None:
-    write_down = family.write_down
-    return None if write_down is None else lambda: write_down(run.records)
 
 
 def _begin(

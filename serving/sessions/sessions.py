@@ -13,10 +13,9 @@ from msgspec.structs import replace
 
 from conductor.errors import PodiumError, StoreUnavailable, internal_error
 from conductor.model.failure import Failure
-from conductor.run.event_log import EventLog, Journal
+from conductor.run.event_log import EventLog
 from conductor.run.events import RunFailed, RunResumed
 from conductor.run.fold import after
-from conductor.run.ledger import Ledger
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run
@@ -93,10 +92,9 @@ class Sessions(SessionRegistry):
             if spec.before_calls is not None:
                 await spec.before_calls()
             opener = self._opener(spec, caller)
-            executed = self._executor.execute(spec, caller.account, leases, opener)
             run: Run | None = None
             try:
-                async with executed as session:
+                async with self._executor.execute(spec, caller.account, leases, opener) as session:
                     run = session.run
                     yield session
             finally:
@@ -257,25 +255,25 @@ class Sessions(SessionRegistry):
         self._executor.report(records, kept_part(records), self._pools.current)
 
     def _opener(self, spec: RunSpec, caller: Caller) -> Opener:
-        def open_it(
-            ledger: Ledger | None, trace_id: str | None, journal: Journal
-        ) -> AbstractAsyncContextManager[Run]:
-            if spec.cached is not None:
-                record = to_cached_record(spec.cached, spec.task, spec.id, caller.account)
-                return _replay(replace(record, owner=self.store.owner, trace_id=trace_id))
-            return open_run(
-                spec.team,
-                spec.task,
-                spec.id,
-                ledger=ledger,
-                trace_id=trace_id,
-                owner=self.store.owner,
-                account=caller.account,
-                journal=journal,
-                write_down=self._executor.suspend,
+        if (cached := spec.cached) is not None:
+            return lambda _, trace_id, __: _replay(
+                replace(
+                    to_cached_record(cached, spec.task, spec.id, caller.account),
+                    owner=self.store.owner,
+                    trace_id=trace_id,
+                )
             )
-
-        return open_it
+        return lambda ledger, trace_id, journal: open_run(
+            spec.team,
+            spec.task,
+            spec.id,
+            ledger=ledger,
+            trace_id=trace_id,
+            owner=self.store.owner,
+            account=caller.account,
+            journal=journal,
+            write_down=self._executor.suspend,
+        )
 
     def _keep_answer(self, record: Record) -> None:
         """Cache the answer for equal requests, in a task, because the client may disconnect after the last
@@ -368,10 +366,11 @@ class Sessions(SessionRegistry):
         check_tools(record.task.tools if new_tools is None else new_tools, policies)
         spec = RunSpec(record.id, record.task, _team_of(record.task, self._pools.current), headers, rate)
 
-        def open_it(
-            ledger: Ledger | None, _: str | None, journal: Journal
-        ) -> AbstractAsyncContextManager[Run]:
-            return resume_run(
+        executed = self._executor.execute(
+            spec,
+            record.account,
+            leases,
+            lambda ledger, _, journal: resume_run(
                 spec.team,
                 records,
                 ledger=ledger,
@@ -380,9 +379,9 @@ class Sessions(SessionRegistry):
                 given=results,
                 write_down=self._executor.suspend,
                 paid_usd=paid_usd,
-            )
-
-        executed = self._executor.execute(spec, record.account, leases, open_it, results)
+            ),
+            results,
+        )
         return await self.drive(record.id, executed, self._keep_s)
 
     async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
