@@ -1,6 +1,6 @@
 """Several answers to one request, each with a run of its own, merged into one response.
 
-This module knows how Chat Completions and Completions number their choices, and nothing about runs.
+`Merged` knows how Chat Completions and Completions number their choices, and nothing about runs.
 """
 
 import asyncio
@@ -11,10 +11,32 @@ from typing import Any, cast
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from conductor.run.run import Run
 from serving.api.record_json import dumps
+from serving.sessions.deduplication import has_called
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
+
+
+class Siblings:
+    """The `n` runs of a request. No run starts before all of them are admitted. Otherwise, the rejection of
+    one run would waste the calls of the others.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._admitted = asyncio.Barrier(n)
+        self.runs: list[Run] = []
+        """Runs that have begun."""
+
+    async def wait_until_admitted(self) -> None:
+        """Wait until every run has called this."""
+        await self._admitted.wait()
+
+    @property
+    def have_called(self) -> bool:
+        """True if any of the runs has called a model."""
+        return any(has_called(run.record) for run in self.runs)
 
 
 class ChoicesResponse:

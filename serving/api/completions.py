@@ -11,14 +11,13 @@ from serving.accounts.caller import Caller
 from serving.accounts.rates import check_possible, rates_of
 from serving.api.attachments import attach
 from serving.api.authentication import caller_of
-from serving.api.choices import ChoicesResponse
+from serving.api.choices import ChoicesResponse, Siblings
 from serving.api.dialect import Dialect, Dialects
 from serving.api.files import batches_of
 from serving.api.opening import Keeping, keeping_of
 from serving.api.plans import PlanResponse
 from serving.api.request import ApiRequest, check_size
 from serving.api.run_response import RunResponse
-from serving.api.siblings import Siblings
 from serving.api.tool_results import find_tool_answer
 from serving.edge.checks import too_large, too_much_text
 from serving.sessions.service import Service

@@ -15,9 +15,9 @@ from conductor.errors import BadTask, StoreUnavailable
 from conductor.run.run import Run
 from serving.accounts.caller import Caller
 from serving.accounts.rates import NO_RATES, RateReservation
+from serving.api.choices import Siblings
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import ResolvedTask
-from serving.api.siblings import Siblings
 from serving.redaction.personal import PersonalDataRedactor
 from serving.sessions.deduplication import HEADER, IdempotencyKey, Match, Outcome
 from serving.sessions.following import follow, wait_until_begun

@@ -28,13 +28,13 @@ from conductor.run.run import Run
 from conductor.run.task import Task
 from serving import errors
 from serving.accounts.caller import Caller
+from serving.api.choices import Siblings
 from serving.api.dialect import CallId, Dialect, Encoder, failure_of
 from serving.api.error_json import caller_failure
 from serving.api.opening import Keeping, RunOpener
 from serving.api.record_json import dumps
 from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
-from serving.api.siblings import Siblings
 from serving.api.tool_results import ToolAnswer, attach, find_tool_answer
 from serving.edge.exchange import notify_on_drop
 from serving.sessions.deduplication import has_called
