@@ -15,14 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
-from conductor.run.events import (
-    AnswerDelta,
-    Event,
-    RunCancelled,
-    RunDetached,
-    RunFailed,
-    Terminal,
-)
+from conductor.run.events import AnswerDelta, Event, RunCancelled, RunDetached, RunFailed, Terminal
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task

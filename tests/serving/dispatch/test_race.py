@@ -11,13 +11,7 @@ from itertools import cycle, repeat
 import pytest
 from msgspec.structs import replace
 
-from conductor.errors import (
-    BudgetExceeded,
-    StoreUnavailable,
-    WorkerError,
-    WorkerRefused,
-    WorkerUnavailable,
-)
+from conductor.errors import BudgetExceeded, StoreUnavailable, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply

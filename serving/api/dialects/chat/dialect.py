@@ -14,11 +14,7 @@ from conductor.model.failure import Failure
 from conductor.model.messages import File, Image, Message, Part, PendingCall, Text, ToolCall, ToolResult
 from conductor.model.operation import Likely, TokenLogprob
 from conductor.model.reply import FinishReason
-from conductor.run.events import (
-    AnswerDelta,
-    Event,
-    StepFirstToken,
-)
+from conductor.run.events import AnswerDelta, Event, StepFirstToken
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect, Encoder

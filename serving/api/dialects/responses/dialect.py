@@ -18,12 +18,7 @@ from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.earlier import CallersRuns, conversation_of
 from serving.api.dialects.responses.items import Transcript
 from serving.api.dialects.responses.resource import echo_of
-from serving.api.dialects.responses.schema import (
-    ResponsesRequest,
-    TextFormat,
-    check_served,
-    remedy,
-)
+from serving.api.dialects.responses.schema import ResponsesRequest, TextFormat, check_served, remedy
 from serving.api.dialects.responses.segments import echo_changes
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
