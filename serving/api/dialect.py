@@ -1,4 +1,4 @@
-"""Interface of the API dialects, and the choice of a dialect by path.
+"""Interface of the API dialects and of their encoders, and the choice of a dialect by path.
 
 A dialect is a wire format, such as OpenAI's Chat Completions. It parses the request and writes the response.
 The run, its record and its events are the same for all dialects.

@@ -1,5 +1,7 @@
 """Finds or starts the run that answers a request: a run that ends with the request, a run that outlives its
 client, or the run of an earlier request.
+
+A request with an `Idempotency-Key` has at most one run.
 """
 
 import asyncio
