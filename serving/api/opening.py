@@ -224,7 +224,7 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_ch
     """
     name = request.headers.get(HEADER)
     if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):
-        raise BadTask(f"{HEADER} must be 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
+        raise BadTask(f"{HEADER} must have 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
     if name is None and not (podium.keep or podium.background):
         return None
     if name is None:

@@ -206,8 +206,8 @@ async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) ->
     n, n_bytes = await store.usage(caller.account)
     if n + new > MOST_OF_TEAM or n_bytes > MOST_BYTES_OF_TEAM:
         raise TooLarge(
-            f"conversation: a team may have at most {MOST_OF_TEAM} conversations, with {MOST_BYTES_OF_TEAM} bytes "
-            "together. Delete some.",
+            f"conversation: a team may have at most {MOST_OF_TEAM} conversations, with at most "
+            f"{MOST_BYTES_OF_TEAM} bytes in total. Delete some conversations.",
             param="conversation",
         )
 
@@ -244,7 +244,7 @@ def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> d
 
 def _new_item(item: Json, at: str, packed: PartCount) -> Json:
     if item.get("type") == "item_reference":
-        message = f"{at}.type: a reference cannot be stored. Send the item itself."
+        message = f"{at}.type: an item reference cannot be stored. Send the item itself."
         raise BadTask(message, param=f"{at}.type")
     transcript = Transcript(packed=packed)
     transcript.add_item(item, at, lambda _item, _at: ())

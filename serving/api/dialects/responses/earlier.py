@@ -107,7 +107,7 @@ class CallersRuns:
         """
         if whose := self._caller.policies.whose(lambda policy: policy.store_content):
             raise NotAllowed(
-                f"conversation: the policy of this {whose} does not allow texts to be stored, which conversations need. "
+                f"conversation: the policy of this {whose} does not allow storing text, which conversations require. "
                 f"Send the earlier turns in `input`. An administrator can change it with `podium {whose}s policy`.",
                 param="conversation",
             )
@@ -199,7 +199,9 @@ async def _turns_before(response: str, earlier: CallersRuns) -> tuple[Message, .
     if records is None:
         raise BadTask(f"{param}: response {quote(response)} not found.", param=param)
     if records.record.status in UNDER_WAY:
-        raise BadTask(f"{param}: {quote(response)} is still in progress.", param=param)
+        raise BadTask(
+            f"{param}: response {quote(response)} is still in progress. Retry when it has ended.", param=param
+        )
     return turns_of(records.record, await earlier.call_id(records.record.id))
 
 
