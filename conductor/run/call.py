@@ -16,7 +16,7 @@ from conductor.errors import (
     WorkerUnavailable,
     quote,
 )
-from conductor.model.call import AnswerFormat, Call
+from conductor.model.call import AnswerFormat, Call, Sampling
 from conductor.model.characters import byte_size
 from conductor.model.messages import File, Image, Message, Part, Text, Tool, ToolCall, ToolResult
 from conductor.model.reply import Delta, Reply
@@ -110,6 +110,18 @@ def _json_size(value: object) -> int:
     return 0 if value is None else byte_size(json.dumps(value, default=str))
 
 
+def with_defaults(member: PoolMember, sampling: Sampling) -> Sampling:
+    """Return a copy of `sampling` in which fields that are not set have the defaults of `member`."""
+    own = member.defaults
+    return replace(
+        sampling,
+        max_output_tokens=sampling.max_output_tokens or member.max_output_tokens,
+        temperature=own.temperature if sampling.temperature is None else sampling.temperature,
+        top_p=own.top_p if sampling.top_p is None else sampling.top_p,
+        effort=sampling.effort or own.effort,
+    )
+
+
 @asynccontextmanager
 async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
     """Call `member` within the budget.
@@ -130,7 +142,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
         WorkerRefused: the run's permit excludes the worker.
     """
     _check_permit(member, call)
-    call = replace(call, sampling=member.with_defaults(call.sampling))
+    call = replace(call, sampling=with_defaults(member, call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
     bound = call_bound(member, call)

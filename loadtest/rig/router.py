@@ -28,7 +28,7 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
-from serving.api.dialects.responses.conversation_turns import ConversationTurns
+from serving.api.dialects.responses.conversations import ConversationTurns
 from serving.api.dialects.table import DIALECTS
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore

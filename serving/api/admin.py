@@ -36,7 +36,7 @@ from serving.api.admin_schema import (
     Teams,
 )
 from serving.api.authentication import FIRST_KEY, caller_of
-from serving.api.bounded_route import BoundedRoute
+from serving.api.dialects.read_body import BoundedRoute
 from serving.api.respond import constant
 from serving.lora.adapters import AdapterError
 from serving.sessions.service import Service

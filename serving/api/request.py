@@ -1,14 +1,12 @@
 """A request in the form that all dialects share."""
 
-import hashlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
-from starlette.requests import Request
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
@@ -20,11 +18,8 @@ from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
 from conductor.run.call import file_tokens
 from conductor.run.task import Task
-from serving.accounts.caller import Caller
-from serving.api.encode import dumps
+from serving.api.record_json import dumps
 from serving.pool import Pool
-from serving.redaction.personal import PersonalDataRedactor
-from serving.sessions.deduplication import HEADER, IdempotencyKey
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORT_STEPS: dict[str, int] = {
@@ -164,6 +159,10 @@ def or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
+PodiumField = Annotated[Podium, BeforeValidator(or_empty), Field(default_factory=Podium)]
+"""Field `podium` of a request."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """Request of a client, independent of its dialect.
@@ -223,6 +222,12 @@ class ApiRequest:
     def place(self, message: int, part: int) -> str:
         """Return the request field of a part of a message, for error messages."""
         return self.places[message] if self.places else f"messages[{message}].content[{part}]"
+
+    @property
+    def names_files(self) -> bool:
+        """Whether the request names stored files."""
+        parts = (part for message in self.conversation for part in message.all_parts)
+        return any(isinstance(part, File) and part.id for part in parts)
 
     @property
     def token_estimate(self) -> int:
@@ -378,51 +383,3 @@ def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
     field = request.logprobs_field if option == "top_logprobs" else FIELDS[option]
     message = f"{field} is not supported by worker {quote(worker)}. Remove it, or {remedy}"
     return BadTask(message, param=field)
-
-
-MOST_CHARS = 255
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """Options of a run that continues if its client disconnects.
-
-    Args:
-        key: the client's idempotency key. None: the request always starts a new run.
-        may_change: whether an answer that is written again may differ from the first one. False if the client
-            receives numbered events.
-    """
-
-    key: IdempotencyKey | None
-    may_change: bool = True
-
-
-async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
-    """Return the options of a run that continues if its client disconnects, or None if the run ends with its
-    client. For `may_change`, see `Keeping`.
-
-    Raises:
-        BadTask: the `Idempotency-Key` is malformed.
-    """
-    name = request.headers.get(HEADER)
-    if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):
-        raise BadTask(f"{HEADER} must have 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
-    if name is None and not (podium.keep or podium.background):
-        return None
-    if name is None:
-        return Keeping(None, may_change)
-    body_hash = _digest(request.scope["path"].encode() + b"\0" + await request.body())
-    return Keeping(IdempotencyKey(caller.account.key_id, _name_on_record(name), body_hash), may_change)
-
-
-def _name_on_record(name: str) -> str:
-    """Return an idempotency key as it is stored. If it contains personal data or a secret, only its digest is
-    stored, whatever the policy.
-
-    Other keys are stored unchanged, so that replicas of an earlier version find the same claims.
-    """
-    return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
-
-
-def _digest(value: bytes) -> str:
-    return hashlib.sha256(value).hexdigest()

@@ -14,10 +14,9 @@ from serving.accounts.caller import Caller
 from serving.accounts.directory import Directory
 from serving.api import record_json
 from serving.api.authentication import caller_of, is_still_accepted
-from serving.api.encode import dumps
 from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
-from serving.api.record_json import call_of_tool
+from serving.api.record_json import call_of_tool, dumps
 from serving.api.respond import success, success_list
 from serving.redaction.slices import READS, turn
 from serving.sessions.service import Service

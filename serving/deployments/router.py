@@ -17,7 +17,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.rates import RateCounter
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
-from serving.api.dialects.responses.conversation_turns import ConversationTurns
+from serving.api.dialects.responses.conversations import ConversationTurns
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches

@@ -6,14 +6,14 @@ import hashlib
 import math
 import struct
 
-from conductor.model.worker import encode
+from conductor.model.operation import vector_text
 
 DIMENSIONS = 8
 
 
 def embed(texts: list[str], dimensions: int | None = None) -> str:
     """Return a unit vector for each text, in the format of `Operation`."""
-    return "\n".join(encode(_vector(text, dimensions or DIMENSIONS)) for text in texts)
+    return "\n".join(vector_text(_vector(text, dimensions or DIMENSIONS)) for text in texts)
 
 
 def _vector(text: str, dimensions: int) -> list[float]:

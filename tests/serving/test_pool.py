@@ -9,6 +9,7 @@ import pytest
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
+from conductor.run.call import with_defaults
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
@@ -166,7 +167,7 @@ def test_a_member_knows_what_the_settings_say():
         True,
         "Be kind.",
     )
-    call = Call(CALL.messages, member.with_defaults(CALL.sampling))
+    call = Call(CALL.messages, with_defaults(member, CALL.sampling))
     assert (
         call.sampling.temperature,
         call.sampling.top_p,

@@ -21,7 +21,7 @@ from serving.accounts.budget_webhooks import BudgetWebhooks
 from serving.accounts.directory import Directory
 from serving.accounts.ledger_store import LedgerStore
 from serving.api.app import build_api
-from serving.api.dialects.responses.conversation_turns import ConversationTurns
+from serving.api.dialects.responses.conversations import ConversationTurns
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
 from serving.batches.memory_store import MemoryBatchStore

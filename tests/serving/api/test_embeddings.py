@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from conductor.model.worker import decode
+from conductor.model.operation import read_vector
 from tests.serving.api.served import PRICE, Json, scripted, served, team
 from tests.serving.api.test_upstreams import remote
 from tests.serving.workers.test_http import PROVIDERS
@@ -38,7 +38,7 @@ async def test_numbers_and_base64_are_the_same_vector_as_long_as_it_was_asked_fo
             for form in ("float", "base64")
         ]
     numbers, text = [answer["data"][0]["embedding"] for answer in answers]
-    assert decode(text) == numbers
+    assert read_vector(text) == numbers
     assert len(numbers) == 3
 
 
@@ -112,7 +112,7 @@ async def test_a_server_that_makes_no_base64_is_asked_for_numbers(
                 assert answer.status_code == 200, answer.text
         forms = [request.body["encoding_format"] for request in upstream.requests]
     vector = answer.json()["data"][0]["embedding"]
-    assert (decode(vector) if form == "base64" else vector) == pytest.approx([0.6, 0.8])
+    assert (read_vector(vector) if form == "base64" else vector) == pytest.approx([0.6, 0.8])
     assert forms == (["float"] * 2 if form == "float" else ["base64", "float", "float"])
 
 

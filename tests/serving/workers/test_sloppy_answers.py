@@ -11,8 +11,8 @@ import pytest
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message, Tool, Toolset
+from conductor.model.operation import vector_text
 from conductor.model.reply import FinishReason, Reply
-from conductor.model.worker import encode
 from conductor.run.codec import dump
 from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import DIALECTS
@@ -568,7 +568,7 @@ EMBEDDINGS = {
 async def test_embeddings_are_read_generously(events: Sequence[bytes]):
     call = Call((*USER, *USER), site=CallSite(operation="embeddings"))
     reply = await read("openai", events, call)
-    assert reply.result.output == f"{encode(VECTOR)}\n{encode([1.0, 2.0])}"
+    assert reply.result.output == f"{vector_text(VECTOR)}\n{vector_text([1.0, 2.0])}"
 
 
 JSON_ANSWERS = {

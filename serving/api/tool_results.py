@@ -27,7 +27,6 @@ from serving.redaction.texts import map_texts, redact_ahead, redactor_of
 from serving.sessions.deduplication import Outcome, match_results
 from serving.sessions.following import follow_segment
 from serving.sessions.service import Service
-from serving.store.tool_ids import CallIds
 
 PAUSES_S = (0.05, 0.1, 0.2, 0.4, 0.8)
 """Seconds between polls of a run that another request has just resumed."""
@@ -54,7 +53,7 @@ class ToolAnswer:
     dialect: Dialect
 
 
-def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> ToolAnswer | None:
+async def find_tool_answer(request: ApiRequest, dialect: Dialect, service: Service) -> ToolAnswer | None:
     """Return the tool results at the end of the conversation, or None if there are none. If they belong to
     several runs, return those of the newest run.
 
@@ -62,7 +61,11 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
 
     Raises:
         BadTask: a call id was not issued here, or one call has two different results.
+        StoreUnavailable: the store is unreachable.
     """
+    if not any(message.tool_results for message in request.conversation):
+        return None
+    ids = await service.store.call_ids()
     conversation, param = request.conversation, dialect.turns_field
     answered = [n for n, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls]
     newest = conversation[answered[-1] + 1 if answered else 0 :]
