@@ -14,7 +14,7 @@ A tenant that sends longer prompts for a while looks like an overloaded worker. 
 vote, however many calls it makes: the median over all tenants decides on a decrease, and first tokens must
 become faster for most tenants after it. A tenant that is the only caller can take away at most three quarters
 of the slots. The first call of another tenant whose first token is not late restores them. The code calls a
-tenant a party (`serving/witnesses.py`).
+tenant a party (`serving/traffic.py`).
 """
 
 import time
@@ -25,7 +25,7 @@ from statistics import median_low
 from conductor.model.call import Call
 from conductor.model.terms import Terms
 from serving.dispatch.limiter import Limiter
-from serving.witnesses import Witnesses, witness_of
+from serving.traffic import Witnesses, witness_of
 
 CUT = 0.8
 LATE = 2.0

@@ -11,7 +11,6 @@ from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.retry_budget import RESERVE, RetryBudget, TokenBucket
 from serving.dispatch.route import RetryRules, Route
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth
@@ -34,6 +33,7 @@ from serving.settings.workers import (
     places_of,
 )
 from serving.telemetry.spans import PROVIDERS
+from serving.traffic import RESERVE, RetryBudget, TokenBucket
 from serving.workers.bounded import Bounded
 from serving.workers.own_turns import Origin
 from serving.workers.patience import Patience

@@ -18,7 +18,7 @@ from types import MappingProxyType
 
 from conductor.model.terms import Priority
 from serving.shares import KEPT, share
-from serving.witnesses import TRAFFIC_S, Traffic
+from serving.traffic import TRAFFIC_S, Traffic
 
 BATCH_EVERY = 10
 """While calls of both priorities wait, one of this many free slots goes to batch calls."""

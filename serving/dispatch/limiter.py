@@ -16,12 +16,12 @@ from itertools import islice
 from math import inf
 from typing import Protocol
 
-from conductor.errors import LineTooLong
+from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.terms import Priority, Terms
 from serving.dispatch.fair_queue import FairQueue
 from serving.health import WorkerHealth
-from serving.witnesses import TRAFFIC_S
+from serving.traffic import TRAFFIC_S
 
 NEWEST = 0.1
 """Weight of the newest call in the moving average of the time that a slot is in use."""
@@ -49,6 +49,21 @@ class QueueRules:
 
 
 NO_RULES = QueueRules()
+
+
+class Skipped(WorkerUnavailable):
+    """A queued call was not sent, so that another worker is tried first.
+
+    Either the worker's circuit opened while the call waited, or another worker can answer immediately. The
+    last entry of `attempts` says which.
+    """
+
+    retryable = False
+    only_this_call = True
+    skipped_for: str = ""
+    """Name of the worker that can answer immediately, or ""."""
+    waited_s: float = 0.0
+    """Seconds that the call waited in the queue before it left."""
 
 
 class Limiter:

@@ -17,10 +17,10 @@ from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
 from conductor.run.call import input_bound
 from serving.dispatch.fitting import ModelProfile
-from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
-from serving.dispatch.retry_budget import RetryBudget, Skipped
+from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
+from serving.traffic import RetryBudget
 
 BYTES_PER_TOKEN = 4
 """Estimated bytes per token of a prompt. The estimate counts against rate limits until the provider reports

@@ -30,10 +30,9 @@ from conductor.model.worker import Worker
 from serving.dispatch.call_span import CallSpan, SpanFacts
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
 from serving.dispatch.limits import limits_of, telling_silence_s
-from serving.dispatch.retry_budget import TokenBucket
 from serving.health import FAILED, MOST_REST_S, Fault, WorkerHealth
 from serving.redaction.failures import outline
-from serving.witnesses import witness_of
+from serving.traffic import TokenBucket, witness_of
 
 logger = logging.getLogger("podium")
 

@@ -16,10 +16,9 @@ from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
-from serving.shares import in_slices
+from serving.shares import FairDict, in_slices
 from serving.store.claims import CachedAnswer, Claim
 from serving.store.content import kept_part
-from serving.store.fair_dict import FairDict
 from serving.store.feedback import Feedback
 from serving.store.numbers import without_content
 from serving.store.rows import Item, fold_items, made_us

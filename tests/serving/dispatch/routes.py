@@ -9,10 +9,10 @@ from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.retry_budget import RetryBudget
 from serving.dispatch.route import RetryRules, Route
 from serving.dispatch.target import Target
 from serving.health import WorkerHealth
+from serving.traffic import RetryBudget
 
 
 def target(

@@ -23,11 +23,10 @@ from serving.dispatch.build import retry_reserve
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.limits import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.dispatch.resume_point import MARK
-from serving.dispatch.retry_budget import RESERVE, RetryBudget
 from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
-from serving.witnesses import OFTEN
+from serving.traffic import OFTEN, RESERVE, RetryBudget
 from serving.workers.patience import Patience
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from serving.workers.timed import Timed
