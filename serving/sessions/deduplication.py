@@ -33,7 +33,7 @@ from serving.database.address import StoreError
 from serving.database.clock import now_us
 from serving.redaction.personal import redactor_of
 from serving.settings.settings import Settings
-from serving.store.claims import CachedAnswer, Claim
+from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.store import RecordStore
 
 logger = logging.getLogger("podium")

@@ -17,7 +17,7 @@ from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
 from serving.shares import FairDict, in_slices
-from serving.store.claims import CachedAnswer, Claim
+from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.content import kept_part
 from serving.store.feedback import Feedback
 from serving.store.numbers import without_content

@@ -15,7 +15,7 @@ import pytest
 from conductor.run.events import CallQueued
 from serving.database.address import Address
 from serving.sessions.following import ASK_S
-from serving.store.claims import Claim
+from serving.store.idempotency import Claim
 from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
 from tests.serving.sessions.test_following import events_of
 from tests.serving.store.stores import Replica, replicas
