@@ -7,7 +7,6 @@ from conductor.model.usage import FREE
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
 from serving.dispatch.adaptive import AdaptiveLimiter
-from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import Limiter, SharedLimiter
@@ -32,7 +31,7 @@ from serving.settings.workers import (
     WorkerSettings,
     places_of,
 )
-from serving.telemetry.spans import PROVIDERS
+from serving.telemetry.spans import PROVIDERS, SpanFacts
 from serving.traffic import RESERVE, RetryBudget, TokenBucket
 from serving.workers.bounded import Bounded
 from serving.workers.own_turns import Origin

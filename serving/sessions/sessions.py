@@ -35,8 +35,8 @@ from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
 from serving.sessions.memory_budget import bytes_of_record
 from serving.sessions.pools import Pools
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
-from serving.store.idempotency import CachedAnswer
 from serving.store.content import kept_part
+from serving.store.idempotency import CachedAnswer
 from serving.store.memory_store import MemoryStore
 from serving.store.store import RecordStore, StoreFactory
 from serving.telemetry.measurement import MeasurementSink
