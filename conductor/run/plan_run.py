@@ -21,7 +21,7 @@ from conductor.plan.attachments import fit, omission_notes
 from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
-from conductor.run.call import open_call
+from conductor.run.call_holds import open_call
 from conductor.run.continuing import Breaks, Shown, may_continue, may_restart, outlasts_silence
 from conductor.run.events import (
     StepAborted,

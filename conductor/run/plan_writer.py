@@ -21,7 +21,7 @@ from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
 from conductor.plan.instructions import Layout, layout_of
 from conductor.plan.plan import Plan, Step
-from conductor.run.call import open_call
+from conductor.run.call_holds import open_call
 from conductor.run.ledger import Ledger
 
 PLAN_TOKENS = 1024

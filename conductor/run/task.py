@@ -13,7 +13,7 @@ from conductor.model.value import DefaultingValue, JsonValue
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure, Plan
 from conductor.plan.prompts import work
-from conductor.run.call import call_bound
+from conductor.run.call_bound import call_bound
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 

@@ -18,7 +18,7 @@ from conductor.model.operation import Operation, WireOptions
 from conductor.model.terms import Priority
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
-from conductor.run.call import file_tokens
+from conductor.run.call_bound import file_tokens
 from conductor.run.task import Task
 from serving.accounts.caller import Caller
 from serving.api.encode import dumps

@@ -15,7 +15,7 @@ from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure, charges
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
 from serving.dispatch.target import Target, Watch

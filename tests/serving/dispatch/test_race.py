@@ -23,8 +23,8 @@ from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember, Worker
-from conductor.run.call import call_bound, open_call
-from conductor.run.call_holds import CallHolds
+from conductor.run.call_bound import call_bound
+from conductor.run.call_holds import CallHolds, open_call
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.dispatch.build import HEDGE_SHARE
 from serving.dispatch.limiter import Limiter
