@@ -6,11 +6,10 @@ from conductor.model.terms import Callee
 from conductor.model.usage import FREE
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
-from serving.dispatch.adaptive import AdaptiveLimiter
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
-from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.limiter import AdaptiveLimiter, Limiter
+from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth
 from serving.schemas import anthropic, gemini, openai, vllm

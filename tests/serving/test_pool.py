@@ -12,9 +12,8 @@ from conductor.model.usage import FREE, Price
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
-from serving.dispatch.adaptive import AdaptiveLimiter
 from serving.dispatch.dispatcher import Dispatcher
-from serving.dispatch.limiter import Limiter
+from serving.dispatch.limiter import AdaptiveLimiter, Limiter
 from serving.dispatch.route import Route
 from serving.pool import Pool, build_pool
 from serving.sessions.service import Service
