@@ -139,7 +139,7 @@ def current_records(id: str, run: UnflushedRun) -> RunRecords | None:
     Return None if the run has ended or waits for tool results.
 
     `RunJournal.put` writes an ended run, after `content.py` has removed what must not be stored.
-    `RunJournal.suspend` writes a run that waits.
+    `RunJournal.write_suspended` writes a run that waits.
     """
     inner = {each: record for each, record in run.records.items() if each != id}
     record = run.records.get(id)
