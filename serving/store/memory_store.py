@@ -2,6 +2,7 @@
 
 import dataclasses
 import heapq
+import io
 import secrets
 import sys
 from collections import Counter
@@ -25,7 +26,28 @@ from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
-from serving.store.unflushed_run import AnswerBuffer
+
+
+class AnswerBuffer:
+    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
+
+    def __init__(self) -> None:
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        self._began_s: float | None = None
+
+    def add(self, piece: AnswerDelta) -> None:
+        """Append a part of the answer."""
+        if self._began_s is None:
+            self._began_s = piece.at_s
+        self._text.write(piece.text)
+        self._reasoning.write(piece.reasoning)
+
+    def take(self) -> AnswerDelta | None:
+        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
+        began_s, self._began_s = self._began_s, None
+        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        return None if began_s is None else piece
 
 
 class MemoryStore:
