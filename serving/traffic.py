@@ -132,7 +132,7 @@ class RetryBudget:
         self._tokens = reserve if start is None else start
         self._traffic = Traffic()
         self._retries: dict[str, float] = {}
-        """Retries by party, minus the tokens that the party has added since."""
+        """Retries by party, minus the tokens that its later calls have added."""
 
     def earn(self, party: str = "") -> None:
         """Add `share` tokens, because a call of `party` is attempted for the first time."""

@@ -45,7 +45,7 @@ class _HeldCall:
     failed: list[Attempt] = field(default_factory=list[Attempt])
     """Failed attempts whose cost has been charged."""
     is_dropped: bool = False
-    """True once the branch has failed or lost while the other one continues."""
+    """True once this branch has failed or lost the race, while the other branch continues."""
     waits: bool = False
     """True if the call is still queued and has not been sent."""
     callee: Callee | None = None
@@ -210,7 +210,7 @@ class CallHolds:
         """
         price, callee = self._price_of(loser), loser.callee or Callee(self._member.name)
         is_billed = price is not None and price != FREE and loser.hold is not None and not loser.waits
-        what = "The call was still queued" if loser.waits else "The call had not answered"
+        what = "The call was still queued" if loser.waits else "The call had returned nothing"
         message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
         return Attempt(
             callee.worker,
@@ -370,7 +370,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
                 exc.attempts, exc.step = tuple(holds.failed), call.site.step
             raise
         except Interrupted as exc:  # raised by the worker; an interrupted run reports it by itself
-            message = f"{member.name} was interrupted: {exc.message}"
+            message = f"The call to {member.name} was interrupted: {exc.message}"
             raise WorkerUnavailable(
                 message, worker=member.name, step=call.site.step, detail=exc.detail
             ) from exc
@@ -379,7 +379,8 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             if task and task.cancelling():
                 raise
             name = reply.worker if reply else member.name
-            message = f"{name} cancelled its own call."  # else it looks like a client that disconnected
+            # Otherwise it looks like a client that disconnected.
+            message = f"The worker {name} cancelled its own call."
             raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
         finally:
             if reply is not None:

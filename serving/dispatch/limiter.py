@@ -50,7 +50,7 @@ NO_RULES = QueueRules()
 
 
 class Skipped(WorkerUnavailable):
-    """A queued call was not sent, so that another worker is tried first.
+    """Error for a queued call that was not sent, so that another worker is tried first.
 
     Either the worker's circuit opened while the call waited, or another worker can answer immediately. The
     last entry of `attempts` says which.

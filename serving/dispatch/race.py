@@ -222,7 +222,7 @@ class _Try:
         except asyncio.CancelledError:
             self.opened.cancel()  # the worker cancelled its own call
             if reply is not None and not (self._reader_exit.done() or self._task.cancelling()):
-                message = f"{reply.worker} cancelled its own call."
+                message = f"The worker {reply.worker} cancelled its own call."
                 await self._pieces.put(WorkerUnavailable(message, worker=reply.worker))
             raise
         except Exception as exc:
