@@ -379,8 +379,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             if task and task.cancelling():
                 raise
             name = reply.worker if reply else member.name
-            # Otherwise it looks like a client that disconnected.
-            message = f"The worker {name} cancelled its own call."
+            message = f"The worker {name} cancelled its own call."  # not that of a disconnected client
             raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
         finally:
             if reply is not None:
