@@ -9,7 +9,7 @@ only earlier steps, in strictly ascending order, and that the text ends. They ar
 from functools import lru_cache
 
 from conductor.model.call import Grammar
-from conductor.plan.formats import Format
+from conductor.plan.plan import Format
 
 SUBTASK_CHARS = 240
 """Approximate limit of a subtask, in characters. It also stops small models that would never end the text."""

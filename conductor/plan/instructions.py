@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Literal
 
-from conductor.plan.formats import Format
-from conductor.plan.plan import Step
+from conductor.plan.plan import Format, Step
 
 Layout = Literal["lines", "object", "thinking object", "lists"]
 """Layout of a plan's text.

@@ -23,7 +23,7 @@ from serving.accounts.caller import Scope as KeyScope
 from serving.api.access import RUN, UPLOAD, Cost, RouteAccess, Who
 from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
-from serving.dispatch.fair_queue import FairQueue
+from serving.dispatch.slots import FairQueue
 from serving.edge.exchange import PIECE_BYTES, count_body_bytes
 from serving.sessions.admission import SMALL_BYTES
 from serving.sessions.service import Service

@@ -40,7 +40,7 @@ from serving.api.feed import Feeds
 from serving.api.respond import failure
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge, RouterChecks
 from serving.edge.policy import HttpPolicy
 from serving.errors import explain_fault

@@ -14,8 +14,8 @@ from starlette.types import Scope
 from conductor.errors import NotAllowed, StoreUnavailable
 from serving.accounts.authenticator import Authenticator, unauthenticated
 from serving.accounts.caller import ANYBODY, Caller
-from serving.edge.capacity import ALIVE, READY
 from serving.edge.checks import is_loopback
+from serving.edge.exchange import ALIVE, READY
 
 CALLER = "podium.caller"
 """Key in an ASGI scope for the `Caller`."""

@@ -16,7 +16,7 @@ from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
-from conductor.run.call import file_tokens
+from conductor.run.call_bound import file_tokens
 from conductor.run.task import Task
 from serving.api.record_json import dumps
 from serving.pool import Pool

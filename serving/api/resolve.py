@@ -13,8 +13,8 @@ from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you
 from conductor.model.messages import File, Image, Message
 from conductor.model.terms import Permit
 from conductor.model.worker import PoolMember
-from conductor.plan.attachments import reads
 from conductor.plan.plan import Plan, Step
+from conductor.plan.prompt_parts import reads
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 from conductor.run.steps import may_call_tools

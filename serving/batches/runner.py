@@ -28,7 +28,7 @@ from serving.batches.lines import Line, Lines, join_results, line_of_answer, lin
 from serving.batches.model import Batch, LineResult, Status, StoredFile
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
-from serving.dispatch.fair_queue import FairQueue
+from serving.dispatch.slots import FairQueue
 from serving.errors import row
 from serving.redaction.slices import in_turns
 from serving.sessions.admission import room_for_batch

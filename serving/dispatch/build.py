@@ -6,13 +6,10 @@ from conductor.model.terms import Callee
 from conductor.model.usage import FREE
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
-from serving.dispatch.adaptive import AdaptiveLimiter
-from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
-from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.retry_budget import RESERVE, RetryBudget, TokenBucket
-from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.limiter import AdaptiveLimiter, Limiter
+from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth
 from serving.schemas import anthropic, gemini, openai, vllm
@@ -33,7 +30,8 @@ from serving.settings.workers import (
     WorkerSettings,
     places_of,
 )
-from serving.telemetry.spans import PROVIDERS
+from serving.telemetry.spans import PROVIDERS, SpanFacts
+from serving.traffic import RESERVE, RetryBudget, TokenBucket
 from serving.workers.bounded import Bounded
 from serving.workers.own_turns import Origin
 from serving.workers.patience import Patience

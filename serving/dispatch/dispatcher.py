@@ -27,10 +27,9 @@ from serving.dispatch import policy
 from serving.dispatch.conforming import Repair, ask_for_form, invalid_answer, note_fault, read_whole
 from serving.dispatch.continuing import Continuation, form_of
 from serving.dispatch.fitting import fit, limit_effort
-from serving.dispatch.limiter import QueueRules
+from serving.dispatch.limiter import QueueRules, Skipped
 from serving.dispatch.policy import Attempts, Tries
 from serving.dispatch.race import Race
-from serving.dispatch.retry_budget import Skipped
 from serving.dispatch.route import Route, call_again
 from serving.dispatch.stop_sequences import cut_at
 

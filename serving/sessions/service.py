@@ -9,9 +9,8 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
 from serving.pool import Pool
-from serving.sessions.conductor_health import ConductorHealth
 from serving.sessions.execution import PolicyFinder
-from serving.sessions.pools import Pools
+from serving.sessions.pools import ConductorHealth, Pools
 from serving.sessions.readiness import Readiness
 from serving.sessions.sessions import Sessions
 from serving.settings.settings import Settings

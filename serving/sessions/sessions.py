@@ -31,8 +31,8 @@ from serving.sessions.deduplication import RequestDeduplicator
 from serving.sessions.execution import PolicyFinder, RunExecutor
 from serving.sessions.pools import Pools
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
-from serving.store.claims import CachedAnswer
 from serving.store.content import kept_part
+from serving.store.idempotency import CachedAnswer
 from serving.store.memory_store import MemoryStore
 from serving.store.store import RecordStore, StoreFactory
 from serving.telemetry.measurement import MeasurementSink

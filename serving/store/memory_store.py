@@ -2,6 +2,7 @@
 
 import dataclasses
 import heapq
+import io
 import secrets
 import sys
 from collections import Counter
@@ -15,17 +16,37 @@ from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
-from serving.shares import in_slices
-from serving.store.claims import CachedAnswer, Claim
+from serving.shares import FairDict, in_slices
 from serving.store.content import kept_part
-from serving.store.fair_dict import FairDict
 from serving.store.feedback import Feedback
+from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.numbers import without_content
 from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
-from serving.store.unflushed_run import AnswerBuffer
+
+
+class AnswerBuffer:
+    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
+
+    def __init__(self) -> None:
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        self._began_s: float | None = None
+
+    def add(self, piece: AnswerDelta) -> None:
+        """Append a part of the answer."""
+        if self._began_s is None:
+            self._began_s = piece.at_s
+        self._text.write(piece.text)
+        self._reasoning.write(piece.reasoning)
+
+    def take(self) -> AnswerDelta | None:
+        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
+        began_s, self._began_s = self._began_s, None
+        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        return None if began_s is None else piece
 
 
 class MemoryStore:

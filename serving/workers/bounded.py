@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from conductor.model.call import Call
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
-from conductor.plan.marks import with_stable_system
+from conductor.plan.prompt_parts import with_stable_system
 from serving.workers.output_limit import OutputMeter, within_limit
 
 

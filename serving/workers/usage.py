@@ -21,7 +21,7 @@ from conductor.model.call import Call
 from conductor.model.messages import File, Image
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import FREE, Price, Usage
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from serving.workers.output_limit import MARGIN, NO_LIMIT_TOKENS, OutputMeter
 
 SLACK_FACTOR = 4

@@ -468,7 +468,10 @@ async def test_a_body_has_no_more_numbers_than_can_be_read_at_once() -> None:
         headers = {"content-type": "application/json"}
         for n, status in ((400_000, 400), (1_000, 200)):
             answer = await api.http.post("/v1/chat/completions", content=numbers(n), headers=headers)
-            assert (answer.status_code, "Split it into several requests" in answer.text) == (status, status == 400)
+            assert (answer.status_code, "Split it into several requests" in answer.text) == (
+                status,
+                status == 400,
+            )
 
 
 @pytest.mark.parametrize("text", ["1, " * 400_000, '"1\\", ' * 190_000], ids=["commas", "quotes"])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conductor.model.call import Call
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.sessions.admission import bytes_of
 from tests.serving.api.served import Json, Served, plan, served, step, team

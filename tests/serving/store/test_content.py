@@ -62,7 +62,7 @@ async def limited(
 
 async def everything(router: Replica) -> bytes:
     """All that the store has of runs, once it is written."""
-    await router.records._journal._idle.wait()
+    await router.records._idle.wait()
     found: list[Any] = []
     for query in ("SELECT numbers, body FROM run", "SELECT body, NULL FROM run_event"):
         for row in await router.rows(query):

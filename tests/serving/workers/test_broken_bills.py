@@ -18,7 +18,7 @@ from conductor.model.usage import (
     Usage,
     estimate,
 )
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from serving.settings.accepts import Accepts
 from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS

@@ -9,7 +9,7 @@ from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.run.call import open_call
+from conductor.run.call_holds import open_call
 from conductor.run.ledger import BudgetLedger
 from serving.pool import build_pool
 from serving.settings.settings import SettingsError, parse

@@ -12,7 +12,8 @@ from conductor.model.messages import Message
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember
-from conductor.run.call import input_bound, open_call
+from conductor.run.call_bound import input_bound
+from conductor.run.call_holds import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.workers.account import ProviderAccount
 from serving.workers.chat_chunks import decode
