@@ -34,7 +34,7 @@ from serving.settings.without_effect import without_effect
 from serving.settings.worker_profile import context_tokens_of, price_of
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.telemetry.spans import PROVIDERS
-from serving.workers.pictures import may_fetch
+from serving.workers.picture_urls import may_fetch
 
 logger = logging.getLogger("podium")
 

@@ -25,7 +25,7 @@ from conductor.run.call_holds import CallHolds
 from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.waiting import wait_until_done
 
-TOKENS_PER_IMAGE = 2_048
+RESERVED_TOKENS_PER_IMAGE = 2_048
 """Number of tokens that are reserved for an image. If a model counts more, the excess is billed anyway."""
 PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
 """Estimate for a PDF: base tokens, bytes per additional token, and the maximum, which is the most that
@@ -73,7 +73,7 @@ def _part_bound(part: Part) -> int:
         case Text(text=text):
             return _size(text)
         case Image():
-            return TOKENS_PER_IMAGE
+            return RESERVED_TOKENS_PER_IMAGE
         case File():
             return TOKENS_PER_MESSAGE + _size(part.name) + file_tokens(part)
         case ToolCall():

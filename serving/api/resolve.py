@@ -34,7 +34,7 @@ from serving.api.request import (
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
-from serving.workers.pictures import INLINE
+from serving.workers.picture_urls import INLINE
 
 OWN_PLAN_STEPS = 5
 """Limit for the steps of a plan in a request, unless the model allows more."""

@@ -34,10 +34,9 @@ from serving.settings.workers import (
     places_of,
 )
 from serving.telemetry.spans import PROVIDERS
-from serving.workers.bounded import Bounded
 from serving.workers.own_turns import Origin
 from serving.workers.patience import Patience
-from serving.workers.timed import Timed
+from serving.workers.plugin import PluginWorker
 
 TRANSLATIONS: Mapping[str, Translate] = {
     "anthropic": anthropic.translate,
@@ -93,7 +92,7 @@ def _target(
     deployment: str = "",
 ) -> Target:
     if isinstance(own, PythonSettings):
-        client = Bounded(Timed(client, Patience(own.stall_timeout_s, own.first_token_timeout_s)))
+        client = PluginWorker(client, Patience(own.stall_timeout_s, own.first_token_timeout_s))
     is_model = isinstance(own, (*API_SETTINGS, VllmSettings))
     learns_first_token = is_model and own.first_token_timeout_s is None
     return Target(

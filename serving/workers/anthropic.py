@@ -5,13 +5,14 @@ API: https://platform.claude.com/docs/en/api/messages-streaming. Differences fro
 * The system prompt is a field of its own. All system messages go there, in order.
 * `max_tokens` is required: `DEFAULT_MAX_TOKENS` if a call sets none.
 * `input_tokens` does not include tokens read from and written to the cache. Podium's count includes both.
-* `effort` is sent as a thinking budget or as a level (`anthropic_thinking.py`).
+* `effort` is sent as a thinking budget or as a level (`thinking_for`).
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and are sent as extra fields. There is no `seed`.
   Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
 * JSON schemas go through the SDK's `transform_schema`, which moves keywords that the API rejects (`maxItems`) into the
   description.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from typing import Any, cast
@@ -31,19 +32,16 @@ from conductor.model.usage import Usage
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, ProviderAccount
-from serving.workers.anthropic_message import events_in
-from serving.workers.anthropic_thinking import thinking_for
+from serving.workers.anthropic_stream import events_in, usage_of
 from serving.workers.anthropic_tools import TurnCollector, limit_marks, system_json, tools_json, turns_json
-from serving.workers.anthropic_usage import usage_of
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
 from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
-from serving.workers.images import split_data_url
 from serving.workers.output_limit import OutputMeter, open_metered
-from serving.workers.pictures import check_pictures
+from serving.workers.picture_urls import check_pictures, split_data_url
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_code, status_in_stream
 from serving.workers.usage import UsageCheck, has_grown
@@ -356,3 +354,35 @@ def _format(call: Call) -> dict[str, object] | None:
     if call.grammar is None or call.grammar.json_schema is None:
         return None
     return {"type": "json_schema", "schema": anthropic.transform_schema(call.grammar.json_schema)}
+
+
+LEAST_BUDGET_TOKENS = 1024
+"""Smallest thinking budget that the API accepts."""
+BUDGET_TOKENS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+CANNOT_THINK = re.compile(r"claude-(instant|2|3-(5|opus|sonnet|haiku))")
+THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8}|-latest)?$)")
+
+
+def thinking_for(
+    model: str, effort: str | None, max_tokens: int
+) -> tuple[dict[str, object] | None, str | None]:
+    """Return the request fields `thinking` and `effort` for a call of `model`. A field that is None is not
+    sent.
+
+    - Models up to generation 4.5 get a thinking budget in tokens. Later ones get adaptive thinking and an
+      `effort`.
+    - Models before 3.7 cannot think and get no parameters.
+    - `none` and `minimal` turn thinking off.
+    - The budget is at most half of `max_tokens`, because thoughts count against it. If that is less than the
+      minimum, the model does not think.
+
+    See https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
+    """
+    if effort is None or CANNOT_THINK.search(model):
+        return None, None
+    if THINKS_BY_BUDGET.search(model):
+        budget = min(BUDGET_TOKENS.get(effort, 0), max_tokens // 2)
+        return ({"type": "enabled", "budget_tokens": budget} if budget >= LEAST_BUDGET_TOKENS else None), None
+    if effort in ("none", "minimal"):
+        return {"type": "disabled"}, "low"
+    return {"type": "adaptive", "display": "summarized"}, effort

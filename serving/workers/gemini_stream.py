@@ -1,4 +1,4 @@
-"""Repair of Gemini's event stream before Google's SDK reads it.
+"""Repair of Gemini's event stream before Google's SDK reads it, and the usage that it reports.
 
 The SDK rejects a whole chunk, with the text in it, if a token count has the wrong type or a surrogate pair is split. It
 also fails on comments. So this module
@@ -17,14 +17,16 @@ from typing import Any, cast
 
 import httpx2
 import msgspec
+from google.genai import types
 
 from conductor.model.characters import HalfJoiner, whole_value
+from conductor.model.usage import Usage
 from serving.workers.chat_chunks import fields
 from serving.workers.event_stream import Event, WholeEvents, json_of
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import MAX_ERROR_BYTES, BoundedBody
 from serving.workers.stream_errors import error_code, error_in_event, status_in_stream
-from serving.workers.usage import integer
+from serving.workers.usage import UsageCheck, integer
 from serving.workers.wire_tools import object_or_input
 
 COUNTS = (
@@ -157,3 +159,22 @@ def _check_usage(chunk: dict[str, Any]) -> bool:
 def _readable(count: object) -> int:
     number = integer(count)
     return NO_COUNT if number is None else min(number, MOST)
+
+
+def usage_of(reported: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
+    """Return the usage that Gemini reports. It counts thoughts separately from the answer."""
+    if reported is None:
+        return None
+    prompt, tools, answer, thoughts, cached = (
+        check.count(name, getattr(reported, name))
+        for name in (
+            "prompt_token_count",
+            "tool_use_prompt_token_count",
+            "candidates_token_count",
+            "thoughts_token_count",
+            "cached_content_token_count",
+        )
+    )
+    return check.usage(
+        None if prompt is None else prompt + (tools or 0), (answer or 0) + (thoughts or 0), cached, thoughts
+    )

@@ -31,7 +31,7 @@ from msgspec.structs import replace
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message, Text
-from conductor.model.operation import TOKENS_GONE, read_tokens
+from conductor.model.operation import TOKENS_GONE, CallKind, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage
 from serving.egress.client import DirectPost, guard, tls_context
@@ -61,14 +61,20 @@ from serving.workers.http_guard import (
     read_error,
     read_whole,
 )
-from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
-from serving.workers.openai_endpoints import address, endpoints
-from serving.workers.openai_hints import THOUGHTS, find_refused_hints, is_for_all, without_hints
-from serving.workers.openai_options import logprobs_of, options_json
-from serving.workers.openai_usage import cost_of, usage_of
+from serving.workers.openai_options import (
+    THOUGHTS,
+    find_refused_hints,
+    is_for_all,
+    logprobs_of,
+    options_json,
+    part_json,
+    response_format_of,
+    without_hints,
+)
+from serving.workers.openai_stream import cost_of, usage_of
 from serving.workers.output_limit import OutputMeter, open_metered
-from serving.workers.pictures import check_pictures
+from serving.workers.picture_urls import check_pictures
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_code, status_in_stream
 from serving.workers.usage import UsageCheck, has_grown
@@ -106,8 +112,8 @@ class OpenAIWorker:
         self._post = DirectPost(self._http, account.reach)
         self._tokens = entra_tokens(account)
         sdk = self._sdk()
-        url = address(account, sdk)
-        self._endpoints = endpoints(url)
+        url = _base_url(account, sdk)
+        self._endpoints = _endpoints_below(url)
         is_dated_azure = "api-version" in url.params
         key = {"api-key": account.api_key} if is_dated_azure and not self._tokens else sdk.auth_headers
         defaults = {**sdk.default_headers, **key}
@@ -117,7 +123,7 @@ class OpenAIWorker:
         self._wire_errors = WireErrors(self._map_error)
         self._show_mark = _marks_of(account.public_name, url.host)
         self._refused_hints = frozenset(THOUGHTS if self._is_openai else ())
-        """Hints (optional request fields, see `openai_hints.py`) that the server has rejected. They are not
+        """Hints (optional request fields, see `openai_options.py`) that the server has rejected. They are not
         sent again.
         """
 
@@ -457,3 +463,23 @@ def _is_marked_whole(reader: ChunkReader, texts: list[str], collector: CallColle
     reason.
     """
     return reader.is_done and not (reader.error or reader.fault) and bool(texts or collector)
+
+
+PATHS: dict[CallKind, str] = {
+    "chat": "/chat/completions",
+    "plan": "/chat/completions",
+    "text_completion": "/completions",
+    "embeddings": "/embeddings",
+}
+
+
+def _base_url(account: ProviderAccount, sdk: openai.AsyncOpenAI) -> httpx2.URL:
+    """Return the base URL of the account's API, including `/v1` or its equivalent."""
+    if account.access.service == "azure":
+        return sdk.base_url.copy_with(params={"api-version": account.access.api_version})
+    return httpx2.URL(account.base_url) if account.base_url else sdk.base_url
+
+
+def _endpoints_below(url: httpx2.URL) -> dict[CallKind, httpx2.URL]:
+    """Return the endpoints below `url`. Its query, such as Azure's `api-version`, is kept."""
+    return {kind: url.copy_with(path=url.path.rstrip("/") + path) for kind, path in PATHS.items()}

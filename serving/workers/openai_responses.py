@@ -23,10 +23,9 @@ from serving.workers.event_stream import Event as SentEvent
 from serving.workers.event_stream import EventReader, json_of
 from serving.workers.http_guard import pieces_of
 from serving.workers.openai import OpenAIWorker
-from serving.workers.openai_content import response_format_of
-from serving.workers.openai_hints import cache_json
+from serving.workers.openai_options import cache_json, response_format_of
 from serving.workers.output_limit import OutputMeter
-from serving.workers.pictures import check_pictures
+from serving.workers.picture_urls import check_pictures
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_in_event

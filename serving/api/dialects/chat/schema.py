@@ -31,7 +31,7 @@ from serving.api.dialects.read_body import (
     read_body,
 )
 from serving.api.request import MOST, Effort, Podium, Tier, or_empty, priority_of
-from serving.workers.images import picture_url
+from serving.workers.picture_urls import picture_url
 
 LEGACY_ROLE = "function"
 LEGACY = {
