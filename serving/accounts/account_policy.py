@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from conductor.model.terms import lowest_effort
 from serving.settings.access import Effort
-from serving.settings.places import places_reached
+from serving.settings.worker_profile import places_reached
 from serving.settings.workers import WorkerSettings
 
 MOST_NAMES = 1000

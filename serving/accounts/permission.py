@@ -18,8 +18,8 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
 from conductor.run.team import unknown_worker
 from serving.accounts.account_policy import AccountPolicy, Policies, least
-from serving.settings.places import places_reached
 from serving.settings.settings import Settings
+from serving.settings.worker_profile import places_reached
 
 MOST_LISTED = 20
 """Maximum number of names in an error message."""

@@ -18,12 +18,9 @@ from serving.health import Health, WorkerHealth
 from serving.schemas import anthropic, gemini, openai, vllm
 from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.fallbacks import chain_of
-from serving.settings.known_models import OPENAI_MODEL, accepts_of
-from serving.settings.pdf_reading import reads_pdfs
-from serving.settings.prefill import prefills
+from serving.settings.known_models import OPENAI_MODEL
 from serving.settings.settings import Settings
-from serving.settings.tool_use import calls_tools
-from serving.settings.worker_profile import price_of
+from serving.settings.worker_profile import accepts_of, calls_tools, prefills, price_of, reads_pdfs
 from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
@@ -136,10 +133,10 @@ def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
     If a replica of a vLLM engine is lost, all its calls break off at once, so the budget must cover that
     number.
     """
-    owner = settings.worker(own.deployment) if isinstance(own, VllmSettings) and own.deployment else own
-    if isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1:
-        return max(RESERVE, owner.scale.max_ongoing_requests)
-    return RESERVE
+    if not isinstance(own, VllmSettings):
+        return RESERVE
+    scale = settings.owner_of(own).scale
+    return max(RESERVE, scale.max_ongoing_requests) if scale.max_replicas > 1 else RESERVE
 
 
 def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
@@ -150,8 +147,7 @@ def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
     if own.hedge is not None:
         return own.hedge
     if isinstance(own, VllmSettings):
-        owner = settings.worker(own.deployment) if own.deployment else own
-        has_several = isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1
+        has_several = settings.owner_of(own).scale.max_replicas > 1
     else:
         has_several = isinstance(own, API_SETTINGS) and len(own.deployments) > 1
     return has_several and all(price_of(place) == FREE for place in places_of(own).values())

@@ -9,8 +9,8 @@ import httpx2
 from conductor.model.call import Call
 from conductor.model.usage import Price
 from serving.egress.reach import SETTINGS, Reach
-from serving.settings.accepts import Accepts
 from serving.settings.access import ModelAccess
+from serving.settings.known_models import Accepts
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.own_turns import Origin
 from serving.workers.stall_timer import StallTimer, shorter
