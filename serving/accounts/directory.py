@@ -16,15 +16,13 @@ from sqlalchemy.exc import IntegrityError
 
 from conductor.errors import BadTask, UnknownName, quote
 from conductor.run.record import Account
-from serving.accounts.account_policy import AccountPolicy, Policies
+from serving.accounts.account_policy import AccountPolicy, Policies, unknown_names
 from serving.accounts.account_rows import KEYS, read_key, read_team
-from serving.accounts.authenticator import check_in_force
-from serving.accounts.budgets import Spending, read_spending, set_budget
+from serving.accounts.budget_limits import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
-from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo
+from serving.accounts.hold import Period
+from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo, check_in_force
 from serving.accounts.keys import ApiKey
-from serving.accounts.permission import unknown_names
-from serving.accounts.rates import Period
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -69,7 +67,7 @@ class Directory:
         """Return the limits and spending of a key or a team in the current day and month.
 
         Args:
-            subject: see `rates.key_subject` and `rates.team_subject`.
+            subject: see `hold.key_subject` and `hold.team_subject`.
         """
         return await read_spending(await self.open(), subject)
 

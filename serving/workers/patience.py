@@ -5,7 +5,8 @@ from math import inf
 
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call
-from serving.workers.stall_timer import StallTimer, shorter
+from conductor.model.terms import least
+from serving.workers.stall_timer import StallTimer
 
 STALL_S = 120.0
 """Maximum seconds between two tokens of an engine, including tokens of thoughts. A step that also reads long
@@ -41,7 +42,7 @@ class Patience:
             silence_s,
             lambda _: silent("its engine"),
             self.first_token_timeout_s or first_s,
-            shorter(usual_s, call.terms.limits.patience_s),
+            least(usual_s, call.terms.limits.patience_s),
             None if yields or self.stall_timeout_s else call.terms.limits.pauses,
         )
 

@@ -22,11 +22,6 @@ GOODBYE_S = 10.0
 T = TypeVar("T")
 
 
-def shorter(one_s: float | None, other_s: float | None) -> float | None:
-    """Return the shorter of two limits. None means no limit."""
-    return min((each for each in (one_s, other_s) if each is not None), default=None)
-
-
 class StallTimer:
     """Timer that waits for the events of a server, and raises an error after `limit_s` seconds without a
     token.

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import text
 
 from conductor.model.usage import Usage
+from serving.accounts.hold import key_subject
 from serving.accounts.ledger_check import find_faults
-from serving.accounts.rates import key_subject
 from serving.database.address import Address
 from serving.settings.worker_base import PriceSettings
 from tests.serving.api.keyed import Keyed, keyed
