@@ -19,14 +19,7 @@ from conductor.run.ledger import Budget
 from conductor.run.steps import may_call_tools
 from conductor.run.task import Task
 from conductor.run.team import Team
-from serving.accounts.account_policy import (
-    UNLIMITED,
-    Policies,
-    may_ask,
-    narrow_task,
-    not_kept,
-    permit_of,
-)
+from serving.accounts.account_policy import UNLIMITED, Policies, may_ask, narrow_task, not_kept, permit_of
 from serving.api.request import (
     EFFORT_ROUNDS,
     EFFORT_STEPS,

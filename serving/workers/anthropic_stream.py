@@ -8,12 +8,20 @@ from collections.abc import Iterator
 from typing import cast
 
 import msgspec
+from anthropic.types import RawMessageStreamEvent
 
+from conductor.model.call import Call
+from conductor.model.messages import ToolCall
+from conductor.model.reply import Delta
 from conductor.model.usage import Usage
+from serving.workers.answer_stream import AnswerReader, Provider, finish_of
+from serving.workers.anthropic_tools import TurnCollector
 from serving.workers.chat_chunks import fields
 from serving.workers.event_stream import Event, json_of
+from serving.workers.output_limit import OutputMeter
 from serving.workers.stream_errors import error_in_event
-from serving.workers.usage import UsageCheck
+from serving.workers.usage import UsageCheck, has_grown
+from serving.workers.wire_tools import WireTools
 
 Fields = dict[str, object]
 
@@ -100,3 +108,77 @@ def usage_of(
         cache_write,
         earlier.cache_write_1h_tokens if cache_write_1h is None else cache_write_1h,
     )
+
+
+class AnthropicAnswer(AnswerReader[RawMessageStreamEvent]):
+    """Reader of an answer of Anthropic's Messages API."""
+
+    def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
+        super().__init__(call, meter, provider)
+        self._blocks, self._is_counted = TurnCollector(meter), False
+
+    def read(self, event: RawMessageStreamEvent) -> tuple[list[Delta], bool]:
+        delta, last = self._delta(event), self.last
+        is_new = self._blocks.add(event) | has_grown(last.usage, delta.usage)
+        self.has_calls = self._blocks.has_calls
+        self._is_counted |= event.type == "message_delta" and delta.usage is not None
+        self.is_done |= event.type == "message_stop"
+        self.last = Delta(
+            finish=delta.finish or last.finish,
+            usage=delta.usage or last.usage,
+            model=delta.model or last.model,
+            stop_sequence=delta.stop_sequence or last.stop_sequence,
+        )
+        self.has_words |= bool(delta.text)
+        has_piece = bool(delta.text or delta.reasoning)
+        return [delta] if has_piece else [], is_new or has_piece
+
+    def turn(self, tools: WireTools) -> tuple[tuple[ToolCall, ...], object]:
+        calls = self._blocks.calls(tools)
+        return calls, self._blocks.turn()
+
+    def end(self) -> Delta:
+        if self.last.usage is not None and not self._is_counted:
+            # the start of the stream reports only one token
+            self._check.reject("the end of the answer counts no output tokens")
+        return super().end()
+
+    def _delta(self, event: RawMessageStreamEvent) -> Delta:
+        match event.type:
+            case "message_start":
+                model: object = getattr(event.message, "model", None)
+                usage = usage_of(getattr(event.message, "usage", None), None, self._check, is_begun=True)
+                return Delta(usage=usage, model=model if isinstance(model, str) else None)
+            case "content_block_start":
+                block = event.content_block
+                if block.type == "thinking":
+                    return Delta(reasoning=_words(block.thinking))
+                return Delta(text=_words(block.text)) if block.type == "text" else Delta()
+            case "content_block_delta":
+                if event.delta.type == "text_delta":
+                    return Delta(text=_words(event.delta.text))
+                if event.delta.type == "thinking_delta":
+                    return Delta(reasoning=_words(event.delta.thinking))
+                return Delta()
+            case "message_delta":
+                usage = usage_of(getattr(event, "usage", None), self.last.usage, self._check)
+                stop: object = getattr(event.delta, "stop_sequence", None)
+                reason: object = getattr(event.delta, "stop_reason", None)
+                return Delta(
+                    finish=finish_of(reason, self._faults, usage),
+                    usage=usage,
+                    stop_sequence=stop if isinstance(stop, str) else None,
+                )
+            case _:
+                return Delta()
+
+
+def _words(value: object) -> str:
+    """Return `value` as text. The SDK's decoder does not check the type.
+
+    Raises:
+        ValueError: `value` is not text.
+    """
+    if not isinstance(value, str):
+        raise ValueError("The text of a piece is not a string.")
+    return value

@@ -204,6 +204,11 @@ class ItemCollector:
         return True
 
     @property
+    def has_calls(self) -> bool:
+        """True if the answer calls tools."""
+        return any(item.get("type") in CALLS for _, item in self._items)
+
+    @property
     def items(self) -> list[Item]:
         """Complete items in order."""
         return [item for _, item in sorted(self._items, key=lambda each: each[0])]
