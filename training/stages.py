@@ -220,7 +220,7 @@ def check(config: Config) -> None:
     missing += [] if config.grpo.steps else ["grpo.steps"]
     if missing:
         raise SettingsError(
-            f"Comparing stages needs a config with all of them and held_out. This one lacks {missing[0]}."
+            f"A comparison of stages needs a config with warm_start, expected_reward, grpo.steps and held_out. Add {missing[0]}."
         )
 
 
@@ -276,8 +276,8 @@ main = Program("python -m training.stages")
 @main.command()
 def run(
     config: str = "training/configs/stages.yaml",
-    minutes: Annotated[float, Option(help="CPU minutes per stage")] = 2.0,
-    every_s: Annotated[float, Option(help="CPU seconds between measurements")] = 10.0,
+    minutes: Annotated[float, Option(help="CPU time of each stage in minutes")] = 2.0,
+    every_s: Annotated[float, Option(help="CPU time between measurements in seconds")] = 10.0,
     seeds: Annotated[list[int] | None, Option(metavar="SEED...", show_default="0, 1, 2")] = None,
     out: Path = Path("build"),
 ) -> int:
@@ -310,7 +310,7 @@ def show(console: Console, seed: int, curves: dict[Arm, list[dict[str, Any]]]) -
         first, last = points[0], points[-1]
         kinds = ", ".join(f"{kind} {right:.3f}" for kind, right in last["kinds"].items())
         console.print(
-            f"seed {seed}, {ARMS[arm]}: right {first['right']:.3f} to {last['right']:.3f} in "
+            f"seed {seed}, {ARMS[arm]}: share of right answers {first['right']:.3f} to {last['right']:.3f} in "
             f"{last['minutes']:.1f} minutes ({kinds})",
             highlight=False,
         )

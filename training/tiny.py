@@ -55,11 +55,11 @@ def run(
     try:
         failed = _train_all(config, folder, seeds, console)
     except KeyboardInterrupt:
-        console.print("Stopped; no results were written.")
+        console.print("Stopped. No results were written.")
         return 130
     if failed:
         log = folder / f"{failed[0]}.log"
-        console.print(f"[red]Seed {failed[0]} failed; the end of {log}:[/red]")
+        console.print(f"[red]The training with seed {failed[0]} failed. Last lines of {log}:[/red]")
         console.print(log.read_text("utf-8")[-2000:], markup=False)
         return 1
     results = figures({seed: _report(folder, seed) for seed in seeds})

@@ -57,7 +57,7 @@ class PeerEnvironment:
         """
         if self.is_built:
             return
-        say(f"Building {self.name}'s environment in {self.venv}: {self.size}, once ...")
+        say(f"Creating the environment of {self.name} in {self.venv} ({self.size}; only once) ...")
         shutil.rmtree(self.venv, ignore_errors=True)
         self.venv.parent.mkdir(parents=True, exist_ok=True)
         pip = [sys.executable, "-m", "pip", "--python", str(self.venv / "bin" / "python")]
@@ -85,8 +85,8 @@ class PeerEnvironment:
         if process.returncode != 0:
             tail = "\n".join(Path(output.name).read_text(errors="replace").splitlines()[-6:])
             raise RigError(
-                f"Cannot build {self.name}'s environment:\n{tail}\nFull log: {output.name}\n"
-                "It needs the package index (see `pip config list`) and 1 GB of disk. Or skip this part with --only."
+                f"The environment of {self.name} could not be created:\n{tail}\nFull log: {output.name}\n"
+                "Check that the package index can be reached (see `pip config list`) and that 1 GB of disk is free, or skip this part with --only."
             )
 
 

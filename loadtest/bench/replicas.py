@@ -69,7 +69,7 @@ async def _rps(client: BenchClient, count: int, seconds: float) -> float:
 async def _round(client: BenchClient, server: BenchServer, count: int) -> tuple[float, float]:
     processes = server.replicas("router", f"of{count}")
     if len(processes) != count:
-        raise RigError(f"expected {count} router replicas, found {len(processes)}")
+        raise RigError(f"Expected {count} router replicas, but found {len(processes)}.")
     began_s, before_s = time.monotonic(), cpu_s(processes)
     rps = await _rps(client, count, ROUND_S)
     answers = rps * (time.monotonic() - began_s)

@@ -1,4 +1,4 @@
-"""What it costs the router that clients watch a run: CPU time per second of the run, and time to first token.
+"""Cost for the router of clients that watch a run: CPU time per second of the run, and time to first token.
 
 A run has two sequential steps that write 30 tokens per second. The router runs without Ray, over SQLite. Runs
 with no watcher, one watcher and ten watchers take turns.
@@ -75,7 +75,7 @@ async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> W
     async with _watching(client, watchers):
         result, _ = await asking
     if result.first_token_ms is None or result.done_ms is None:
-        raise RigError("a watched run returned no answer")
+        raise RigError("A watched run returned no answer.")
     return WatchedRun(1e6 * (_cpu_s(process) - before_s) / result.done_ms, result.first_token_ms)
 
 
@@ -94,14 +94,14 @@ async def _find_run(client: BenchClient) -> str:
         if listed := (await client.get(UNDER_WAY))["data"]:
             return str(listed[0]["id"])
         await asyncio.sleep(0.02)
-    raise RigError("the run to watch did not start")
+    raise RigError("The run to watch did not start.")
 
 
 async def _watch(client: BenchClient, path: str) -> None:
     async with client.session.get(client.url + path) as response:
         events = await response.read()
     if b"event: end" not in events:
-        raise RigError(f"a watcher did not receive the end event: {events[-300:]!r}")
+        raise RigError(f"A watcher did not receive the end event: {events[-300:]!r}")
 
 
 def _cpu_s(process: psutil.Process) -> float:

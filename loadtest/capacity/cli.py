@@ -1,7 +1,7 @@
-"""`podium capacity`: print tables, and write build/simulator/simulator.json and plots.
+"""Estimate how many replicas, GPUs and dollars each request rate needs, and how long users wait.
 
-Everything is simulated again each time, from the same seed, in about four minutes on a slow core. The exit
-code is 2 if the inputs are invalid.
+Prints tables, and writes build/simulator/simulator.json and plots. The simulation takes about four minutes on a
+slow core. The exit code is 2 if the inputs are invalid.
 """
 
 import json
@@ -71,8 +71,8 @@ def capacity_table(forecasts: list[report.Forecast], conductor: str) -> Table:
         cells = [*size_cells(needs, conductor), f"{workers:,}", f"{usd:,.2f}", *times]
         return [f"{needs.rate_rps:,g}", *cells, bottleneck(forecast)]
 
-    times = ("first token p50/p95/p99 s", "end p50/p95/p99 s")
-    headings = ("requests/s", *SIZE_HEADINGS, "workers", "$ per 1,000", *times, "<first bottleneck")
+    times = ("first token p50/p95/p99 s", "end of answer p50/p95/p99 s")
+    headings = ("requests/s", *SIZE_HEADINGS, "workers", "$ per 1,000 requests", *times, "<first bottleneck")
     return make_table("Requirements and waiting times by rate", headings, map(row, forecasts))
 
 
@@ -80,7 +80,9 @@ def bottleneck(forecast: report.Forecast) -> str:
     """Describe the worst shortage that a setting can fix, and the worst shortage that no setting can fix."""
     short = [need for need in forecast.requirements.needs if need.ratio > 1]
     worst = (next((need for need in short if need.setting is setting), None) for setting in (True, False))
-    texts = [f"{n.name}: {n.ratio:,.1f} times the {n.available:,.0f} {n.of}" for n in worst if n]
+    texts = [
+        f"{n.name} needs {n.ratio:,.1f} times the available {n.available:,.0f} {n.of}" for n in worst if n
+    ]
     return "; then ".join(texts) or "none"
 
 
@@ -89,7 +91,7 @@ def limits_table(needs: Requirements) -> Table:
 
     The needs of one rate are enough, because needs grow in proportion to the rate.
     """
-    title = "Limits, in the order in which traffic reaches them"
+    title = "Limits, in the order in which growing traffic reaches them"
     rows = (
         (f"{needs.rate_rps / each.ratio:,.3g}", each.name, f"{each.available:,.0f} {each.of}")
         for each in needs.needs
@@ -99,7 +101,12 @@ def limits_table(needs: Requirements) -> Table:
 
 def validation_table(rows: list[dict[str, float]]) -> Table:
     """Build the table that compares a real run with its simulation."""
-    names = {"p50_ms": "p50 ms", "p95_ms": "p95 ms", "done_rps": "done/s", "router_cpu_ms": "router CPU ms"}
+    names = {
+        "p50_ms": "p50 ms",
+        "p95_ms": "p95 ms",
+        "done_rps": "answers/s",
+        "router_cpu_ms": "router CPU ms",
+    }
     headings = ["requests/s", "streamed"]
     for heading in names.values():
         headings += [heading, "simulated", "error"]
@@ -111,7 +118,7 @@ def validation_table(rows: list[dict[str, float]]) -> Table:
             cells.append(f"{row[f'error_{name}']:+.1%}")
         return cells
 
-    title = "A real scripted server on a machine of this size, and its simulation"
+    title = "A scripted server on a real machine, compared with its simulation"
     return make_table(title, headings, map(cells, rows))
 
 
@@ -119,7 +126,7 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
     """Build the table of the router's measured and calculated CPU time, for requests that no cost was fitted
     to.
     """
-    title = "Router CPU for one step of 200 words, nearly idle, ms per request"
+    title = "CPU time of a nearly idle router for one step of 200 words, ms per request"
     cells = (
         (
             "yes" if r["streamed"] else "no",
@@ -129,13 +136,13 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
         )
         for r in rows
     )
-    return make_table(title, ("streamed", "measured", "computed", "error"), cells)
+    return make_table(title, ("streamed", "measured", "calculated", "error"), cells)
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
     """Build the table of the sizes after single changes of the inputs."""
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
-    title = f"Changes to the requirements at {CHANGED_RPS:,g} requests/s"
+    title = f"Requirements at {CHANGED_RPS:,g} requests/s after single changes"
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)
 
 
@@ -150,8 +157,8 @@ def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
         numbers = [f"{value:.0f}" for value in report.percentiles(ends_s[name]).values()]
         return [name, *numbers, f"{ratios['p50']:.3f}", f"{ratios['p95']:.3f}"]
 
-    title = f"{len(ends_s['podium']):,} plans, one at a time, seconds to the end of the answer"
-    headings = ("<scheduler", "p50", "p95", "p99", "Podium's wall over its, p50", "p95")
+    title = f"Seconds to the end of the answer, {len(ends_s['podium']):,} plans, one at a time"
+    headings = ("<scheduler", "p50", "p95", "p99", "Podium relative to it, p50", "Podium relative to it, p95")
     return make_table(title, headings, map(row, ends_s))
 
 
@@ -178,8 +185,14 @@ def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table,
                 for load, (at_s, up, paid) in zip(run.active(name), samples, strict=True)
             ]
             save_plot(out / f"{traffic}-{name}.png", plot_autoscaling, rows, title=f"{name}, {traffic}")
-    title = f"Autoscaling, an hour with a peak of {peak_rps:g} requests/s"
-    headings = ("<traffic", "<engine", "<most replicas paid for", "<replica-hours", "<end p50/p95/p99 s")
+    title = f"Autoscaling during an hour with a peak of {peak_rps:g} requests/s"
+    headings = (
+        "<traffic",
+        "<engine",
+        "<peak of paid replicas",
+        "<replica-hours",
+        "<end of answer p50/p95/p99 s",
+    )
     return make_table(title, headings, table_rows), content
 
 
@@ -210,9 +223,9 @@ def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Pa
         console.print(validation_table(rows), cpu_table(cpu))
     console.print(change_table(changes, params.conductor))
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in calculation_errors.items())
-    console.print(f"Calculated capacity relative to the simulated one, minus 1: {errors}")
-    console.print(f"p95 of a slice relative to that of the whole, minus 1: {slice_error:+.1%}")
-    title = f"{PLANS} plans, simulated, one at a time"
+    console.print(f"Error of the calculated capacity, relative to the simulated capacity: {errors}")
+    console.print(f"Error of the p95 if only a slice of the traffic is simulated: {slice_error:+.1%}")
+    title = f"{PLANS} simulated plans, one at a time"
     save_plot(out / "schedulers.png", plot_distributions, ends_s, title=title)
     content = {
         "answers": [asdict(each) | {"usd_per_hour": each.usd_per_hour} for each in forecasts],
@@ -225,7 +238,7 @@ def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Pa
     }
     (out / "simulator.json").write_text(json.dumps(content, indent=2, default=str) + "\n")
     console.print(
-        f"{time.monotonic() - began_s:.0f} s; results are in {out / 'simulator.json'}, with plots in the same folder"
+        f"Finished in {time.monotonic() - began_s:.0f} s. The results are in {out / 'simulator.json'}, and the plots in the same folder."
     )
     return 0
 
@@ -236,17 +249,26 @@ main = Program("podium capacity")
 @main.command(help=__doc__, epilog="Example: podium capacity --rates 1,10")
 def plan(
     inputs_file: Annotated[
-        Path, Option("--inputs", help="inputs file", show_default="loadtest/capacity/inputs.yaml")
+        Path,
+        Option(
+            "--inputs",
+            help="file with the inputs of the simulation",
+            show_default="loadtest/capacity/inputs.yaml",
+        ),
     ] = inputs.INPUTS,
     rates: Annotated[
         Sequence[float],
-        Option(parser=parse_rates, help="requests per second", show_default="10,1000,100000"),
+        Option(
+            parser=parse_rates,
+            help="request rates per second, separated by commas",
+            show_default="10,1000,100000",
+        ),
     ] = (10.0, 1000.0, 100000.0),
     traffic: Annotated[
-        str, Option(help=f"{', '.join(KINDS)}, or a CSV file with a column arrival_s")
+        str, Option(help=f"kind of traffic: {', '.join(KINDS)}, or a CSV file with a column arrival_s")
     ] = "poisson",
-    seed: Annotated[int, Option(help="random seed")] = 0,
-    out: Annotated[Path, Option(help="output folder")] = Path("build/simulator"),
+    seed: Annotated[int, Option(help="seed of the simulation")] = 0,
+    out: Annotated[Path, Option(help="folder for results and plots")] = Path("build/simulator"),
 ) -> int:
     restore_interrupts()
     try:

@@ -92,7 +92,7 @@ async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -
     reader = SseReader(began_s)
     async with session.post(f"{url}/chat/completions", json={"model": model, **ASKED}) as response:
         if response.status != 200:
-            raise RigError(f"{url}: {response.status} {(await response.read())[:300]!r}")
+            raise RigError(f"{url} returned status {response.status}: {(await response.read())[:300]!r}")
         async for line in response.content:
             reader.take(line)
         first_ms = reader.end().first_token_ms
@@ -168,7 +168,7 @@ main = Program("podium prove first-token")
     help=(__doc__ or "").partition("\n\n")[0], epilog="Example: podium prove first-token --rounds 20"
 )
 def run(
-    rounds: Annotated[int, Option(parser=parse_count, help="rounds per row")] = ROUNDS,
+    rounds: Annotated[int, Option(parser=parse_count, help="questions per row")] = ROUNDS,
 ) -> int:
     prepare_process()
     asyncio.run(_measure_all(rounds))

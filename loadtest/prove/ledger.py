@@ -69,16 +69,16 @@ HEADINGS = (
     *(
         "database",
         "run",
-        "whole",
-        "refused",
-        "other",
+        "complete answers",
+        "rejected",
+        "other outcomes",
         "overspent $",
-        "doubled",
+        "entered twice",
         "lost",
-        "still held",
+        "still reserved",
         "faults",
     ),
-    *("records $", "ledger $", "records > ledger", "at bound", "seconds"),
+    *("records $", "ledger $", "records above ledger", "billed at bound", "seconds"),
 )
 
 
@@ -223,14 +223,12 @@ def run(
         list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
     ] = None,
     runs: Annotated[int, Option(parser=parse_count, help="runs per database")] = 10,
-    requests: Annotated[int, Option(parser=parse_count, help="concurrent requests")] = 1000,
-    routers: Annotated[int, Option(parser=parse_count, help="router processes")] = 4,
+    requests: Annotated[int, Option(parser=parse_count, help="number of concurrent requests")] = 1000,
+    routers: Annotated[int, Option(parser=parse_count, help="number of router processes")] = 4,
 ) -> int:
     """Prove that no budget is overspent."""
     prepare_process()
-    title = (
-        f"{requests} concurrent requests, a budget for a tenth, {routers} routers, one killed; {machine()}"
-    )
+    title = f"{requests} concurrent requests with a budget for a tenth of them, {routers} routers, one killed; {machine()}"
     rows = table(right=HEADINGS, title=title)
     right = asyncio.run(prove_all(store or KINDS, runs, requests, routers, rows))
     console().print(rows)

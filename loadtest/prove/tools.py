@@ -107,13 +107,13 @@ async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsResul
 HEADINGS = (
     "database",
     "runs",
-    "waited",
+    "waited for tools",
     "resumed",
-    "at the wrong step",
-    "wrongly accepted or refused",
-    "repeats that differ",
-    "called again",
-    "counted twice",
+    "results at the wrong step",
+    "wrongly accepted or rejected",
+    "differing repeats",
+    "steps called again",
+    "billed twice",
     "ledger faults",
     "still waiting",
     "s",
@@ -148,8 +148,8 @@ def run(
     store: Annotated[
         list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
     ] = None,
-    runs: Annotated[int, Option(parser=parse_count, help="runs that wait for tools")] = 500,
-    seed: Annotated[int, Option(help="seed of the order of results")] = 1,
+    runs: Annotated[int, Option(parser=parse_count, help="number of runs that wait for tools")] = 500,
+    seed: Annotated[int, Option(help="seed of the order in which results are sent")] = 1,
 ) -> int:
     """Prove that runs that wait for tools resume correctly and only once."""
     prepare_process()

@@ -53,7 +53,7 @@ class BenchClient:
         async with self.session.post(self.url + path, json=body) as response:
             content = await response.read()
             if response.status != 200:
-                raise RigError(f"POST {path}: {response.status} {content[:300]!r}")
+                raise RigError(f"POST {path} returned status {response.status}: {content[:300]!r}")
             return content
 
     async def post_json(self, path: str, body: Json) -> Json:
@@ -88,7 +88,7 @@ class BenchClient:
             if record.get("status") == "finished":
                 return record
             await asyncio.sleep(0.02)
-        raise RigError(f"run {workflow_id} answered but has no record")
+        raise RigError(f"The run {workflow_id} returned an answer but has no record.")
 
     async def stream(self, body: Json) -> tuple[StreamResult, float]:
         """Send a streaming request. Return the answer, and when the request was sent (`time.monotonic()`).
@@ -102,6 +102,8 @@ class BenchClient:
         began_s = time.monotonic()
         async with self.session.post(self.url + CHAT, json=body | {"stream": True}) as response:
             if response.status != 200:
-                raise RigError(f"stream request: {response.status} {(await response.read())[:300]!r}")
+                raise RigError(
+                    f"A streaming request returned status {response.status}: {(await response.read())[:300]!r}"
+                )
             lines = [(time.monotonic(), line) async for line in response.content]
         return read_stream(lines, began_s), began_s

@@ -86,4 +86,4 @@ async def _stop(process: asyncio.subprocess.Process) -> None:
 
 def _log_tail(log: Path) -> str:
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-    return f" End of its log:\n{tail}\nFull log: {log}"
+    return f" Last lines of its log:\n{tail}\nFull log: {log}"

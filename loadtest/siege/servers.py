@@ -121,7 +121,7 @@ async def _serve_cluster(
 def _cluster_processes(server: BenchServer) -> list[psutil.Process]:
     routers = server.replicas("router")
     if not routers:
-        raise RigError("the server has no router")
+        raise RigError("The server has no router.")
     return [*routers, *server.proxies()]
 
 
@@ -134,7 +134,7 @@ def _make_admin_key(store: Path) -> str:
     env = os.environ | _store_variable(store)
     ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
-        raise RigError(f"Cannot create an administrator's key: {ended.stderr.strip()}")
+        raise RigError(f"The administrator's key could not be created: {ended.stderr.strip()}")
     return ended.stdout.strip()
 
 
@@ -145,7 +145,7 @@ async def _make_keys(url: str, admin: str) -> dict[str, str]:
         async def post(path: str, body: Json) -> dict[str, Any]:
             async with session.post(f"{url}/v1/admin/{path}", json=body) as response:
                 if response.status >= 300:
-                    raise RigError(f"POST {path}: {response.status} {await response.text()}")
+                    raise RigError(f"POST {path} returned status {response.status}: {await response.text()}")
                 return await response.json()
 
         for team in dict.fromkeys(team for team, _, _ in KEYS.values()):

@@ -13,7 +13,7 @@ from conductor.run.record import Account
 from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies
 from serving.accounts.caller import Caller, Scope
 
-HOW = "Send a key as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."
+HOW = "Send a key as `Authorization: Bearer pk_…` or `x-api-key: pk_…`."
 KeyState = Literal["active", "revoked", "expired", "team off"]
 US = 1_000_000
 """Microseconds per second. Times in the database are microseconds since 1970 (UTC)."""
@@ -103,11 +103,11 @@ def check_in_force(key: KeyInfo, now_us: int) -> None:
         case "active":
             return
         case "expired":
-            raise unauthenticated(f"The key expired at {iso(key.expires_us)}.")
+            raise unauthenticated(f"This API key expired at {iso(key.expires_us)}.")
         case "revoked":
-            raise unauthenticated("The key has been revoked.")
+            raise unauthenticated("This API key was revoked.")
         case "team off":
-            raise unauthenticated("The team of the key is switched off.")
+            raise unauthenticated("The team of this API key is disabled.")
 
 
 def unauthenticated(why: str) -> Unauthenticated:

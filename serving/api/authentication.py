@@ -150,7 +150,7 @@ class Authenticator:
                 raise unauthenticated(f"Malformed API key. {exc}") from None
         key_info = await self._find(hash)
         if key_info is None:
-            raise unauthenticated("Unknown API key: it belongs to another server, or has been replaced.")
+            raise unauthenticated("Unknown API key. It belongs to another server, or its secret was rotated.")
         check_in_force(key_info, int(self._now_s() * US))
         return key_info.caller
 
@@ -204,7 +204,7 @@ class Authenticator:
             async with asyncio.timeout(LOOKUP_S):
                 return await asyncio.shield(lookup)
         except TimeoutError:
-            raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
+            raise _unavailable(f"The database did not respond within {LOOKUP_S:g} s.") from None
 
     def _end(self, name: str, done: "asyncio.Task[Any]") -> None:
         if self._lookups.get(name) is done:
@@ -220,7 +220,7 @@ class Authenticator:
             async with asyncio.timeout(LATE_S):
                 return await look_up()
         except TimeoutError:
-            raise _unavailable(f"the database did not answer within {LATE_S:g} s") from None
+            raise _unavailable(f"The database did not respond within {LATE_S:g} s.") from None
         except StoreError as exc:  # only the operator can fix it
             raise _unavailable(exc.message) from None
 
@@ -287,7 +287,7 @@ def read_credential(headers: Headers) -> str | None:
         elif name == API_KEY:
             credentials.add(_text(value))
     if len(credentials) > 1:
-        raise unauthenticated("The request has two different API keys.")
+        raise unauthenticated("The request contains two different API keys.")
     return next(iter(credentials), None)
 
 

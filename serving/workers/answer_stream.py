@@ -155,13 +155,17 @@ class AnswerReader(ABC, Generic[EventT]):
             return self.last
         if self.has_calls:
             if not tools.is_offered:
-                hint = "Check its extra_body for tools."
-                raise self._faults.refusal("called a tool, but none was offered.", hint)
+                raise self._faults.refusal(
+                    f"{self._faults.worker} called a tool, although the request offers none.",
+                    "Check whether its `extra_body` contains tools.",
+                )
             calls, turn = self.turn(tools)
             native = None if turn is None else self._provider.origin.sign(turn)
             return replace(self.last, finish=FinishReason.TOOL_CALLS, tool_calls=calls, native=native)
         if finish is FinishReason.TOOL_CALLS and not self.has_words:
-            error = self._faults.unavailable("ended its answer with tool_calls but sent no call. Try again.")
+            error = self._faults.unavailable(
+                f"{self._faults.worker} ended its answer with the finish reason tool_calls but sent no tool call. Try again."
+            )
             error.billed_at_bound, error.only_this_call = self.last.usage is None, True
             raise error
         return replace(self.last, finish=FinishReason.STOP)

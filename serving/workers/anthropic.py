@@ -230,9 +230,11 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APIConnectionError() | anthropic.RetryableError():
             return faults.unreachable(exc)
         case anthropic.APIError():
-            return faults.unavailable("failed. Try again.", f"SDK error: {exc.message}")
+            return faults.unavailable(f"{faults.worker} failed. Try again.", f"SDK error: {exc.message}")
         case _:  # missing credentials, or arguments that the SDK does not accept
-            return faults.refusal("cannot be called. Use another worker.", f"SDK error: {exc}")
+            return faults.refusal(
+                f"{faults.worker} cannot be called. Use another worker.", f"SDK error: {exc}"
+            )
 
 
 def _has_calls(turns: list[dict[str, object]]) -> bool:

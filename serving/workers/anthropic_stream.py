@@ -140,7 +140,7 @@ class AnthropicAnswer(AnswerReader[RawMessageStreamEvent]):
     def end(self) -> Delta:
         if self.last.usage is not None and not self._is_counted:
             # the start of the stream reports only one token
-            self._check.reject("the end of the answer counts no output tokens")
+            self._check.reject("Its last event counts no output tokens.")
         return super().end()
 
     def _delta(self, event: RawMessageStreamEvent) -> Delta:

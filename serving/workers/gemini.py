@@ -185,7 +185,9 @@ def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterru
     the SDK.
     """
     if isinstance(exc, errors.ContinuationInterruptedError):
-        return faults.unavailable("broke off and could not be resumed. Try again.")
+        return faults.unavailable(
+            f"{faults.worker} stopped in the middle of its answer, which could not be resumed. Try again."
+        )
     response, details = (
         cast(object, getattr(exc, "response", None)),
         cast(object, getattr(exc, "details", None)),

@@ -268,7 +268,7 @@ class OpenAIWorker:
         try:
             return read_tokens(text)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not called: {TOKENS_GONE}") from exc
+            raise self._faults.refusal(f"{self.name} was not called: {TOKENS_GONE}") from exc
 
     def _content(self, message: Message) -> object:
         """Return the content of a message as a plain string, which every server accepts, or as parts if

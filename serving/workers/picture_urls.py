@@ -73,7 +73,9 @@ def split_data_url(url: str) -> tuple[str, str]:
     """
     header, comma, content = url[len("data:") :].partition(",")
     if url[: len("data:")].lower() != "data:" or not comma:
-        raise ValueError("an image must be an https: URL or data:<media type>;base64,<content>")
+        raise ValueError(
+            "an image must be an https: URL, or a data: URL of the form data:<media type>;base64,<content>"
+        )
     media_type, *flags = (each.strip().lower() for each in header.split(";"))
     media_type = ALIASES.get(media_type, media_type)
     if media_type.startswith("image/"):
@@ -85,7 +87,7 @@ def split_data_url(url: str) -> tuple[str, str]:
     try:
         base64.b64decode(content, validate=True)
     except binascii.Error as exc:
-        raise ValueError("the content of an image's data: URL is not valid base64") from exc
+        raise ValueError("the data: URL of an image must contain valid base64") from exc
     return media_type or "text/plain", content
 
 
@@ -117,9 +119,9 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
         return
     if not await may_fetch(host, fetches):
         raise faults.refusal(
-            "cannot fetch pictures by URL. Send the picture itself, as data:image/...;base64,....",
-            f"{host} has no known public address, so it could fetch private URLs that callers name. "
-            "If it may, set `fetches_pictures: true`.",
+            f"{faults.worker} does not fetch images by URL. Send the image as data:<media type>;base64,<content>.",
+            f"{host} has no known public address, so it could fetch private URLs from requests. "
+            "To allow this, set `fetches_pictures: true`.",
         )
 
 
