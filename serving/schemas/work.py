@@ -83,7 +83,9 @@ def _check_parts(root: Schema) -> None:
 
     for path, part in subschemas(root):
         if size(part) > MOST_PARTS:
-            raise SchemaFault(path, f"must have at most {MOST_PARTS:,} subschemas when all references are expanded")
+            raise SchemaFault(
+                path, f"must have at most {MOST_PARTS:,} subschemas when all references are expanded"
+            )
 
 
 def leads_back(part: Schema, named: Schema, circle_of: Mapping[int, int]) -> bool:
