@@ -31,7 +31,7 @@ from serving.settings.workers import (
     WorkerSettings,
     places_of,
 )
-from serving.workers.patience import Patience
+from serving.workers.stall_timer import Patience
 from serving.workers.vllm import EngineClient, VllmWorker
 
 if TYPE_CHECKING:

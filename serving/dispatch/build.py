@@ -32,8 +32,8 @@ from serving.settings.workers import (
 )
 from serving.telemetry.spans import PROVIDERS
 from serving.workers.own_turns import Origin
-from serving.workers.patience import Patience
 from serving.workers.plugin import PluginWorker
+from serving.workers.stall_timer import Patience
 
 TRANSLATIONS: Mapping[str, Translate] = {
     "anthropic": anthropic.translate,

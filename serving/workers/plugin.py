@@ -25,8 +25,7 @@ from conductor.model.worker import Worker
 from conductor.plan.marks import with_stable_system
 from serving.settings.settings import SettingsError
 from serving.workers.output_limit import OutputMeter, within_limit
-from serving.workers.patience import Patience
-from serving.workers.stall_timer import StallTimer
+from serving.workers.stall_timer import Patience, StallTimer
 
 
 def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[str, Any]) -> Worker:

@@ -28,9 +28,9 @@ from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, Worker
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
 from serving.witnesses import OFTEN
-from serving.workers.patience import Patience
 from serving.workers.plugin import PluginWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
+from serving.workers.stall_timer import Patience
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
