@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.settings.access import ModelAccess, Service
-from serving.settings.keys import ApiSettings
+from serving.settings.workers import ApiSettings
 from serving.settings.settings import SettingsError
 from serving.workers.account import NO_KEY, ProviderAccount
 
