@@ -16,8 +16,8 @@ from serving.clients import find_faults
 from serving.edge.policy import HttpPolicy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
-from serving.settings.keys import absent_workers, without_workers
 from serving.settings.faults import in_file
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.overrides import check_conductor_key
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, SettingsError

@@ -13,9 +13,8 @@ from conductor.model.worker import Worker
 from serving.egress.reach import ANYWHERE, SETTINGS
 from serving.health import Identity
 from serving.lora.adapters import name_of
-from serving.settings.keys import key_that_is_missing
 from serving.settings.engine_arguments import engine_faults
-from serving.settings.keys import read_key
+from serving.settings.keys import key_that_is_missing, read_key
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.webhooks import SecretError, signers
 from serving.settings.worker_profile import accepts_of, calls_tools, price_of

@@ -20,8 +20,8 @@ from serving.dispatch.limiter import Limiter
 from serving.dispatch.route import Route
 from serving.health import Health, WorkerHealth
 from serving.lora.adapters import name_of
-from serving.settings.keys import absent_workers, without_workers
 from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of, serves_of, takes_of
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.webhooks import SecretError, signers

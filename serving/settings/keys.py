@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from serving.redaction.secrets import learn_secret
-from collections.abc import Mapping
-
 from serving.settings.fallbacks import fallbacks_of
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.workers import API_SETTINGS, ApiSettings, WorkerSettings, places_of

@@ -7,8 +7,8 @@ import pytest
 
 from conductor.model.usage import Price
 from serving.pool import Pool, build_pool
-from serving.settings.keys import without_workers
 from serving.settings.fallbacks import MOST, Fallback, chain_of, fallbacks_of, likeness, takes_of
+from serving.settings.keys import without_workers
 from serving.settings.patch import apply_patch
 from serving.settings.settings import Settings, SettingsError, parse
 
