@@ -20,21 +20,23 @@ from serving.dispatch.limiter import Limiter
 from serving.dispatch.route import Route
 from serving.health import Health, WorkerHealth
 from serving.lora.adapters import name_of
-from serving.settings.absent import absent_workers, without_workers
-from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of
-from serving.settings.known_models import accepts_of
-from serving.settings.pdf_reading import reads_pdfs
-from serving.settings.public_names import public_name
+from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of, serves_of, takes_of
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, SettingsError
-from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
-from serving.settings.wire_options import serves_of, takes_of
 from serving.settings.without_effect import without_effect
-from serving.settings.worker_profile import context_tokens_of, price_of
+from serving.settings.worker_profile import (
+    accepts_of,
+    calls_tools,
+    context_tokens_of,
+    price_of,
+    public_name,
+    reads_pdfs,
+)
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.telemetry.spans import PROVIDERS
-from serving.workers.pictures import may_fetch
+from serving.workers.picture_urls import may_fetch
 
 logger = logging.getLogger("podium")
 

@@ -8,7 +8,7 @@ from conductor.model.messages import File, Image, Message, Part, Text, Tool, Too
 from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
 
-TOKENS_PER_IMAGE = 2_048
+RESERVED_TOKENS_PER_IMAGE = 2_048
 """Number of tokens that are reserved for an image. If a model counts more, the excess is billed anyway."""
 PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
 """Estimate for a PDF: base tokens, bytes per additional token, and the maximum, which is the most that
@@ -56,7 +56,7 @@ def _part_bound(part: Part) -> int:
         case Text(text=text):
             return byte_size(text)
         case Image():
-            return TOKENS_PER_IMAGE
+            return RESERVED_TOKENS_PER_IMAGE
         case File():
             return TOKENS_PER_MESSAGE + byte_size(part.name) + file_tokens(part)
         case ToolCall():

@@ -29,9 +29,9 @@ from podium.command_line.options import parse_count
 from podium.command_line.process import machine
 from podium.command_line.program import Program
 from podium.command_line.terminal import console, table
+from serving.accounts.hold import team_subject
 from serving.accounts.money import to_pico
 from serving.accounts.operations import LEASE_S, RENEW_S
-from serving.accounts.rates import team_subject
 from serving.database.address import Address
 from serving.database.migrate import open_database
 

@@ -32,7 +32,7 @@ from podium.command_line.options import parse_count, parse_seconds
 from podium.command_line.process import machine
 from podium.command_line.program import Program
 from podium.command_line.terminal import console, table
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
 

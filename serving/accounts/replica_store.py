@@ -68,7 +68,7 @@ class ReplicaStore:
         Raises:
             StoreError, StoreUnavailable: see `database`.
         """
-        if not self.address.may_hold_something:
+        if self._database is None and not self.address.may_hold_something:
             return []
         async with (await self.database()).reading() as connection:
             return list(await connection.execute(query))

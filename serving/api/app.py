@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
-from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
 from serving.api import (
     admin,
@@ -29,7 +28,7 @@ from serving.api import (
 )
 from serving.api.access import access_table
 from serving.api.admission import Admission, paths_of_runs
-from serving.api.authentication import CONSOLE, authenticate
+from serving.api.authentication import CONSOLE, KEPT_AWAY_S, KEPT_S, Authenticator, authenticate
 from serving.api.batch_line import line_sender
 from serving.api.console import Console
 from serving.api.dialect import Dialects

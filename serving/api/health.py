@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serving.accounts.account_policy import permit_of
 from serving.accounts.caller import Scope
-from serving.accounts.permission import permit_of
 from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import success
 from serving.sessions.readiness import for_others

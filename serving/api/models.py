@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from conductor.model.terms import Permit
 from conductor.model.usage import Price
-from serving.accounts.permission import permit_of
+from serving.accounts.account_policy import permit_of
 from serving.api.authentication import caller_of
 from serving.api.request import FIELDS
 from serving.api.resolve import check_name, find_allowed_names, names

@@ -37,7 +37,7 @@ MOST = 1_000_000_000
 """Upper bound for every limit, so that sums of limits fit into JSON numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 """Estimates: characters per token of English, and tokens of an answer without a stated length."""
-PICTURE_TOKENS = 1_600
+ESTIMATED_TOKENS_PER_IMAGE = 1_600
 """Estimated tokens of a picture of usual size, from the providers' own counts."""
 MOST_PARTS = 20_000
 """Maximum number of messages and parts of a conversation together. Even a short request can refer to many
@@ -244,7 +244,7 @@ class ApiRequest:
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
-        return max(1, self.text_token_estimate + pictures * PICTURE_TOKENS + pdfs)
+        return max(1, self.text_token_estimate + pictures * ESTIMATED_TOKENS_PER_IMAGE + pdfs)
 
     @property
     def text_chars(self) -> int:

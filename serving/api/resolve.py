@@ -3,15 +3,14 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Literal, TypeVar
+from typing import Literal
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
 from conductor.model.messages import File, Image, Message
-from conductor.model.terms import Permit
+from conductor.model.terms import Permit, least
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
 from conductor.plan.prompt_parts import reads
@@ -20,8 +19,7 @@ from conductor.run.ledger import Budget
 from conductor.run.steps import may_call_tools
 from conductor.run.task import Task
 from conductor.run.team import Team
-from serving.accounts.account_policy import UNLIMITED, Policies
-from serving.accounts.permission import Asked, may_ask, narrow_task, not_kept, permit_of
+from serving.accounts.account_policy import UNLIMITED, Policies, may_ask, narrow_task, not_kept, permit_of
 from serving.api.request import (
     EFFORT_ROUNDS,
     EFFORT_STEPS,
@@ -34,7 +32,7 @@ from serving.api.request import (
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
-from serving.workers.pictures import INLINE
+from serving.workers.picture_urls import INLINE
 
 OWN_PLAN_STEPS = 5
 """Limit for the steps of a plan in a request, unless the model allows more."""
@@ -100,7 +98,19 @@ def _resolve(
     permit = check_name(name, pool, policies, has_plan=podium.plan is not None)
     check_operation(request, pool, lambda: find_allowed_names(pool, policies))
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
-    task = narrow_task(task, _to_asked(request, settings), policies, permit, settings)
+    task = narrow_task(
+        task,
+        policies,
+        permit,
+        settings,
+        workers=podium.workers or (),
+        excluded=podium.exclude_workers,
+        planned=[step.worker for step in podium.plan or ()],
+        fixed=[] if podium.plan is not None else _workers_of(name, settings),
+        rounds=podium.rounds,
+        effort=request.effort,
+        keeps="podium.keep" if podium.keep else "podium.background" if podium.background else None,
+    )
     if request.n_beside:
         task = replace(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
@@ -132,21 +142,6 @@ def _check_tools(task: Task) -> None:
     """
     if task.tools and not task.permit.stores:
         raise not_kept("tools")
-
-
-def _to_asked(request: ApiRequest, settings: Settings) -> Asked:
-    """Return the parts of `request` that must be checked against its caller's policies."""
-    podium = request.podium
-    fixed = [] if podium.plan is not None else _workers_of(request.model, settings)
-    return Asked(
-        workers=podium.workers or (),
-        excluded=podium.exclude_workers,
-        planned=[step.worker for step in podium.plan or ()],
-        fixed=fixed,
-        rounds=podium.rounds,
-        effort=request.effort,
-        keeps="podium.keep" if podium.keep else "podium.background" if podium.background else None,
-    )
 
 
 def names(pool: Pool) -> dict[str, str]:
@@ -333,9 +328,9 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         rounds=rounds,
         depth=model.depth,
         budget=Budget(
-            _least(podium.max_cost_usd, model.max_cost_usd), _least(podium.max_tokens, model.max_tokens)
+            least(podium.max_cost_usd, model.max_cost_usd), least(podium.max_tokens, model.max_tokens)
         ),
-        deadline_s=_least(podium.deadline_s, model.deadline_s) or default_deadline_s,
+        deadline_s=least(podium.deadline_s, model.deadline_s) or default_deadline_s,
         plan_only=plan_only,
         tools=request.tools,
         answer_format=request.answer_format,
@@ -345,13 +340,6 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         left_out=request.left_out,
         echo=request.echo,
     )
-
-
-Number = TypeVar("Number", int, float, Decimal)
-
-
-def _least(*limits: Number | None) -> Number | None:
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _own_steps(podium: Podium, model: ModelSettings) -> int:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from conductor.model.call import Call, Sampling
 from conductor.model.terms import EFFORTS
 from serving.schemas.translation import Translate, translate_to_words
-from serving.settings.accepts import Accepts
+from serving.settings.known_models import Accepts
 
 NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
 """Values that have no effect."""

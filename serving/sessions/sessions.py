@@ -21,9 +21,8 @@ from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.account_ledgers import AccountLedgers
-from serving.accounts.account_policy import Policies
+from serving.accounts.account_policy import Policies, check_tools, narrow_records, not_kept
 from serving.accounts.caller import Caller
-from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
 from serving.sessions.admission import RunAdmission, bytes_of_record

@@ -31,9 +31,8 @@ from conductor.model.reply import Reply
 from conductor.model.terms import Callee
 from serving.egress.reach import SETTINGS, AddressForbidden
 from serving.redaction.failures import words_in_span
-from serving.redaction.personal import redactor_of
 from serving.redaction.secrets import redact_secrets
-from serving.redaction.texts import map_texts
+from serving.redaction.texts import map_texts, redactor_of
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"

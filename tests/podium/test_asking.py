@@ -25,7 +25,7 @@ from podium.client import ClientError, path_part
 from podium.command_line.program import Program
 from podium.command_line.terminal import cell
 from podium.run_text import event_line
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import PRICE, Served, plan, scripted, served, step, team

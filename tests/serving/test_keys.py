@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serving.pool import build_pool
-from serving.settings.absent import absent_workers
+from serving.settings.keys import absent_workers
 from serving.settings.settings import Settings, SettingsError, parse
 
 GPT: dict[str, Any] = {"name": "gpt", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conductor.errors import PodiumError
-from serving.settings.absent import absent_workers, without_workers
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.patch import apply_patch
 from serving.settings.settings import Settings, SettingsError, load, parse
 from serving.settings.workers import ScriptedSettings

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from conductor.model.terms import EFFORTS, Permit, lowest_effort
-from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies
-from serving.accounts.permission import permit_of
+from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies, permit_of
 from serving.dispatch.fitting import limit_effort
 from serving.settings.settings import parse
 from tests.serving.api.served import scripted, team

@@ -27,9 +27,9 @@ from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, Worker
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
 from serving.traffic import OFTEN, RESERVE, RetryBudget
-from serving.workers.patience import Patience
+from serving.workers.plugin import PluginWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from serving.workers.timed import Timed
+from serving.workers.stall_timer import Patience
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
@@ -131,7 +131,7 @@ class Silent:
 
 
 async def test_so_does_a_silent_worker_of_ones_own():
-    a = route(Timed(Silent(), Patience()), learns_first_token=False)
+    a = route(PluginWorker(Silent(), Patience()), learns_first_token=False)
     line = dispatcher(a, ScriptedWorker("b", ["Instead."]))
     async with asyncio.timeout(1.0), line.open(due(1.0)) as reply:
         assert "".join([delta.text async for delta in reply]) == "Instead."

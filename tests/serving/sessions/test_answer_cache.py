@@ -9,7 +9,7 @@ import pytest
 
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.caller import ANYBODY
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.database.address import Address

@@ -19,7 +19,7 @@ from conductor.model.usage import (
     estimate,
 )
 from conductor.run.call_bound import input_bound
-from serving.settings.accepts import Accepts
+from serving.settings.known_models import Accepts
 from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import MODEL, PRICE, SECRET

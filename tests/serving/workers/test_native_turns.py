@@ -15,7 +15,7 @@ from conductor.model.call import Call, Sampling
 from conductor.model.messages import File, Image, Message, Native, Text, Tool, ToolChoice, ToolResult, Toolset
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.worker import Worker
-from serving.settings.accepts import Accepts
+from serving.settings.known_models import Accepts
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker

@@ -22,7 +22,7 @@ from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.settings.settings import parse
 from serving.workers import stall_timer
-from serving.workers.patience import BATCH_S, FIRST_TOKEN_S, STALL_S, Patience
+from serving.workers.stall_timer import BATCH_S, FIRST_TOKEN_S, STALL_S, Patience
 from serving.workers.vllm import Chunk, EngineCall
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 

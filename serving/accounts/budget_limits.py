@@ -11,8 +11,8 @@ from decimal import Decimal
 
 from sqlalchemy import ColumnElement, and_, delete, or_, select
 
+from serving.accounts.hold import Period, days_and_months
 from serving.accounts.money import to_pico, to_usd
-from serving.accounts.rates import Period, days_and_months
 from serving.database.database import Database
 from serving.database.inserts import insert_into
 from serving.database.schema import budget, spend_window
@@ -79,7 +79,7 @@ async def set_budget(database: Database, subject: str, period: Period, limit_usd
 
     Args:
         database: the database of the store.
-        subject: the key or the team. See `rates.key_subject` and `rates.team_subject`.
+        subject: the key or the team. See `hold.key_subject` and `hold.team_subject`.
         period: the period in which the limit applies.
         limit_usd: the limit in US dollars, or None to remove it.
 

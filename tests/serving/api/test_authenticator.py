@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from conductor.errors import StoreUnavailable, Unauthenticated
-from serving.accounts import authenticator
-from serving.accounts.authenticator import FRESH_S, KEPT_AWAY_S, KEPT_S, RENEWED_S, Authenticator
 from serving.accounts.caller import Scope
 from serving.accounts.key_info import KeyInfo, TeamInfo
 from serving.accounts.keys import ApiKey
+from serving.api import authentication
+from serving.api.authentication import FRESH_S, KEPT_AWAY_S, KEPT_S, RENEWED_S, Authenticator
 from serving.database.address import StoreError
 from tests.serving.accounts.clock import Clock
 from tests.states import until
@@ -195,7 +195,7 @@ async def test_a_typing_error_asks_no_database(it: It) -> None:
 async def test_many_keys_that_do_not_exist_take_a_bounded_memory(
     it: It, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authenticator, "MOST_KEYS", 10)
+    monkeypatch.setattr(authentication, "MOST_KEYS", 10)
     for _ in range(50):
         assert not await it.is_let_in(ApiKey.make())
     assert len(it.subject._keys) == 10
@@ -229,7 +229,7 @@ async def test_while_nobody_can_say_whether_there_are_keys_nobody_is_let_in(
 
 
 async def test_a_database_that_hangs_does_not_answer(it: It, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authenticator, "LOOKUP_S", 0.05)
+    monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
     it.keys.waiting = asyncio.Event()
     with pytest.raises(StoreUnavailable):
         await it.subject.caller(KEY.reveal())
@@ -238,7 +238,7 @@ async def test_a_database_that_hangs_does_not_answer(it: It, monkeypatch: pytest
 async def test_an_answer_that_nobody_waited_for_is_remembered(
     it: It, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(authenticator, "LOOKUP_S", 0.05)
+    monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
     it.keys.waiting = answered = asyncio.Event()
     with pytest.raises(StoreUnavailable):
         await it.subject.caller(KEY.reveal())
