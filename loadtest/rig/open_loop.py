@@ -7,7 +7,7 @@ import random
 import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -104,7 +104,6 @@ async def offer(
     rate: float,
     seconds: float,
     *,
-    headers: Mapping[str, str] | None = None,
     seed: int = 1,
 ) -> OpenLoopResult:
     """Send requests at random (Poisson) times, and wait for all answers.
@@ -115,7 +114,6 @@ async def offer(
         body: the request body, or a function that makes it from the request's number.
         rate: the requests per second.
         seconds: the seconds for which requests are sent.
-        headers: the headers of every request, or None.
         seed: the seed of the random times.
     """
     load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
@@ -128,7 +126,7 @@ async def offer(
             while due_s < seconds:
                 await asyncio.sleep(max(0.0, began_s + due_s - time.monotonic()))
                 request = body(number) if callable(body) else body
-                group.create_task(send(session, router.url, request, headers, began_s + due_s, load))
+                group.create_task(send(session, router.url, request, began_s + due_s, load))
                 due_s, number = due_s + draws.expovariate(rate), number + 1
             await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
             load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
@@ -143,7 +141,6 @@ async def send(
     session: aiohttp.ClientSession,
     url: str,
     body: Json,
-    headers: Mapping[str, str] | None,
     due_s: float,
     load: OpenLoopResult,
 ) -> None:
@@ -152,7 +149,7 @@ async def send(
     Podium also sends `[DONE]` after an error, so the events decide whether an answer is complete.
     """
     try:
-        async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
+        async with session.post(f"{url}/v1/chat/completions", json=body) as response:
             content = await response.read()
             took_s = time.monotonic() - due_s
             if response.status == 429:

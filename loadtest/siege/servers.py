@@ -30,8 +30,6 @@ PATHS = ("haproxy", "serve", "replica")
 """Paths to the server: behind HAProxy, behind Serve's own proxy, and directly at the port of a router without
 Ray.
 """
-OLDER_NAMES = {"fast": "haproxy", "default": "serve"}
-"""Former names of paths, which are still accepted, with the current names."""
 WARM_UP, AT_ONCE = 600, 20
 """Number of warm-up requests, and how many run concurrently. After them, everything that opens on first use
 is open.

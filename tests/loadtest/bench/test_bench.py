@@ -106,7 +106,7 @@ def everything() -> list[Figure]:
     calls = [disconnects.Disconnect(stage, 10.0, 0) for stage in disconnects.STAGES]
     return [
         *dag.figures(pairs),
-        *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]),
+        *schedulers.figures([schedulers.Walls(0.7, 0.8, 1.0)]),
         *first_call.figures([a_conductors_record()]),
         *tokens.figures([4.0], [114.0], [8.0]),
         *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}, first_tokens(112.0)),

@@ -98,7 +98,7 @@ def test_in_sequence_every_step_also_reads_the_one_before() -> None:
 
 
 def test_the_ratios_are_taken_plan_by_plan() -> None:
-    walls = [bench.Walls(1, 1.0, 1.0, 1.0), bench.Walls(3, 1.0, 1.25, 2.0), bench.Walls(3, 2.0, 2.5, 4.0)]
+    walls = [bench.Walls(1.0, 1.0, 1.0), bench.Walls(1.0, 1.25, 2.0), bench.Walls(2.0, 2.5, 4.0)]
     got = {each.name: each.value for each in bench.figures(walls)}
     assert got["wall_over_sequential_p50"] == 0.5
     assert got["wall_over_plan_then_run_p50"] == 0.8

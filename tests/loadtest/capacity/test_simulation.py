@@ -119,27 +119,6 @@ def test_a_prompt_that_is_read_slows_those_that_decode() -> None:
     assert took_s(0) < took_s(2000) < took_s(8000)
 
 
-def test_littles_law_holds_for_an_engine_in_which_calls_come_and_go() -> None:
-    env, rng = simpy.Environment(), np.random.default_rng(3)
-    engine = EngineReplica(env, an_engine(max_num_seqs=1000, step_ms={1: 10, 1000: 400}))
-    took_s: list[float] = []
-
-    def one() -> Process:
-        began_s = env.now
-        yield engine.call(100, [int(rng.integers(50, 150))])[0]
-        took_s.append(env.now - began_s)
-
-    def come() -> Process:
-        for gap_s in rng.exponential(0.2, 4000):
-            yield env.timeout(gap_s)
-            env.process(one())
-
-    env.process(come())
-    env.run()
-    assert engine.sequence_s == pytest.approx(sum(took_s), rel=1e-6)
-    assert engine.sequence_s / env.now == pytest.approx(len(took_s) / env.now * np.mean(took_s), rel=1e-6)
-
-
 def test_an_api_over_its_quota_lets_calls_begin_at_the_quotas_pace() -> None:
     env = simpy.Environment()
     spec = GIVEN.apis["gpt-5"].model_copy(
