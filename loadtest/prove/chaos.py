@@ -27,7 +27,7 @@ from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wa
 from loadtest.rig import ROOT, Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import running_redis
-from loadtest.rig.routers import LOGS, prepare_process
+from loadtest.rig.routers import LOGS, prepare_process, scripted
 from podium.command_line.options import parse_count
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -49,15 +49,15 @@ STAND_IN: Json = {
 }
 SETTINGS: Json = {
     "workers": [
-        {"name": "first", "kind": "scripted", "replies": ["A reason."], "delay_s": 0.05, "max_concurrency": 1000},
-        {"name": "slow", "kind": "scripted", "replies": [WORDS], "tokens_per_s": 10, "max_concurrency": 1000},
+        scripted("first", "A reason.", delay_s=0.05),
+        scripted("slow", WORDS, tokens_per_s=10),
     ],
     "workflows": {
         "scripted": [{"worker": "first"}, {"worker": "slow", "subtask": "Say it.", "access": [0]}],
         "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
     },
     "router": TWO | {"drain_s": 5},
-}  # fmt: skip
+}
 ROUTER, ENGINE = "router", "vllm-engine"
 OF_LOCAL_SETTINGS = "writer"
 """Name of the worker in cluster/local.yaml that runs the real engine."""

@@ -22,7 +22,7 @@ from typer import Option
 from loadtest.rig import Json, RigError
 from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import SHORT, FakeOpenAI, Script
-from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
+from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router, scripted
 from loadtest.sse import SseReader
 from podium.command_line.options import parse_count
 from podium.command_line.process import machine
@@ -68,16 +68,12 @@ class Turn:
 
 def _settings(url: str) -> Json:
     plan = PLAN.format("direct")
-    conductor = {
-        "name": "conductor",
-        "kind": "scripted",
-        "replies": [plan],
-        "tokens_per_s": len(TOKEN.findall(plan)) / PLAN_S,
-    }
+    tokens_per_s = len(TOKEN.findall(plan)) / PLAN_S
+    conductor = scripted("conductor", plan, tokens_per_s=tokens_per_s, in_pool=False)
     worker = {"name": "direct", "kind": "openai", "model": "slow-tail", "base_url": url}
     return {
         "conductor": {"worker": "conductor", "format": "steps"},
-        "workers": [{**conductor, "in_pool": False}, worker],
+        "workers": [conductor, worker],
         "models": {"podium-mini": {"max_steps": 4, "rounds": 1}},
     }
 

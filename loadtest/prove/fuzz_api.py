@@ -22,7 +22,7 @@ from typer import Option
 
 from cluster.local.uv import UV, environment
 from loadtest.rig import ROOT, Json, RigError
-from loadtest.rig.routers import prepare_process, running_router
+from loadtest.rig.routers import prepare_process, running_router, scripted
 from podium.command_line.program import Program
 from serving.accounts.caller import Scope
 from serving.accounts.directory import Directory
@@ -37,15 +37,9 @@ PLAN = '{"worker": "a", "subtask": "Find.", "access": []}\n{"worker": "b", "subt
 SETTINGS: Json = {
     "conductor": {"worker": "conductor"},
     "workers": [
-        {"name": "conductor", "kind": "scripted", "in_pool": False, "replies": [PLAN]},
-        {
-            "name": "a",
-            "kind": "scripted",
-            "replies": ["One {question}."],
-            "price": PRICE,
-            "sees_images": True,
-        },
-        {"name": "b", "kind": "scripted", "replies": ["Two."], "price": PRICE, "sees_images": True},
+        scripted("conductor", PLAN, in_pool=False),
+        scripted("a", "One {question}.", price=PRICE, sees_images=True),
+        scripted("b", "Two.", price=PRICE, sees_images=True),
         {"name": "vectors", "kind": "scripted", "serves": ["embeddings"], "price": PRICE},
     ],
     "models": {"mini": {}, "ultra": {"rounds": 2}},

@@ -24,7 +24,16 @@ from loadtest.prove.audit import Audit, audit, wait_until_settled
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
-from loadtest.rig.routers import RouterAnswer, RouterProcess, ask, make_key, prepare_process, running_routers
+from loadtest.rig.routers import (
+    PRICE,
+    RouterAnswer,
+    RouterProcess,
+    ask,
+    make_key,
+    prepare_process,
+    running_routers,
+    scripted,
+)
 from podium.command_line.options import parse_count
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -38,30 +47,19 @@ from serving.database.migrate import open_database
 COST_USD = Decimal("0.01")
 """Dollars that one answer costs: 20 words at 500 dollars per million."""
 TEXT = " ".join(f"word{n}" for n in range(20))
-PRICE: Json = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 500}
 SETTLES_WITHIN_S = 2 * LEASE_S + 4 * RENEW_S + 30
+PAID = {"price": PRICE, "max_output_tokens": 40}
+"""Price, and a limit of twice the tokens of an answer. Half of each hold is therefore spent."""
 SETTINGS: Json = {
     "workers": [
-        {
-            "name": "steady",
-            "kind": "scripted",
-            "replies": [TEXT],
-            "delay_s": 0.05,
-            "tokens_per_s": 100,
-            "price": PRICE,
-            "max_output_tokens": 40,  # twice what an answer costs, so half of each hold is spent
-            "max_concurrency": 1000,
-        },
-        {
-            "name": "flaky",
-            "kind": "scripted",
-            "replies": [{"error": "unavailable"}, TEXT, {"text": TEXT, "fail_after_tokens": 0}, TEXT],
-            "delay_s": 0.02,
-            "price": PRICE,
-            "max_output_tokens": 40,
-            "max_concurrency": 1000,
-            "retry": {"attempts": 4, "first_wait_s": 0.1},
-        },
+        scripted("steady", TEXT, delay_s=0.05, tokens_per_s=100, **PAID),
+        scripted(
+            "flaky",
+            *({"error": "unavailable"}, TEXT, {"text": TEXT, "fail_after_tokens": 0}, TEXT),
+            delay_s=0.02,
+            retry={"attempts": 4, "first_wait_s": 0.1},
+            **PAID,
+        ),
     ],
     "limits": {"first_byte_s": 0},
 }

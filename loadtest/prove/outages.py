@@ -20,14 +20,14 @@ from rich.table import Table
 from typer import BadParameter, Option
 
 from loadtest.prove.audit import audit, count_lost_records, wait_until_settled
-from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
+from loadtest.prove.ledger import SETTLES_WITHIN_S
 from loadtest.prove.migration import kill_migrations
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.closed_loop import Seen, asking
 from loadtest.rig.databases import KINDS, Postgres, empty_database, running_postgres
 from loadtest.rig.faults import clock_moved, full, small_disk, stop_postgres
-from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_routers
+from loadtest.rig.routers import PRICE, RouterProcess, make_key, prepare_process, running_routers, scripted
 from podium.command_line.options import parse_count, parse_seconds
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -37,14 +37,7 @@ from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
 
 TEXT = " ".join(f"word{n}" for n in range(20))
-WORKER: Json = {
-    "name": "steady",
-    "kind": "scripted",
-    "replies": [TEXT],
-    "delay_s": 0.05,
-    "price": PRICE,
-    "max_output_tokens": 40,
-}
+WORKER = scripted("steady", TEXT, delay_s=0.05, price=PRICE, max_output_tokens=40)
 HOUR_S = 3600.0
 ROUTERS = 2
 MODES = ("refuse", "serve")

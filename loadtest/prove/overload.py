@@ -22,7 +22,15 @@ from typer import Option
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.open_loop import OpenLoopResult, offer
-from loadtest.rig.routers import RouterKey, RouterProcess, ask, make_key, prepare_process, running_router
+from loadtest.rig.routers import (
+    RouterKey,
+    RouterProcess,
+    ask,
+    make_key,
+    prepare_process,
+    running_router,
+    scripted,
+)
 from podium.command_line.options import parse_seconds
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -56,13 +64,9 @@ for the flood to fill them.
 
 def _settings(slots: int, **limits: int) -> Json:
     replies = [" ".join(f"word{n}" for n in range(words)) for words in WORDS]
-    paced = {"delay_s": FIRST_S, "tokens_per_s": TOKENS_PER_S}
-    busy = {"name": "busy", "kind": "scripted", "replies": replies, **paced}
+    busy = scripted("busy", *replies, delay_s=FIRST_S, tokens_per_s=TOKENS_PER_S, max_wait_s=MAX_WAIT_S)
     return {
-        "workers": [
-            {**busy, "max_concurrency": slots, "max_wait_s": MAX_WAIT_S},
-            {"name": "quick", "kind": "scripted", "replies": ["Because."], "max_concurrency": 1000},
-        ],
+        "workers": [busy | {"max_concurrency": slots}, scripted("quick", "Because.")],
         "limits": {"first_byte_s": 0} | limits,
     }
 

@@ -20,11 +20,19 @@ from rich.table import Table
 from typer import Option
 
 from loadtest.prove.audit import one, rows, wait_until_settled
-from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
+from loadtest.prove.ledger import SETTLES_WITHIN_S
 from loadtest.rig import Json, RigError
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
-from loadtest.rig.routers import RouterProcess, ask, make_key, prepare_process, running_routers
+from loadtest.rig.routers import (
+    PRICE,
+    RouterProcess,
+    ask,
+    make_key,
+    prepare_process,
+    running_routers,
+    scripted,
+)
 from podium.command_line.options import parse_count
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -43,29 +51,9 @@ STEPS = [
 ]
 SETTINGS: Json = {
     "workers": [
-        {
-            "name": "first",
-            "kind": "scripted",
-            "replies": ["A reason."],
-            "price": PRICE,
-            "max_output_tokens": 20,
-        },
-        {
-            "name": "quick",
-            "kind": "scripted",
-            "replies": ["An answer."],
-            "price": PRICE,
-            "max_output_tokens": 20,
-        },
-        {
-            "name": "slow",
-            "kind": "scripted",
-            "replies": [WORDS],
-            "tokens_per_s": 80 / SECONDS,
-            "price": PRICE,
-            "max_output_tokens": 100,
-            "max_concurrency": 1000,
-        },
+        scripted("first", "A reason.", price=PRICE, max_output_tokens=20),
+        scripted("quick", "An answer.", price=PRICE, max_output_tokens=20),
+        scripted("slow", WORDS, tokens_per_s=80 / SECONDS, price=PRICE, max_output_tokens=100),
     ],
     "workflows": {
         "slow-pair": STEPS,

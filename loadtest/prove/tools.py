@@ -17,12 +17,11 @@ from rich.table import Table
 from typer import Option
 
 from loadtest.prove.audit import one
-from loadtest.prove.ledger import PRICE
 from loadtest.prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsResult, begin_all
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
-from loadtest.rig.routers import make_key, prepare_process, running_routers
+from loadtest.rig.routers import PRICE, make_key, prepare_process, running_routers, scripted
 from podium.command_line.options import parse_count
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -39,29 +38,15 @@ once.
 
 def _agent(name: str, *tools: str) -> Json:
     calls = [{"name": tool, "arguments": {"of": name}} for tool in tools]
-    replies = [{"text": "", "calls": calls}, f"{name} got: {{results}}."]
-    return {
-        "name": name,
-        "kind": "scripted",
-        "replies": replies,
-        "price": PRICE,
-        "max_output_tokens": 50,
-        "max_concurrency": 1000,
-    }
+    results = f"{name} got: {{results}}."
+    return scripted(name, {"text": "", "calls": calls}, results, price=PRICE, max_output_tokens=50)
 
 
 SETTINGS: Json = {
     "workers": [
         _agent("one", "read"),
         _agent("two", "read", "write"),
-        {
-            "name": "last",
-            "kind": "scripted",
-            "replies": ["{question}"],
-            "price": PRICE,
-            "max_output_tokens": 400,
-            "max_concurrency": 1000,
-        },
+        scripted("last", "{question}", price=PRICE, max_output_tokens=400),
     ],
     "workflows": {
         "three": [

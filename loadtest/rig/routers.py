@@ -23,6 +23,12 @@ from serving.database.address import Address
 
 LOGS = ROOT / "build" / "prove"
 STARTS_WITHIN_S = 120.0
+PRICE: Json = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 500}
+
+
+def scripted(name: str, *replies: str | Json, **more: object) -> Json:
+    """Return the settings of a scripted worker. `more` has further settings of the worker."""
+    return {"name": name, "kind": "scripted", "replies": [*replies], "max_concurrency": 1000, **more}
 
 
 def prepare_process() -> None:
