@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from loadtest.bench.figures import Figure, figure
-from loadtest.rig import Json, RigError
+from loadtest.rig import Json, RigError, poll
 from loadtest.rig.client import BenchClient, chat, open_session
 from loadtest.rig.databases import sqlite_address
 from loadtest.rig.routers import running_router
@@ -90,11 +90,10 @@ async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
 
 async def _find_run(client: BenchClient) -> str:
     """Wait for a run to start, and return its id."""
-    for _ in range(100):
-        if listed := (await client.get(UNDER_WAY))["data"]:
-            return str(listed[0]["id"])
-        await asyncio.sleep(0.02)
-    raise RigError("the run to watch did not start")
+    runs = await poll(lambda: client.get(UNDER_WAY), lambda page: page["data"], within_s=5, every_s=0.02)
+    if not runs["data"]:
+        raise RigError("the run to watch did not start")
+    return str(runs["data"][0]["id"])
 
 
 async def _watch(client: BenchClient, path: str) -> None:

@@ -1,12 +1,12 @@
 """Final check of the store: all money is accounted for, and everything that clients were told is stored."""
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 
+from loadtest.rig import poll
 from serving.accounts.ledger_check import find_faults
 from serving.accounts.money import to_usd
 from serving.database.database import Database
@@ -62,14 +62,13 @@ async def one(database: Database, sql: str, **values: Any) -> int:
     return int((await rows(database, sql, **values))[0][0])
 
 
-async def wait_until_settled(database: Database, within_s: float) -> float:
-    """Wait until no hold is open and no run is running, for at most `within_s`. Return the seconds waited."""
-    began_s = asyncio.get_running_loop().time()
-    while (waited_s := asyncio.get_running_loop().time() - began_s) < within_s:
-        if not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY):
-            break
-        await asyncio.sleep(0.2)
-    return waited_s
+async def wait_until_settled(database: Database, within_s: float) -> bool:
+    """Wait until no hold is open and no run is running, for at most `within_s`. Return whether that is so."""
+
+    async def is_settled() -> bool:
+        return not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY)
+
+    return await poll(is_settled, within_s=within_s, every_s=0.2)
 
 
 async def audit(database: Database, subject: str, cap_pico: int, answered: Collection[str]) -> Audit:

@@ -24,7 +24,7 @@ from loadtest.prove.audit import one, rows
 from loadtest.prove.chaos_cluster import ChaosCluster
 from loadtest.prove.chaos_load import ENDED, LOST, ChaosLoad, ChaosResult
 from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
-from loadtest.rig import ROOT, Json
+from loadtest.rig import ROOT, Json, poll
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import running_redis
 from loadtest.rig.routers import LOGS, prepare_process, scripted
@@ -103,13 +103,6 @@ def engine_settings() -> Json:
     return worker | more
 
 
-async def _settle(database: Database) -> None:
-    """Wait until no router has a running run."""
-    async with asyncio.timeout(SETTLES_WITHIN_S):
-        while await one(database, UNDER_WAY):
-            await asyncio.sleep(0.5)
-
-
 async def play_round(cluster: ChaosCluster, database: Database, kind: str, workflows: int) -> ChaosResult:
     """Kill one process of `kind` while `workflows` workflows run."""
     await cluster.wait_until_whole()
@@ -124,10 +117,9 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
         load.result.replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
         await work
     result = load.result
-    try:
-        await _settle(database)
-    except TimeoutError:
-        result.still_running = await one(database, UNDER_WAY)
+    result.still_running = await poll(
+        lambda: one(database, UNDER_WAY), lambda n: n == 0, within_s=SETTLES_WITHIN_S, every_s=0.5
+    )
     after = dict(await rows(database, KEPT))
     result.outliving_runs = {
         name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)

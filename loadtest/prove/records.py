@@ -21,7 +21,7 @@ from typer import Option
 
 from loadtest.prove.audit import one, rows, wait_until_settled
 from loadtest.prove.ledger import SETTLES_WITHIN_S
-from loadtest.rig import Json, RigError
+from loadtest.rig import Json, RigError, poll
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
 from loadtest.rig.routers import (
@@ -200,14 +200,13 @@ async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProce
 
 
 async def _wait_until_half_way(database: Database, n_kept: int) -> None:
-    try:
-        async with asyncio.timeout(HALVES_WITHIN_S):
-            while await one(database, HALF_WAY) < n_kept:
-                await asyncio.sleep(0.1)
-    except TimeoutError:
+    n = await poll(
+        lambda: one(database, HALF_WAY), lambda n: n >= n_kept, within_s=HALVES_WITHIN_S, every_s=0.1
+    )
+    if n < n_kept:
         raise RigError(
             f"not all {n_kept} kept runs got half-way within {HALVES_WITHIN_S:g} s; use a lower --kept"
-        ) from None
+        )
 
 
 async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> str:
