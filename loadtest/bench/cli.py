@@ -29,7 +29,6 @@ from loadtest.bench import (
     first_call,
     metering,
     passthrough,
-    replicas,
     schedulers,
     slow_readers,
     steps,
@@ -93,7 +92,6 @@ SHARED = (
     *("peer", "steps", "disconnects", "streams"),
 )
 ISOLATED = [
-    BenchPart("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
     BenchPart("smg", vs_smg.ROUNDS, vs_smg.measure),
     BenchPart("slow_readers", slow_readers.READERS, slow_readers.measure),
     BenchPart("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),

@@ -56,14 +56,6 @@ def _vllm_figures(count: int) -> dict[str, FigureSpec]:
     }
 
 
-def _replica_figures(count: int) -> dict[str, FigureSpec]:
-    meaning = f"pass-through requests/s, 32 clients, {count} router replicas, behind HAProxy"
-    return {
-        f"replicas_rps_{count}": FigureSpec(meaning),
-        f"router_cpu_ms_per_request_{count}": FigureSpec("CPU time of those replicas per request"),
-    }
-
-
 def _proxy_figures(name: str, what: str) -> dict[str, FigureSpec]:
     return {
         f"{name}_rps": FigureSpec(f"requests/s of {what}"),
@@ -185,9 +177,6 @@ CATALOGUE: dict[str, FigureSpec] = {
     "metering_plain_rps": FigureSpec(
         "requests/s of that router without any of this, 32 clients, without Ray"
     ),
-    **_replica_figures(1),
-    **_replica_figures(2),
-    **_replica_figures(4),
     "autoscaling_lost": at_most(0, "incomplete streams while replicas scaled up and down"),
     "autoscaling_streams": at_least(40, "streams of that run"),
     "autoscaling_replicas_peak": at_least(3, "concurrent replicas of the fake engine, from zero"),

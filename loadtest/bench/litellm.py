@@ -11,8 +11,7 @@ import yaml
 
 from loadtest.bench.peer_environment import peer_environment
 from loadtest.rig import HOST
-from loadtest.rig.ray_server import BUILD, free_port
-from loadtest.rig.subprocess_server import subprocess_server
+from loadtest.rig.processes import BUILD, free_port, subprocess_server
 
 PEER = peer_environment("LiteLLM", "litellm", "half a gigabyte")
 MODEL = "m"

@@ -21,7 +21,7 @@ from loadtest.capacity.inputs import load
 from loadtest.capacity.plans import pick, reads
 from loadtest.rig import Json, RigError
 from loadtest.rig.client import BenchClient, chat, step
-from loadtest.rig.ray_server import BUILD
+from loadtest.rig.processes import BUILD
 
 PLANS = 204
 CONCURRENT = 4

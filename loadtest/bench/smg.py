@@ -9,8 +9,7 @@ from contextlib import asynccontextmanager
 
 from loadtest.bench.peer_environment import peer_environment
 from loadtest.rig import HOST
-from loadtest.rig.ray_server import free_port
-from loadtest.rig.subprocess_server import subprocess_server
+from loadtest.rig.processes import free_port, subprocess_server
 
 PEER = peer_environment("smg", "smg", "100 MB")
 MODEL = "m"

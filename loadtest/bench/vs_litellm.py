@@ -14,8 +14,8 @@ from loadtest.bench import litellm
 from loadtest.bench.figures import Figure, figure
 from loadtest.bench.proxies import Processes, ProxyRound, compare, measure_round, warm_up
 from loadtest.rig.client import BenchClient
+from loadtest.rig.processes import echo_upstream
 from loadtest.rig.ray_server import listening_at, production_server, running
-from loadtest.rig.subprocess_server import echo_upstream
 
 ROUNDS = 5
 

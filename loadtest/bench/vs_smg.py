@@ -33,6 +33,7 @@ from loadtest.bench.proxies import (
 from loadtest.rig.client import CHAT, BenchClient, open_session
 from loadtest.rig.closed_loop import rate_per_s, times_ms
 from loadtest.rig.databases import sqlite_address
+from loadtest.rig.processes import echo_upstream
 from loadtest.rig.ray_server import (
     BASELINE,
     BenchServer,
@@ -43,7 +44,6 @@ from loadtest.rig.ray_server import (
     running,
 )
 from loadtest.rig.routers import make_key, url_of
-from loadtest.rig.subprocess_server import echo_upstream
 
 ROUNDS = 5
 CAP_USD = Decimal(1_000_000)

@@ -18,6 +18,7 @@ from loadtest.bench.figures import Figure, figure
 from loadtest.rig import Json, RigError, poll
 from loadtest.rig.client import BenchClient, chat, open_session
 from loadtest.rig.databases import sqlite_address
+from loadtest.rig.processes import cpu_s
 from loadtest.rig.routers import running_router
 
 ROUNDS = 5
@@ -70,13 +71,13 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> WatchedRun:
-    before_s = _cpu_s(process)
+    before_s = cpu_s([process])
     asking = asyncio.create_task(client.stream(chat("pair")))
     async with _watching(client, watchers):
         result, _ = await asking
     if result.first_token_ms is None or result.done_ms is None:
         raise RigError("a watched run returned no answer")
-    return WatchedRun(1e6 * (_cpu_s(process) - before_s) / result.done_ms, result.first_token_ms)
+    return WatchedRun(1e6 * (cpu_s([process]) - before_s) / result.done_ms, result.first_token_ms)
 
 
 @asynccontextmanager
@@ -101,8 +102,3 @@ async def _watch(client: BenchClient, path: str) -> None:
         events = await response.read()
     if b"event: end" not in events:
         raise RigError(f"a watcher did not receive the end event: {events[-300:]!r}")
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system

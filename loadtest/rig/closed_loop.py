@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
+import psutil
 
+from loadtest.rig.processes import cpu_s
 from loadtest.rig.routers import RouterAnswer, RouterProcess, ask
 
 PAUSE_S = 0.05
@@ -46,6 +48,16 @@ async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds
     async with keep_asking(count, clients):
         await asyncio.sleep(seconds)
     return n_answers / (time.monotonic() - began_s)
+
+
+async def rate_and_cpu(
+    ask: Callable[[], Awaitable[object]], clients: int, seconds: float, processes: Sequence[psutil.Process]
+) -> tuple[float, float]:
+    """Return the answers per second, and the CPU milliseconds that the processes use per answer."""
+    began_s, before_s = time.monotonic(), cpu_s(processes)
+    per_s = await rate_per_s(ask, clients, seconds)
+    answers = per_s * (time.monotonic() - began_s)
+    return per_s, 1000 * (cpu_s(processes) - before_s) / answers
 
 
 async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[float]:

@@ -4,7 +4,6 @@ the outcomes.
 
 import asyncio
 import random
-import resource
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import psutil
 
 from loadtest import percentile
 from loadtest.rig import Json
+from loadtest.rig.processes import cpu_s
 from loadtest.rig.routers import RouterProcess
 from loadtest.sse import BrokenStreamError, read_stream
 
@@ -118,7 +118,8 @@ async def offer(
     """
     load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
     process = psutil.Process(router.process.pid)
-    cpu_s, own_s = _cpu_s(process), _own_cpu_s()
+    measured, own = [process], [psutil.Process()]
+    router_s, own_s = cpu_s(measured), cpu_s(own)
     watching = asyncio.create_task(_watch_memory(process, load))
     try:
         async with asyncio.TaskGroup() as group:
@@ -129,8 +130,8 @@ async def offer(
                 group.create_task(send(session, router.url, request, began_s + due_s, load))
                 due_s, number = due_s + draws.expovariate(rate), number + 1
             await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
-            load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
-            load.own_cpu = (_own_cpu_s() - own_s) / seconds
+            load.router_cpu = (cpu_s(measured) - router_s) / seconds
+            load.own_cpu = (cpu_s(own) - own_s) / seconds
         load.seconds = time.monotonic() - began_s
     finally:
         watching.cancel()
@@ -178,13 +179,3 @@ async def _watch_memory(process: psutil.Process, load: OpenLoopResult) -> None:
     while True:
         load.memory_mb.append(process.memory_info().rss / 1e6)
         await asyncio.sleep(SAMPLE_S)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
-
-
-def _own_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

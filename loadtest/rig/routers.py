@@ -15,6 +15,7 @@ import aiohttp
 import orjson
 
 from loadtest.rig import ROOT, Json, RigError
+from loadtest.rig.processes import stop
 from podium.command_line.process import allow_open_files, restore_interrupts
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
@@ -113,18 +114,7 @@ async def running_router(
         reply = orjson.loads(line)
         yield RouterProcess(process, reply["url"], reply["owner"])
     finally:
-        await _stop(process)
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-        try:
-            async with asyncio.timeout(15):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await stop(process)
 
 
 @asynccontextmanager

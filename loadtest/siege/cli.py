@@ -19,10 +19,10 @@ import psutil
 from typer import Option
 
 from loadtest.rig import RigError
-from loadtest.rig.ray_server import BUILD
+from loadtest.rig.processes import BUILD, memory_bytes
 from loadtest.siege.attack import Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
-from loadtest.siege.servers import PATHS, AttackTarget, memory_bytes, serve, text
+from loadtest.siege.servers import PATHS, AttackTarget, serve, text
 from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, OrdinaryClients, SiegeResult
 from podium.command_line import terminal
 from podium.command_line.process import allow_open_files, machine, restore_interrupts

@@ -7,7 +7,7 @@ import asyncio
 import os
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,8 @@ import yaml
 from loadtest.rig import ROOT, Json, RigError
 from loadtest.rig.client import chat
 from loadtest.rig.databases import sqlite_address
-from loadtest.rig.ray_server import BUILD, BenchServer, free_port, production_environment, start_isolated
+from loadtest.rig.processes import BUILD, free_port
+from loadtest.rig.ray_server import BenchServer, production_environment, start_isolated
 from loadtest.rig.routers import running_router
 from loadtest.siege.watch import TOKENS_PER_S
 
@@ -170,14 +171,3 @@ async def _warm_up(url: str, key: str) -> None:
         for path in ("openapi.json", "workflows?limit=100", "models", "files"):
             async with session.get(f"{url}/v1/{path}") as response:
                 await response.read()
-
-
-def memory_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Return the resident memory of the processes. A process that has ended counts as 0."""
-    n_bytes = 0
-    for process in processes:
-        try:
-            n_bytes += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-    return n_bytes

@@ -19,7 +19,6 @@ from loadtest.bench import (
     metering,
     passthrough,
     proxies,
-    replicas,
     schedulers,
     slow_readers,
     steps,
@@ -110,7 +109,6 @@ def everything() -> list[Figure]:
         *first_call.figures([a_conductors_record()]),
         *tokens.figures([4.0], [114.0], [8.0]),
         *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}, first_tokens(112.0)),
-        *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}),
         *metering.figures(
             {
                 "plain": metering.Side([[1.0, 1.0, 1.0]], [1000.0]),
@@ -255,16 +253,6 @@ def test_the_less_busy_engine_is_told_by_its_cpu_time() -> None:
     assert (got["two_engines_lesser_share"], got["two_engines_lost"]) == (0.25, 1)
     with pytest.raises(ValueError, match="two engines"):
         two_engines.figures([True], 1.0, {71: 3.0})
-
-
-def test_replicas_of_the_router_are_told_by_their_number() -> None:
-    got = values(replicas.figures({1: [(200.0, 2.5), (210.0, 2.7), (190.0, 2.6)], 2: [(300.0, 2.6)]}))
-    assert got == {
-        "replicas_rps_1": 200,
-        "router_cpu_ms_per_request_1": 2.6,
-        "replicas_rps_2": 300,
-        "router_cpu_ms_per_request_2": 2.6,
-    }
 
 
 def test_a_stream_that_broke_or_says_something_else_is_lost() -> None:

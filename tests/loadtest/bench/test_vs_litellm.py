@@ -14,8 +14,8 @@ from loadtest.bench.peer_environment import PeerEnvironment
 from loadtest.bench.proxies import ProxyRound, ProxySide
 from loadtest.rig import RigError, echo_upstream
 from loadtest.rig.client import CHAT, BenchClient
-from loadtest.rig.subprocess_server import echo_upstream as upstream
-from loadtest.rig.subprocess_server import subprocess_server
+from loadtest.rig.processes import echo_upstream as upstream
+from loadtest.rig.processes import subprocess_server
 
 
 def sides(ours: ProxySide, peer: ProxySide, upstream: ProxySide) -> ProxyRound:

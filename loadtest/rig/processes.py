@@ -1,20 +1,60 @@
-"""Server that the bench starts in a process of its own. It is stopped by its process id."""
+"""Processes of a measurement: servers in processes of their own, CPU time, memory, and missing programs."""
 
 import asyncio
 import contextlib
 import os
+import shutil
+import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import psutil
 
+from cluster.local.processes import free_port
 from loadtest.rig import HOST, ROOT, RigError
-from loadtest.rig.ray_server import BUILD, free_port
 
-STOP_WITHIN_S = 10.0
+BUILD = ROOT / "build" / "bench"
+STOP_WITHIN_S = 15.0
+
+
+def cpu_s(processes: Iterable[psutil.Process]) -> float:
+    """Return the CPU seconds that the processes have used so far, in all threads, as user and system time."""
+    times = [process.cpu_times() for process in processes]
+    return sum(each.user + each.system for each in times)
+
+
+def memory_bytes(processes: Iterable[psutil.Process]) -> int:
+    """Return the resident memory of the processes. A process that has ended counts as 0."""
+    n_bytes = 0
+    for process in processes:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            n_bytes += process.memory_info().rss
+    return n_bytes
+
+
+def install(package: str) -> None:
+    """Install a Debian package if this account may do so."""
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    for command in (["update"], ["install", "-y", package]):
+        subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
+
+
+async def stop(process: asyncio.subprocess.Process) -> None:
+    """Terminate a process. Kill it if it does not end within `STOP_WITHIN_S`."""
+    with contextlib.suppress(ProcessLookupError):
+        process.terminate()
+    try:
+        async with asyncio.timeout(STOP_WITHIN_S):
+            await process.wait()
+    except TimeoutError:
+        process.kill()
+        await process.wait()
 
 
 @asynccontextmanager
@@ -44,7 +84,7 @@ async def subprocess_server(
         await _wait_until_ready(name, process, url + path, log, within_s)
         yield url
     finally:
-        await _stop(process)
+        await stop(process)
 
 
 @asynccontextmanager
@@ -71,17 +111,6 @@ async def _wait_until_ready(
             if time.monotonic() - began_s > within_s:
                 raise RigError(f"{name} was not ready after {within_s:.0f} s.{_log_tail(log)}")
             await asyncio.sleep(0.1)
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        process.terminate()
-    try:
-        async with asyncio.timeout(STOP_WITHIN_S):
-            await process.wait()
-    except TimeoutError:
-        process.kill()
-        await process.wait()
 
 
 def _log_tail(log: Path) -> str:
