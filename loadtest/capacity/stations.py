@@ -161,6 +161,30 @@ class EngineReplica:
             heapq.heappush(self._due, (self._paced + mark, next(self._order), work_s, event))
 
 
+class ReplicaPool:
+    """Replicas of one engine that share a Serve handle.
+
+    For each call, Serve compares two random replicas and sends it to the one with fewer requests (power of
+    two choices).
+    """
+
+    def __init__(
+        self, env: simpy.Environment, spec: inputs.EngineSpec, replicas: int, rng: np.random.Generator
+    ) -> None:
+        self.rng, self.replicas = rng, [EngineReplica(env, spec) for _ in range(max(1, replicas))]
+
+    @property
+    def work_s(self) -> float:
+        """Total work done; see `EngineReplica.work_s`."""
+        return sum(replica.work_s for replica in self.replicas)
+
+    def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
+        """Send a call to a replica; see `TokenSource.call`."""
+        two = self.rng.integers(0, len(self.replicas), 2)
+        replica = min((self.replicas[int(index)] for index in two), key=lambda each: each.ongoing)
+        return replica.call(prompt_tokens, marks)
+
+
 class ApiStation:
     """Model that a provider serves: a lognormal time to first token, then a constant token rate.
 
