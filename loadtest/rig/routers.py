@@ -4,7 +4,7 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -17,6 +17,7 @@ import orjson
 from loadtest.rig import ROOT, Json, RigError
 from loadtest.rig.processes import stop
 from podium.command_line.process import allow_open_files, restore_interrupts
+from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
 from serving.accounts.rates import key_subject, team_subject
@@ -154,6 +155,28 @@ async def make_key(address: Address, cap_usd: Decimal | None = None, name: str =
             await directory.set_budget(team_subject(team.id), {"month": cap_usd})
             await directory.set_budget(key_subject(info.id), {"month": 2 * cap_usd})
         return RouterKey(key.reveal(), info.id, team.id)
+    finally:
+        await directory.aclose()
+
+
+async def make_keys(
+    address: Address, keys: Mapping[str, tuple[str, Collection[str], Json]]
+) -> dict[str, str]:
+    """Create keys and their teams, and return the secrets by name.
+
+    Args:
+        address: the address of the store.
+        keys: the team, the scopes and the policy of each key, by name.
+    """
+    directory, secrets = Directory(address), dict[str, str]()
+    try:
+        for team in dict.fromkeys(team for team, _, _ in keys.values()):
+            await directory.create_team(team)
+        for name, (team, scopes, policy) in keys.items():
+            key, info = await directory.create_key(name, team, {Scope(each) for each in scopes})
+            await directory.change_key_policy(info.id, AccountPolicy(**policy))
+            secrets[name] = key.reveal()
+        return secrets
     finally:
         await directory.aclose()
 

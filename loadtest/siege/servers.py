@@ -4,26 +4,22 @@ This module knows how to start each server and which processes it has.
 """
 
 import asyncio
-import os
-import subprocess
-import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import aiohttp
 import psutil
 import yaml
 
-from loadtest.rig import ROOT, Json, RigError
+from loadtest.rig import Json, RigError
 from loadtest.rig.client import chat
 from loadtest.rig.databases import sqlite_address
 from loadtest.rig.processes import BUILD, free_port
 from loadtest.rig.ray_server import BenchServer, production_environment, start_isolated
-from loadtest.rig.routers import running_router
+from loadtest.rig.routers import make_keys, running_router
 from loadtest.siege.watch import TOKENS_PER_S
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
@@ -90,10 +86,9 @@ async def serve(path: str, duration_s: float) -> AsyncGenerator[AttackTarget]:
     settings = settings_text(duration_s, upstream_port)
     with TemporaryDirectory() as folder:
         store = Path(folder) / "podium.db"
-        admin = await asyncio.to_thread(_make_admin_key, store)
+        keys = await make_keys(sqlite_address(store), KEYS)
         run = _serve_router if path == "replica" else _serve_cluster
         async with run(path, settings, store) as (url, find_processes):
-            keys = await _make_keys(url, admin)
             await _warm_up(url, keys["ordinary"])
             yield AttackTarget(url, find_processes, keys, str(store), upstream_port)
 
@@ -112,7 +107,8 @@ async def _serve_cluster(
 ) -> AsyncGenerator[tuple[str, Callable[[], list[psutil.Process]]]]:
     file = BUILD / f"siege-{path}.yaml"
     file.write_text(settings)
-    env = (production_environment() if path == "haproxy" else {}) | _store_variable(store)
+    env = production_environment() if path == "haproxy" else {}
+    env |= {"PODIUM_STORE_URL": f"sqlite:///{store}"}
     async with start_isolated(f"siege-{path}", file, env=env) as (client, server):
         yield client.url, lambda: _cluster_processes(server)
 
@@ -122,39 +118,6 @@ def _cluster_processes(server: BenchServer) -> list[psutil.Process]:
     if not routers:
         raise RigError("the server has no router")
     return [*routers, *server.proxies()]
-
-
-def _store_variable(store: Path) -> dict[str, str]:
-    return {"PODIUM_STORE_URL": f"sqlite:///{store}"}
-
-
-def _make_admin_key(store: Path) -> str:
-    command = [sys.executable, "-m", "podium.cli", "keys", "create", "siege", "--scopes", "admin"]
-    env = os.environ | _store_variable(store)
-    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise RigError(f"Cannot create an administrator's key: {ended.stderr.strip()}")
-    return ended.stdout.strip()
-
-
-async def _make_keys(url: str, admin: str) -> dict[str, str]:
-    secrets = dict[str, str]()
-    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {admin}"}) as session:
-
-        async def post(path: str, body: Json) -> dict[str, Any]:
-            async with session.post(f"{url}/v1/admin/{path}", json=body) as response:
-                if response.status >= 300:
-                    raise RigError(f"POST {path}: {response.status} {await response.text()}")
-                return await response.json()
-
-        for team in dict.fromkeys(team for team, _, _ in KEYS.values()):
-            await post("teams", {"name": team})
-        for name, (team, scopes, policy) in KEYS.items():
-            key = await post("keys", {"name": name, "team": team, "scopes": scopes})
-            secrets[name] = key["secret"]
-            if policy:
-                await post(f"keys/{key['id']}/policy", policy)
-    return secrets
 
 
 async def _warm_up(url: str, key: str) -> None:
