@@ -40,15 +40,20 @@ class Audit:
     and `at_bound`.
     """
 
-    overspent_usd: float
-    doubled: int
-    not_entered: int
-    still_held: int
-    faults: int
-    records_usd: float
-    ledger_usd: float
-    records_above_ledger: int
-    at_bound: int
+    overspent_usd: float = 0.0
+    doubled: int = 0
+    not_entered: int = 0
+    still_held: int = 0
+    faults: int = 0
+    records_usd: float = 0.0
+    ledger_usd: float = 0.0
+    records_above_ledger: int = 0
+    at_bound: int = 0
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is missing or counted twice."""
+        return not any((self.overspent_usd, self.doubled, self.not_entered, self.still_held, self.faults))
 
 
 async def rows(database: Database, sql: str, **values: Any) -> list[Any]:

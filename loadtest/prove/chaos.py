@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Annotated
 
 import yaml
@@ -24,14 +25,13 @@ from loadtest.prove.audit import one, rows
 from loadtest.prove.chaos_cluster import ChaosCluster
 from loadtest.prove.chaos_load import ENDED, LOST, ChaosLoad, ChaosResult
 from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
+from loadtest.prove.proof import cells, conclude
 from loadtest.rig import ROOT, Json, poll
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import running_redis
 from loadtest.rig.routers import LOGS, prepare_process, scripted
 from podium.command_line.options import parse_count
-from podium.command_line.process import machine
 from podium.command_line.program import Program
-from podium.command_line.terminal import console, table
 from serving.database.address import sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -74,6 +74,19 @@ STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
 UNFINISHED_RECORDS = LOGS / "chaos-unfinished.jsonl"
 """File with the records of runs that should have outlived their clients but did not finish, one per line."""
+
+
+@dataclass(frozen=True)
+class ChaosRow:
+    """Result of a round, and the kind of its victim."""
+
+    killed: str
+    result: ChaosResult
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the round kept all promises."""
+        return self.result.is_right(LOST if self.killed in WITH_ITS_ROUTER else ENDED)
 
 
 def settings_with(worker: Json) -> Json:
@@ -145,32 +158,17 @@ async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us:
 
 async def prove(
     kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool, redis: str = ""
-) -> list[tuple[str, ChaosResult]]:
+) -> list[ChaosRow]:
     """Run `rounds` rounds of each kind, on one cluster."""
-    results: list[tuple[str, ChaosResult]] = []
+    rows: list[ChaosRow] = []
     async with (
         ChaosCluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy, redis=redis) as cluster,
         await open_database(sqlite_address(cluster.store)) as database,
     ):
         for kind in (kind for _ in range(rounds) for kind in kinds):
-            result = await play_round(cluster, database, kind, workflows)
-            print(kind, *result.cells, sep=" | ", flush=True)
-            results.append((kind, result))
-    return results
-
-
-HEADINGS = (
-    *("killed", "workflows", "finished", "clear error", "broken transfers", "not connected", "looked whole"),
-    *(
-        "records of broken",
-        "kept",
-        "of those accepted",
-        "recovered",
-        "service back, s",
-        "engine back, s",
-        "replaced, s",
-    ),
-)
+            rows.append(ChaosRow(kind, await play_round(cluster, database, kind, workflows)))
+            print(*cells(rows[-1]), sep=" | ", flush=True)
+    return rows
 
 
 main = Program("podium prove chaos")
@@ -200,12 +198,7 @@ def run(
     settings = settings_with(engine_settings() if real_engine else STAND_IN)
     with running_redis() if redis else nullcontext("") as address:
         results = asyncio.run(prove(names, rounds, workflows, settings, has_haproxy, address))
-    rows = table(right=HEADINGS, title=f"Killed among {workflows} workflows; {machine()}")
-    for kind, result in results:
-        rows.add_row(kind, *result.cells)
-    console().print(rows)
-    is_right = all(result.is_right(LOST if kind in WITH_ITS_ROUTER else ENDED) for kind, result in results)
-    return 0 if is_right else 1
+    return conclude(results, f"Killed among {workflows} workflows")
 
 
 if __name__ == "__main__":

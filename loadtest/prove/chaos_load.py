@@ -79,28 +79,6 @@ class ChaosResult:
         went_on = not (self.given_up or self.still_running) and ended <= {"finished"}
         return went_on and not self.looked_whole and set(self.records) <= records
 
-    @property
-    def cells(self) -> list[str]:
-        """Cells of the table row."""
-        again = f"{self.recovered}" + (f", {self.given_up} not" if self.given_up else "")
-        outliving_runs = self.outliving_runs | ({"running": self.still_running} if self.still_running else {})
-        return [
-            *(str(self.workflows), str(self.finished), _counts_text(self.failed), str(self.broken)),
-            *(
-                str(self.not_let_in),
-                str(self.looked_whole),
-                _counts_text(self.records),
-                _counts_text(outliving_runs),
-                _counts_text(self.accepted),
-                again,
-            ),
-            *(f"{each:.1f}" for each in (self.back_s, self.engine_back_s, self.replaced_s)),
-        ]
-
-
-def _counts_text(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "0"
-
 
 class ChaosLoad:
     """Workflows and short requests of one round.

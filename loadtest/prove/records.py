@@ -10,20 +10,19 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import aiohttp
 import orjson
-from rich.table import Table
 from typer import Option
 
 from loadtest.prove.audit import one, rows, wait_until_settled
 from loadtest.prove.ledger import SETTLES_WITHIN_S
+from loadtest.prove.proof import Stores, conclude, for_each_store
 from loadtest.rig import Json, RigError, poll
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
 from loadtest.rig.routers import (
     PRICE,
     RouterProcess,
@@ -34,9 +33,7 @@ from loadtest.rig.routers import (
     scripted,
 )
 from podium.command_line.options import parse_count
-from podium.command_line.process import machine
 from podium.command_line.program import Program
-from podium.command_line.terminal import console, table
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -84,11 +81,12 @@ class RecordReader:
 
 @dataclass(frozen=True)
 class RecordsResult:
-    """Result of the proof."""
+    """Result of the proof. `differing` is the number of texts with lost or doubled words."""
 
+    database: str
     runs: int
     readable: int
-    n_kept: int
+    kept: int
     finished: int
     called_again: int
     resumed: int
@@ -98,7 +96,7 @@ class RecordsResult:
     @property
     def is_right(self) -> bool:
         """True if nothing is missing or duplicated."""
-        whole = self.readable == self.runs and self.finished == self.n_kept
+        whole = self.readable == self.runs and self.finished == self.kept
         return whole and not self.called_again and not self.differing and self.resumed > 0
 
 
@@ -146,7 +144,7 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterPr
     return reader
 
 
-async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsResult:
+async def prove(kind: str, address: Address, runs: int, n_kept: int) -> RecordsResult:
     """Run the proof over the empty database at `address`.
 
     Raises:
@@ -156,7 +154,7 @@ async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsR
     async with await open_database(address) as database:
         key = await make_key(address)
         async with (
-            running_routers(name, address, SETTINGS, 2) as routers,
+            running_routers(f"records-{kind}", address, SETTINGS, 2) as routers,
             open_session(key.headers) as session,
         ):
             ended = await _ask_all(session, routers, runs - n_kept)
@@ -174,6 +172,7 @@ async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsR
             statuses = await asyncio.gather(*(_status(session, routers[1], id) for id in ids))
         finished = await rows(database, "SELECT id FROM run WHERE kept = 1 AND status = 'finished'")
         return RecordsResult(
+            kind,
             len(set(ids)),
             statuses.count("finished"),
             n_kept,
@@ -220,55 +219,19 @@ async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str
         return str(record["status"]) if record["answer"] else "without an answer"
 
 
-HEADINGS = (
-    "database",
-    "runs",
-    "readable",
-    "kept",
-    "finished",
-    "called again",
-    "resumed",
-    "lost or doubled words",
-    "s",
-)
-
-
-async def prove_all(kinds: Sequence[str], runs: int, n_kept: int, table: Table) -> bool:
-    """Run the proof, one row per database. Return whether all passed."""
-    right = True
-    async with aclosing(empty_databases(kinds)) as databases:
-        async for kind, _, address in databases:
-            result = await prove(address, runs, n_kept, f"records-{kind}")
-            right = right and result.is_right
-            table.add_row(
-                *(kind, str(result.runs), str(result.readable), str(result.n_kept), str(result.finished)),
-                *(
-                    str(result.called_again),
-                    str(result.resumed),
-                    str(result.differing),
-                    f"{result.seconds:.0f}",
-                ),
-            )
-    return right
-
-
 main = Program("podium prove records")
 
 
 @main.command(epilog="Example: podium prove records --store sqlite")
 def run(
-    store: Annotated[
-        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
-    ] = None,
+    store: Stores = None,
     runs: Annotated[int, Option(parser=parse_count, help="total runs")] = 500,
     kept: Annotated[int, Option(parser=parse_count, help="runs in progress when the router is killed")] = 100,
 ) -> int:
     """Prove that runs outlive their router."""
     prepare_process()
-    rows = table(right=HEADINGS, title=f"Two routers, one killed; {machine()}")
-    right = asyncio.run(prove_all(store or KINDS, runs, kept, rows))
-    console().print(rows)
-    return 0 if right else 1
+    rows = asyncio.run(for_each_store(store, partial(prove, runs=runs, n_kept=kept)))
+    return conclude(rows, "Two routers, one killed")
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ class ToolClient:
 class ToolsResult:
     """Result of the proof."""
 
+    database: str = ""
     runs: int = 0
     waited: int = 0
     resumed: int = 0
