@@ -15,6 +15,7 @@ import aiohttp
 import psutil
 
 from cluster.local.processes import free_port
+from cluster.local.uv import UV, environment
 from loadtest.rig import HOST, ROOT, RigError
 
 BUILD = ROOT / "build" / "bench"
@@ -43,6 +44,36 @@ def install(package: str) -> None:
     environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "-y", package]):
         subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
+
+
+def make_environment(venv: Path, *requirements: str) -> None:
+    """Create a virtual environment and install other products in it, unless it is complete.
+
+    Args:
+        venv: the folder of the environment.
+        *requirements: the arguments of `uv pip install`. The environment is made again if they or the files
+            that they name change.
+
+    Raises:
+        RigError: uv failed. The message ends with its output.
+    """
+    files = [Path(each).read_text() for each in requirements if Path(each).is_file()]
+    stamp, content = venv / "podium-stamp", "\n".join((sys.version, str(venv), *requirements, *files))
+    if stamp.exists() and stamp.read_text() == content:
+        return
+    sys.stderr.write(f"Installing {venv.name} in {venv}, once ...\n")
+    shutil.rmtree(venv, ignore_errors=True)
+    python = str(venv / "bin" / "python")
+    for command in (
+        ["venv", "--python", sys.executable, str(venv)],
+        ["pip", "install", "--python", python, *requirements],
+    ):
+        ended = subprocess.run(
+            [str(UV), *command], env=environment(), capture_output=True, text=True, check=False
+        )
+        if ended.returncode:
+            raise RigError(f"Cannot make the environment {venv}:\n{ended.stderr.strip()[-2000:]}")
+    stamp.write_text(content)
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:

@@ -18,6 +18,7 @@ from loadtest.bench import (
     first_call,
     metering,
     passthrough,
+    peers,
     proxies,
     schedulers,
     slow_readers,
@@ -26,8 +27,6 @@ from loadtest.bench import (
     tokens,
     tool_turns,
     two_engines,
-    vs_litellm,
-    vs_smg,
     watching,
 )
 from loadtest.bench.cli import ISOLATED, PARTS, list_shared_parts, table
@@ -55,6 +54,7 @@ A_ROUND = {
     "metered": OURS,
     "litellm": proxies.ProxySide(p50_ms=7.0, first_token_ms=8.0, rps=200.0, streams_per_s=60.0),
     "smg": proxies.ProxySide(p50_ms=1.0, first_token_ms=1.0, rps=2000.0, streams_per_s=900.0),
+    "ingress": proxies.ProxySide(p50_ms=2.0, first_token_ms=0.0, rps=700.0, streams_per_s=0.0),
     "upstream": proxies.ProxySide(p50_ms=0.5, first_token_ms=0.5, rps=5000.0, streams_per_s=3000.0),
 }
 
@@ -130,8 +130,8 @@ def everything() -> list[Figure]:
         *disconnects.figures(calls, 0),
         *streams.figures([streams.TEXT], 1, 0, 2**20),
         *slow_readers.figures(A_QUIET_SERVER, A_FULL_SERVER, 500, 0),
-        *vs_litellm.figures([A_ROUND]),
-        *vs_smg.figures([A_ROUND], [vs_smg.IngressSide(2.0, 700.0)]),
+        *peers.litellm_figures([A_ROUND]),
+        *peers.smg_figures([A_ROUND]),
         *steps.figures([(2.0, 5.0, 11.0)]),
     ]
 
