@@ -142,6 +142,8 @@ def test_an_environment_that_cannot_be_made_says_so_and_is_not_kept_for_whole(tm
             make_environment(tmp_path / "peer", "no-such/file.whl")
 
 
-@pytest.mark.parametrize(("peer", "package"), [(peers.LITELLM, "litellm==1.96.0"), (peers.SMG, "smg==1.13.0")])
+@pytest.mark.parametrize(
+    ("peer", "package"), [(peers.LITELLM, "litellm==1.96.0"), (peers.SMG, "smg==1.13.0")]
+)
 def test_every_package_of_a_peer_is_held_at_a_version(peer: peers.Peer, package: str) -> None:
     assert f"{package} \\" in peer.lock.read_text().splitlines()
