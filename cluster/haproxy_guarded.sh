@@ -45,7 +45,7 @@ body='{"type": "error", "error": {"message": "No router answered: the one that h
 printf 'HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %s\r\nretry-after: 1\r\nx-should-retry: true\r\ncache-control: no-store\r\n\r\n%s' "${#body}" "$body" > "$page"
 
 # Ray routes by path, and CONNECT has none: without this it would get Ray's page for unknown paths.
-connect='{"error": {"message": "CONNECT is not supported: this server is not a proxy. Send a GET or a POST.", "type": "invalid_request_error", "param": "method", "code": "bad_task"}}'
+connect='{"error": {"message": "The method CONNECT is not supported, because this server is not a proxy. Send GET or POST.", "type": "invalid_request_error", "param": "method", "code": "bad_task"}}'
 
 grep -q '# bounds of Podium' "$config" || sed -i -E "
 1i\\

@@ -151,7 +151,7 @@ class InvalidPlan(NoPlan):
 
 
 class WorkerError(PodiumError):
-    """A model failed. The run's record has what was shown or billed before that."""
+    """A model failed. The run's record contains what the client received and what was billed before."""
 
     worker: str | None = None
     """Name of the worker in the pool."""
@@ -165,8 +165,8 @@ class WorkerError(PodiumError):
     cost_usd: Any = None
     """Usage and cost of the failed call, as `Usage` and `Decimal`, if the server reported them."""
     billed_at_bound: bool = False
-    """True if the model was working when the call failed, so that it is probably billed. It is then charged
-    at the most that it could cost, or by what streamed."""
+    """True if the model was already working when the call failed, so that the provider probably bills the call.
+    The call is then charged at its maximum cost, or by the part of the answer that streamed."""
     streamed_bytes: int | None = None
     """Bytes of the answer that had streamed, including an estimate of hidden reasoning, for an estimate of
     the cost. None: not known."""
@@ -182,8 +182,8 @@ class WorkerUnavailable(WorkerError):
     """True if the failure says nothing about other calls, for example if the answer was not the one
     requested. Otherwise they would probably fail too."""
     only_late: bool = False
-    """True if the call was given up because its first token took longer than usual. If other calls got theirs
-    meanwhile, this prompt was long or hard."""
+    """True if the call was given up because its first token took longer than usual. If other calls
+    received their first token in the meantime, this prompt was probably long or hard."""
 
 
 class WorkerBusy(WorkerError):
@@ -192,7 +192,7 @@ class WorkerBusy(WorkerError):
     retryable = True
     retry_after_s: float | None = None
     by_own_rate: bool = False
-    """True if this process's own rate limit held the call back. It then says nothing about the worker."""
+    """True if a rate limit of this process delayed the call. The error then says nothing about the worker."""
 
 
 class LineTooLong(WorkerError):
@@ -213,8 +213,8 @@ class WorkerRefused(WorkerError):
     in_doubt: bool = False
     """True if `every_call` is a guess, because a firewall may have rejected this one prompt."""
     only_this_call: bool = False
-    """True if the worker answers other prompts, as a program does that did not understand this one. Later calls of the
-    same run are then sent to it."""
+    """True if the worker can still answer other prompts, such as a program that did not understand this one. Later
+    calls of the same run are then still sent to it."""
 
 
 class ContentFiltered(WorkerRefused):
@@ -246,7 +246,7 @@ class BudgetExceeded(PodiumError):
     attempts: tuple[Any, ...] = ()
     """Failed `Attempt`s, which are billed, if the call was to be retried."""
     step: int | None = None
-    """Step that made them."""
+    """Step that made the failed attempts, from 0. None while planning."""
 
 
 class DeadlineExceeded(PodiumError):
@@ -278,7 +278,7 @@ class StoreUnavailable(PodiumError):
     attempts: tuple[Any, ...] = ()
     """Failed `Attempt`s, which are billed, if a call was to be retried."""
     step: int | None = None
-    """Step that made them."""
+    """Step that made the failed attempts, from 0. None while planning."""
 
 
 class Cancelled(PodiumError):

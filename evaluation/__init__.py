@@ -4,7 +4,9 @@ report.
 
 from conductor.errors import PodiumError
 
-HOW_TO_INSTALL = "In a checkout, run `make setup-learning`; elsewhere, pip install 'podium[evaluation]'."
+HOW_TO_INSTALL = (
+    "In a checkout, run `make setup-learning`. Elsewhere, run `pip install 'podium[evaluation]'`."
+)
 """Remedy in messages about a missing package."""
 
 

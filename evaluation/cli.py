@@ -48,9 +48,9 @@ strategies:
 class EvalOptions:
     """Options of `podium eval`: the strategies, the questions and the limits."""
 
-    settings: Annotated[Path | None, Option(help="settings YAML; this process calls its workers")] = None
+    settings: Annotated[Path | None, Option(help="settings file, whose workers this process calls")] = None
     url: Annotated[
-        str | None, Option(help="URL of a running Podium; set PODIUM_API_KEY if it needs a key")
+        str | None, Option(help="URL of a running Podium server; set PODIUM_API_KEY if it needs a key")
     ] = None
     model: Annotated[
         str | None,
@@ -60,10 +60,12 @@ class EvalOptions:
         ),
     ] = None
     questions: Annotated[
-        list[str], Option(metavar="SET...", help="question sets, see below; several are concatenated")
+        list[str],
+        Option(metavar="SET...", help="question sets (listed below); the questions of all sets are used"),
     ]
     strategies: Annotated[
-        list[str], Option(metavar="NAME...", help="strategies, see below", show_default="usual")
+        list[str],
+        Option(metavar="NAME...", help="strategies to compare (listed below)", show_default="usual"),
     ] = field(default_factory=lambda: ["usual"])
     train: Annotated[
         list[str],
@@ -77,27 +79,35 @@ class EvalOptions:
         int | None,
         Option(
             parser=parse_count,
-            help="questions per set",
-            show_default="all of a fixed set, 100 of a generated one",
+            help="maximum number of questions per set",
+            show_default="all of a fixed set, 100 of a generated set",
         ),
     ] = None
     train_count: Annotated[
-        int | None, Option(parser=parse_count, help="questions per --train set (same default)")
+        int | None,
+        Option(
+            parser=parse_count, help="maximum number of questions per --train set (default as for --count)"
+        ),
     ] = None
     seed: Annotated[int, Option(parser=parse_seed, help="seed of questions, sampling and random choices")] = 0
     train_seed: Annotated[
         int | None,
         Option(parser=parse_seed, help="seed of generated training questions", show_default="--seed + 1"),
     ] = None
-    out: Annotated[Path, Option(help="folder for results and report")] = Path("build/eval")
-    concurrency: Annotated[int, Option(parser=parse_count, help="questions in flight")] = 16
-    max_steps: Annotated[int, Option(parser=parse_count, help="maximum steps of a conductor's plan")] = 5
-    rounds: Annotated[int, Option(parser=parse_count, help="maximum planning rounds of a conductor")] = 1
+    out: Annotated[Path, Option(help="folder for the results and the report")] = Path("build/eval")
+    concurrency: Annotated[int, Option(parser=parse_count, help="number of concurrent questions")] = 16
+    max_steps: Annotated[
+        int, Option(parser=parse_count, help="maximum number of steps in a conductor's plan")
+    ] = 5
+    rounds: Annotated[
+        int, Option(parser=parse_count, help="maximum number of planning rounds of a conductor")
+    ] = 1
     max_output_tokens: Annotated[
-        int | None, Option(parser=parse_count, help="maximum output tokens of one call")
+        int | None, Option(parser=parse_count, help="maximum number of output tokens of one call")
     ] = None
     max_tokens: Annotated[
-        int | None, Option(parser=parse_count, help="maximum tokens of one question, over all calls")
+        int | None,
+        Option(parser=parse_count, help="maximum number of tokens for one question, over all calls"),
     ] = None
     max_cost_usd: Annotated[
         Decimal | None,
@@ -107,13 +117,13 @@ class EvalOptions:
         Decimal | None,
         Option(
             parser=parse_usd,
-            help="budget of one strategy in US dollars; it starts no question beyond that",
+            help="budget of one strategy in US dollars; when it is used up, the strategy starts no more questions",
         ),
     ] = None
     deadline_s: Annotated[float, Option(parser=parse_seconds, help="timeout of one run in seconds")] = 300.0
     temperature: Annotated[
         float | None,
-        Option(parser=parse_temperature, help="temperature of workers if the strategy sets none"),
+        Option(parser=parse_temperature, help="temperature of the workers, unless the strategy sets one"),
     ] = None
 
 
@@ -129,7 +139,7 @@ def run(context: Context, options: EvalOptions) -> int:
         CommandError: the evaluation stopped.
     """
     if (options.settings is None) == (options.url is None):
-        raise UsageError("Set one of --settings and --url.")
+        raise UsageError("Set either --settings or --url, and not both.")
     restore_interrupts()
     try:
         from evaluation.evaluate import evaluate  # numpy, plots and graders: not for `--help`
@@ -137,15 +147,15 @@ def run(context: Context, options: EvalOptions) -> int:
         evaluate(options, str(context.obj))
     except KeyboardInterrupt:
         raise CommandError(
-            "Stopped. Results so far are saved; run the same command to resume.", 130
+            "Stopped. Results so far are saved. Run the same command to resume.", 130
         ) from None
     except ModuleNotFoundError as exc:
-        needs = f"podium needs the package {exc.name}, which is not installed. {HOW_TO_INSTALL}"
+        needs = f"podium eval needs the package {exc.name}, which is not installed. {HOW_TO_INSTALL}"
         raise CommandError(needs, 2) from exc
     except PodiumError as exc:
         raise CommandError(exc.message, 2) from exc
     except OSError as exc:
-        remedy = "Results so far are saved; fix the cause and run the same command to resume."
+        remedy = "Results so far are saved. Fix the cause, and run the same command to resume."
         raise CommandError(f"Stopped: {exc}. {remedy}") from exc
     return 0
 

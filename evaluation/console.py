@@ -7,7 +7,7 @@ from typing import Any
 from evaluation.report import number, percent, seconds, usd
 from podium.command_line.terminal import console, progress, table
 
-HEADS = ("accuracy, %", "± s.e.", "n", "US$ each", "calls", "tokens", "wall p50", "failed")
+HEADS = ("accuracy, %", "± s.e.", "n", "US$ per question", "calls", "tokens", "time p50", "failed")
 
 
 class Terminal:

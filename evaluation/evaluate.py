@@ -37,7 +37,7 @@ def evaluate(options: EvalOptions, command: str) -> None:
     with terminal.progress():
         figures = asyncio.run(_run(options, questions, training, terminal))
     figures |= {
-        "title": "Strategies side by side",
+        "title": "Comparison of strategies",
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "command": command,
         "machine": f"{machine()} at the end",
@@ -63,7 +63,7 @@ def _questions(options: EvalOptions) -> tuple[list[Question], list[Question], in
     unseen = [question for question in training if question.text not in texts]
     if training and not unseen:
         raise EvaluationError(
-            "Every --train question is also in --questions. Choose other training questions."
+            "All --train questions are also in --questions. Choose other training questions."
         )
     return questions, unseen, len(training) - len(unseen)
 
@@ -129,7 +129,7 @@ def _open_backend(
     place = path or options.settings
     if place is None:
         raise EvaluationError(
-            f"at={at} needs --settings. With --url, the server knows the addresses of its conductors."
+            f"at={at} needs --settings. With --url, the server already knows the addresses of its conductors."
         )
     settings = load(place)
     if at:
@@ -155,6 +155,6 @@ def _warnings(provenance: Mapping[str, str], rows: Sequence[dict[str, Any]]) -> 
     ]
     if any("vote" not in row["strategy"] and row["errors"] for row in rows):
         warnings.append(
-            "Some questions failed (see the last column and the table below it); they count as wrong."
+            "Some questions failed and count as wrong. See the last column and the table below it."
         )
     return warnings

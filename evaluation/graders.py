@@ -49,7 +49,7 @@ def compare(same: Callable[[str, str], bool]) -> Callable[[Question, str], Await
 
     async def judge(question: Question, answer: str) -> Grade:
         right = same(answer, question.expected)
-        return Grade(right, answer, "" if right else "it differs from the expected answer")
+        return Grade(right, answer, "" if right else "the answer differs from the expected answer")
 
     return judge
 
@@ -57,14 +57,16 @@ def compare(same: Callable[[str, str], bool]) -> Callable[[Question, str], Await
 async def judge_recorded(question: Question, answer: str) -> Grade:
     """Accept the expected answer, and every answer whose recorded score counts as right."""
     right = answer == question.expected.strip() or answer in question.facts["right"]
-    return Grade(right, answer, "" if right else "it is neither the expected answer nor recorded as right")
+    return Grade(
+        right, answer, "" if right else "the answer is neither the expected answer nor recorded as right"
+    )
 
 
 async def judge_reasoning_gym(question: Question, answer: str) -> Grade:
     """Judge an answer with the scorer of the data set."""
     score, why = await reasoning_gym_score(question.family, answer, question.facts["entry"])
     right = score is not None and score >= RIGHT
-    return Grade(right, answer, "" if right else why or f"the scorer gives {score:g}")
+    return Grade(right, answer, "" if right else why or f"the scorer returned {score:g}")
 
 
 async def judge_mathematics(question: Question, answer: str) -> Grade:

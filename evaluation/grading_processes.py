@@ -126,7 +126,7 @@ def _math_verify(expected: str, answer: str) -> tuple[bool, str | None, str]:
     if not parsed:
         return False, None, "no mathematical expression was found in the text"
     right = bool(verify(gold, parsed, timeout_seconds=COMPARISON_S))
-    return right, str(parsed[-1]), "" if right else "it is not equal to the expected answer"
+    return right, str(parsed[-1]), "" if right else "the answer is not equal to the expected answer"
 
 
 def _reasoning_gym(dataset: str, answer: str, entry: dict[str, Any]) -> tuple[float | None, str]:

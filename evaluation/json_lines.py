@@ -29,7 +29,7 @@ def read_json_lines(path: str | Path) -> Iterator[tuple[str, Any]]:
                     yield place, _parse(line, place)
     except UnicodeDecodeError as exc:
         raise EvaluationError(
-            f"{path} is not UTF-8: {exc.reason}, from line {number + 1} on. Save it as UTF-8."
+            f"{path} is not UTF-8 from line {number + 1} on ({exc.reason}). Save it as UTF-8."
         ) from exc
     except (EOFError, zlib.error, gzip.BadGzipFile) as exc:
         raise EvaluationError(
@@ -48,6 +48,8 @@ def _parse(line: str, place: str) -> Any:
     try:
         return json.loads(line)
     except RecursionError as exc:
-        raise EvaluationError(f"{place}: nested too deeply. Write one JSON object per line.") from exc
+        raise EvaluationError(
+            f"{place}: the JSON is nested too deeply. Each line must be one JSON object."
+        ) from exc
     except ValueError as exc:
-        raise EvaluationError(f"{place}: invalid JSON: {exc}. Write one JSON object per line.") from exc
+        raise EvaluationError(f"{place}: invalid JSON ({exc}). Each line must be one JSON object.") from exc

@@ -134,7 +134,7 @@ def mention_fault(question: str, facts: Mapping[str, Any], opening: str) -> str:
         case "whole":
             mentions = candidates.find(text)
             alone = len(mentions) == 1 and mentions[0].accepted and _is_whole(text, mentions[0])
-            return "" if alone else "it is not exactly an accepted answer"
+            return "" if alone else "the text is not exactly an accepted answer"
         case _:
             return _one(text, candidates)
 
@@ -144,9 +144,9 @@ def _one(text: str, candidates: Candidates) -> str:
         if mentions := _read(clause, candidates):
             remaining = _without_lists(clause, mentions)
             if not remaining:
-                return "it lists alternatives without choosing one"
+                return "the text lists alternatives without choosing one"
             return _refusal(remaining)
-    return "its first words mention no accepted answer"
+    return "the first words mention no accepted answer"
 
 
 def _several(text: str, candidates: Candidates, count: int) -> str:
@@ -155,9 +155,9 @@ def _several(text: str, candidates: Candidates, count: int) -> str:
         return fault
     named = len({mention.item for mention in mentions})
     if named != count:
-        return f"it names {named} accepted answers, not {count}"
+        return f"the text names {named} accepted answers instead of {count}"
     if _without_lists(sentence, mentions) != mentions:
-        return "it lists something that is not an accepted answer"
+        return "the text lists something that is not an accepted answer"
     return ""
 
 
@@ -173,15 +173,15 @@ def _start(text: str, candidates: Candidates) -> str:
     first, *rest = re.split(r"[,;:]\s*", _SENTENCE_END.split(text.strip(_PUNCTUATION))[0])
     mentions = candidates.find(first)
     if not mentions or mentions[0].start != 0 or not mentions[0].accepted:
-        return "it does not begin with an accepted answer"
+        return "the text does not begin with an accepted answer"
     after_commas = [mention for part in rest for mention in candidates.find(part)[:1] if mention.start == 0]
     return _refusal(mentions + after_commas)
 
 
 def _refusal(mentions: Sequence[Mention]) -> str:
     if wrong := [mention.item for mention in mentions if not mention.accepted]:
-        return f"it mentions {wrong[0]!r}, which is wrong"
-    return "" if mentions else "its first words mention no accepted answer"
+        return f"the text mentions {wrong[0]!r}, which is wrong"
+    return "" if mentions else "the first words mention no accepted answer"
 
 
 def _first_sentence(text: str, candidates: Candidates) -> tuple[str, list[Mention]]:

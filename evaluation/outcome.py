@@ -53,7 +53,7 @@ class RunOutcome:
 
 
 def outcome_of(record: Record) -> RunOutcome:
-    """Return the figures of a run's record."""
+    """Convert a run's record to a `RunOutcome`."""
     calls, plan = record.calls, record.answering_plan
     usage = record.usage
     metered = record.n_unmetered_calls == 0

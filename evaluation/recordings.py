@@ -86,8 +86,8 @@ def read_recordings(path: str) -> Mapping[str, RecordedQuestion]:
             fault = exc.errors(include_url=False)[0]
             field = ".".join(str(part) for part in fault["loc"]) or "the line"
             raise EvaluationError(
-                f"{place}: {field}: {fault['msg']}. Each line is one recorded question; "
-                'see docs/evaluation.md, "A recorded pool".'
+                f"{place}: {field}: {fault['msg']}. Each line must be one recorded question. "
+                'See "A recorded pool" in docs/evaluation.md.'
             ) from exc
         recordings.setdefault(key_of(question.question), question)
     return recordings

@@ -31,22 +31,22 @@ main = Program("podium recorded-pool")
 
 @main.command(epilog="Example: podium recorded-pool build/recorded.jsonl.gz --out build/replay.yaml")
 def write(
-    path: Annotated[Path, Argument(help="the recorded pool: JSON lines, plain or .gz")],
+    path: Annotated[Path, Argument(help="recorded pool, as JSON lines, plain or gzipped")],
     out: Annotated[Path | None, Option(help="settings file to write", show_default="standard output")] = None,
     models: Annotated[
         list[str] | None,
         Option(
             metavar="MODEL...",
             help="models to replay",
-            show_default="all that answered every question",
+            show_default="all models that answered every question",
         ),
     ] = None,
     difficulty: Annotated[
-        str | None, Option(help="consider only questions of this difficulty when choosing models")
+        str | None, Option(help="only consider questions of this difficulty when models are chosen")
     ] = None,
     prices: Annotated[
         Path | None,
-        Option(help="YAML of US dollars per call by model", show_default="costs are unknown"),
+        Option(help="YAML file with US dollars per call, by model", show_default="unknown costs"),
     ] = None,
 ) -> int:
     """Write settings in which every worker replays one model of a recorded pool.
@@ -94,7 +94,7 @@ def replay_settings(
     prices = usd_per_call or {}
     unknown = [model for model in prices if not any(model in each.models for each in recordings.values())]
     if unknown:
-        raise EvaluationError(f"The prices name {unknown[0]!r}, but {path} has no such model.")
+        raise EvaluationError(f"The prices name the model {unknown[0]!r}, which {path} does not have.")
     workers: list[dict[str, Any]] = [
         {
             "name": model.partition("_")[2] or model,
@@ -127,10 +127,10 @@ def read_prices(path: Path) -> dict[str, float]:
     try:
         return TypeAdapter(dict[str, Price]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
     except (OSError, yaml.YAMLError) as exc:
-        raise EvaluationError(f"The prices {path} cannot be read: {exc}.") from exc
+        raise EvaluationError(f"The price file {path} cannot be read: {exc}.") from exc
     except ValidationError as exc:
         raise EvaluationError(
-            f"{path}: write one line per model, such as `openai_o3-mini: 0.01` (US dollars per call)."
+            f"{path} must have one line per model, such as `openai_o3-mini: 0.01` (US dollars per call)."
         ) from exc
 
 

@@ -105,7 +105,7 @@ class ResultLog:
             self._read()
         except OSError as exc:
             raise EvaluationError(
-                f"Cannot write results to {path}: {exc.strerror}. Choose another --out."
+                f"Cannot write results to {path}: {exc.strerror}. Choose another folder with --out."
             ) from exc
 
     def __enter__(self) -> "ResultLog":
@@ -152,7 +152,7 @@ def read_results(path: Path) -> list[Result]:
             return [result for result, _ in _whole_lines(file, path)]
     except OSError as exc:
         raise EvaluationError(
-            f"Cannot read results {path}: {exc.strerror}. Pass the --out folder of `podium eval`."
+            f"Cannot read the results in {path}: {exc.strerror}. Pass the --out folder of `podium eval`."
         ) from exc
 
 

@@ -106,7 +106,7 @@ class StrategySpending:
         reserved = (self.question_usd or Decimal(0)) * (self.in_flight + (self.question_usd is not None))
         over = self.spent_usd + reserved > self.limit_usd
         if over or (self.spent_usd >= self.limit_usd and self.limit_usd > 0):
-            self.stopped = f"its budget of {self.limit_usd} US$ is used up"
+            self.stopped = f"its budget of ${self.limit_usd} is used up"
         return not self.stopped
 
     def book(self, cost_usd: Decimal | None) -> None:
@@ -120,9 +120,7 @@ class StrategySpending:
         elif self.limit_usd is not None and self.question_usd is not None:
             self.spent_usd += self.question_usd
         elif self.limit_usd is not None:
-            self.stopped = (
-                "the cost of an answer is unknown, so the budget cannot be enforced (set --max-cost-usd too)"
-            )
+            self.stopped = "the cost of an answer is unknown, so the budget cannot be enforced. Set --max-cost-usd as well"
 
 
 class Evaluation:
@@ -193,7 +191,7 @@ class Evaluation:
         if spending.stopped:
             self._results.stopped[label] = spending.stopped
             progress = f"{len(results)} of {len(config.questions)} questions"
-            self._display.say(f"{label} was stopped after {progress}: {spending.stopped}")
+            self._display.say(f"{label} was stopped after {progress}: {spending.stopped}.")
 
     async def _grade_and_log(
         self, label: str, question: Question, key: str, answering: Awaitable[StrategyAnswer]

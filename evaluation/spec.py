@@ -40,12 +40,12 @@ class Spec:
             key, equals, value = pair.partition("=")
             if not equals or not key:
                 raise EvaluationError(
-                    f"{text!r}: the option {pair!r} is not key=value. "
-                    "Write name?key=value&key=value, in quotes."
+                    f"{text!r}: the option {pair!r} is not of the form key=value. "
+                    "Use name?key=value&key=value, in quotes."
                 )
             options[key] = value
         if not name:
-            raise EvaluationError(f"{text!r} has no name. Write name:detail?key=value.")
+            raise EvaluationError(f"{text!r} has no name. Use name:detail?key=value.")
         return cls(name, detail, options)
 
     def __str__(self) -> str:
@@ -60,8 +60,8 @@ class Spec:
         """
         for key in self.options:
             if key not in keys:
-                takes = f"it takes {', '.join(keys)}" if keys else "it takes none"
-                raise EvaluationError(f"{self.name} has no option {key!r}; {takes}.")
+                takes = f"Its options are {', '.join(keys)}" if keys else "It has no options"
+                raise EvaluationError(f"{self.name} has no option {key!r}. {takes}.")
 
     def value(self, key: str, default: T, convert: Callable[[str], T]) -> T:
         """Return an option's converted value, or `default` if the option is absent.

@@ -144,12 +144,12 @@ main = Program("python -m evaluation.transcript")
 
 @main.command()
 def write(
-    url: Annotated[str, Option(help="URL of a running Podium")] = "http://127.0.0.1:8000",
-    key: Annotated[str, Option(help="its API key")] = "none",
-    model: Annotated[str, Option(help="the conductor's served name")] = "podium-mini",
+    url: Annotated[str, Option(help="URL of a running Podium server")] = "http://127.0.0.1:8000",
+    key: Annotated[str, Option(help="API key of the server")] = "none",
+    model: Annotated[str, Option(help="model name of the conductor")] = "podium-mini",
     question: Annotated[
         list[str] | None,
-        Option(metavar="WORDS", help="ask this instead of the ten questions; may be repeated"),
+        Option(metavar="WORDS", help="question to ask instead of the ten built-in ones; repeatable"),
     ] = None,
     out: Annotated[Path | None, Option(help="Markdown file to write", show_default="standard output")] = None,
 ) -> int:
@@ -162,7 +162,9 @@ def write(
     try:
         rows = [transcript.row(each) for each in track(question or QUESTIONS, "asking", transient=True)]
     except (openai.OpenAIError, httpx.HTTPError) as exc:
-        raise CommandError(f"No answer from {url} ({exc}). Start Podium with `make serve`.") from exc
+        raise CommandError(
+            f"No Podium server responds at {url} ({exc}). Start one with `make serve`."
+        ) from exc
     except KeyboardInterrupt:
         return 130
     text = page(model, rows, time.strftime("%Y-%m-%d"))

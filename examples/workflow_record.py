@@ -21,6 +21,6 @@ for plan in record["plans"]:
     print(f"plan {plan['plan']} by {plan['worker'] or plan['source']}, {len(plan['steps'])} steps{rejected}")
 for step in record["steps"]:
     print(f"step {step['plan']}.{step['step']}: {step['worker']}, read {step['access']}, {step['status']}")
-    print(f"  subtask: {step['subtask'] or 'the question itself'}")
+    print(f"  subtask: {step['subtask'] or 'answer the question'}")
     print(f"  output:  {(step['output'] or '').strip()[:100]}")
     print(f"  tokens: {step['usage']}")

@@ -56,7 +56,7 @@ OBJECTIVE = "first_token=2s,end=30s"
 def parse_scenario(text: str) -> str:
     """Parse the name of a scenario."""
     if text not in SCENARIOS:
-        raise ValueError(f"{text!r} is not a scenario. Choose from {', '.join(SCENARIOS)}")
+        raise ValueError(f"unknown scenario {text!r}. Choose from {', '.join(SCENARIOS)}")
     return text
 
 
@@ -74,42 +74,57 @@ class LoadOptions:
             parser=parse_scenario,
             autocompletion=list_scenarios,
             metavar="SCENARIO",
-            help="one of the scenarios below",
+            help="scenario to run (listed below)",
         ),
     ]
     url: Annotated[str, Option(parser=parse_url, help="address of the server")] = "http://127.0.0.1:8000"
     duration: Annotated[
         float | None,
         Option(
-            parser=option(parse_duration), help="how long to send requests", show_default="of the scenario"
+            parser=option(parse_duration),
+            help="time during which requests are sent",
+            show_default="set by the scenario",
         ),
     ] = None
-    users: Annotated[
-        int | None, Option(parser=parse_count, help="closed loop: users at the maximum of the shape")
-    ] = None
+    users: Annotated[int | None, Option(parser=parse_count, help="closed loop: maximum number of users")] = (
+        None
+    )
     rate: Annotated[
         float | None,
-        Option(parser=parse_rate, help="open loop: requests per second at the maximum of the shape"),
+        Option(parser=parse_rate, help="open loop: maximum requests per second"),
     ] = None
     at_most: Annotated[
         int | None,
-        Option(parser=parse_count, help="open loop: maximum concurrent requests", show_default="512"),
+        Option(
+            parser=parse_count, help="open loop: maximum number of concurrent requests", show_default="512"
+        ),
     ] = None
-    seed: Annotated[int | None, Option(help="open loop: seed of arrivals and mix", show_default="0")] = None
+    seed: Annotated[
+        int | None, Option(help="open loop: seed of arrival times and user kinds", show_default="0")
+    ] = None
     objective: Annotated[
         Mapping[str, float],
-        Option(parser=option(parse_objective), help="limits of a good answer", show_default=OBJECTIVE),
+        Option(
+            parser=option(parse_objective),
+            help="latency limits that a good answer must meet",
+            show_default=OBJECTIVE,
+        ),
     ] = field(default_factory=lambda: parse_objective(OBJECTIVE))
-    model: Annotated[str, Option(help="model of chat, stream and cancel users")] = "podium-mini"
-    ultra: Annotated[str, Option(help="model of ultra users")] = "podium-ultra"
+    model: Annotated[str, Option(help="model that chat, stream and cancel users call")] = "podium-mini"
+    ultra: Annotated[str, Option(help="model that ultra users call")] = "podium-ultra"
     worker: Annotated[
-        str, Option(help="model of pass-through users", show_default="the first listed worker")
+        str,
+        Option(
+            help="worker that pass-through users call", show_default="the first worker that the server lists"
+        ),
     ] = ""
-    answer_tokens: Annotated[int, Option(parser=parse_count, help="maximum tokens of an answer")] = 64
+    answer_tokens: Annotated[
+        int, Option(parser=parse_count, help="maximum number of tokens in an answer")
+    ] = 64
     deadline: Annotated[
         float, Option(parser=option(parse_duration), help="deadline of a request", show_default="60s")
     ] = 60.0
-    out: Annotated[Path | None, Option(help="folder of the report", show_default="build/load/SCENARIO")] = (
+    out: Annotated[Path | None, Option(help="folder for the report", show_default="build/load/SCENARIO")] = (
         None
     )
 
@@ -142,7 +157,7 @@ main = Program("podium load")
 
 @main.command(epilog=EPILOG)
 def run(context: Context, options: LoadOptions) -> int:
-    """Load a running Podium with a scenario and write a report."""
+    """Load-test a running Podium server with a scenario and write a report."""
     load = options.plan()
     restore_interrupts()
     # Import the loop first, because Locust patches threads.
@@ -162,7 +177,7 @@ def run(context: Context, options: LoadOptions) -> int:
         return 2
     except OSError as exc:
         console.say(
-            f"[bold red]--out: {load.out} is not writable ({exc.strerror}). Choose another folder.[/]"
+            f"[bold red]--out: cannot write to {load.out} ({exc.strerror}). Choose another folder.[/]"
         )
         return 2
     load = replace(load, options=requests)
@@ -190,9 +205,9 @@ def _write(out: Path, content: dict[str, Any], samples: list[Sample], series: An
     try:
         console.say(f"Report: {report.write(out, content, samples, series)}")
     except OSError as exc:
-        console.say(f"[bold red]The report cannot be written to {out} ({exc.strerror}).[/]")
+        console.say(f"[bold red]Cannot write the report to {out} ({exc.strerror}).[/]")
         elsewhere = Path(tempfile.mkdtemp(prefix="podium-load-"))
-        console.say(f"It was written to {report.write(elsewhere, content, samples, series)} instead.")
+        console.say(f"Report written to {report.write(elsewhere, content, samples, series)} instead.")
         return False
     return True
 
@@ -237,21 +252,23 @@ def find_models(load: LoadRun) -> tuple[list[str], RequestOptions]:
         models = fetch_json(f"{load.url}/v1/models")["data"]
         names = [model["id"] for model in models]
     except (OSError, ValueError, KeyError, TypeError) as exc:
-        remedy = "Start one with `make serve`, or set --url."
-        raise NothingToLoadError(f"No Podium answers at {load.url} ({exc}). {remedy}") from exc
+        remedy = "Start a server with `make serve`, or set --url."
+        raise NothingToLoadError(f"No Podium server responds at {load.url} ({exc}). {remedy}") from exc
     options = load.options
     if not options.worker:
         options = replace(options, worker=first_worker(models))
     for kind in load.scenario.mix:
         if (name := options.model_of(kind)) not in names:
-            serves = f"it serves {', '.join(names)}. Choose with --model, --ultra or --worker."
-            raise NothingToLoadError(f"{load.url} has no model {name!r} for {kind} users; {serves}")
+            serves = f"Available models: {', '.join(names)}. Choose one with --model, --ultra or --worker."
+            raise NothingToLoadError(
+                f"{load.url} does not serve the model {name!r} for {kind} users. {serves}"
+            )
     return names, options
 
 
 def _describe(load: LoadRun, served: list[str], command: str) -> dict[str, Any]:
     return {
-        "title": f"Podium under load: {load.name}",
+        "title": f"Load test of Podium: {load.name}",
         "date": time.strftime("%Y-%m-%d %H:%M:%S %z"),
         "command": command,
         "machine": f"{machine()} at the end",

@@ -10,6 +10,8 @@ from loadtest.recording import NOT_STARTED, OK, PHASES, Recording
 from podium.command_line.terminal import console, progress, table
 
 LINE_EVERY_S = 10.0
+LABELS = {"left": "disconnected"}
+"""Displayed names of outcomes, if they differ from those in the report."""
 
 
 class RunConsole:
@@ -49,10 +51,10 @@ class RunConsole:
                 rows.add_row(phase.replace("_", " "), str(spread["n"]), *times)
         self.console.print(rows)
         for kind, count in figures["errors"].items():
-            self.say(f"[red]failed: {count} × {kind}[/]")
+            self.say(f"[red]Failed: {count} × {kind}[/]")
         good = figures["goodput"]
         self.say(
-            f"good: {good['good']} of {good['judged']}, {good['per_s']} per second while requests were sent"
+            f"Answers that met the objective: {good['good']} of {good['judged']}, {good['per_s']} per second while requests were sent"
         )
 
 
@@ -60,10 +62,12 @@ def counts(recording: Recording) -> str:
     """Return the counts of answered, open and failed requests so far, as one line."""
     so_far = [sample.outcome for sample in recording.samples]
     failed = sum(sample.is_failure for sample in recording.samples) + so_far.count(NOT_STARTED)
-    return f"{so_far.count(OK)} answered, {recording.in_flight} open, {failed} failed or not started"
+    return f"{so_far.count(OK)} answered, {recording.in_flight} in progress, {failed} failed or not started"
 
 
 def outcomes(requests: dict[str, Any]) -> str:
     """Return the counts of requests by outcome, as one line."""
     names = ("due", "answered", "left", "failed", "not_started", "unfinished")
-    return ", ".join(f"{requests[name]} {name.replace('_', ' ')}" for name in names if requests[name])
+    return ", ".join(
+        f"{requests[name]} {LABELS.get(name, name.replace('_', ' '))}" for name in names if requests[name]
+    )

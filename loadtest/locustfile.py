@@ -39,11 +39,21 @@ def add_options(parser: Any) -> None:
     help_of_model = "Model of chat, stream and cancelling users."
     add("--podium-model", default="podium-mini", env_var="PODIUM_MODEL", help=help_of_model)
     add("--podium-ultra", default="podium-ultra", env_var="PODIUM_ULTRA", help="Model of ultra users.")
-    help_of_worker = "Worker of pass-through users (default: the first listed)."
+    help_of_worker = "Worker of pass-through users (default: the first worker that the server lists)."
     add("--podium-worker", default="", env_var="PODIUM_WORKER", help=help_of_worker)
-    add("--shape", choices=list(SHAPES), default="steady", help="Number of users over time.")
-    add("--answer-tokens", type=int, default=64, help="Maximum tokens of an answer.")
-    add("--deadline-s", type=float, default=60.0, help="Sent as podium.deadline_s.")
+    add(
+        "--shape",
+        choices=list(SHAPES),
+        default="steady",
+        help="Shape of the load: how the number of users changes over time.",
+    )
+    add("--answer-tokens", type=int, default=64, help="Maximum number of tokens in an answer.")
+    add(
+        "--deadline-s",
+        type=float,
+        default=60.0,
+        help="Deadline of each request in seconds (podium.deadline_s).",
+    )
     parser.set_defaults(num_users=8, spawn_rate=1.0, run_time=60)
 
 

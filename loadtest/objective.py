@@ -18,7 +18,7 @@ def parse_duration(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip())
     value = float(match[1]) * UNITS_S[match[2] or "s"] if match else 0.0
     if not 0 < value < math.inf:
-        raise ValueError(f"{text!r} is not a duration. Write 500ms, 60s, 10m or 1h.")
+        raise ValueError(f"{text!r} is not a duration. Use a value such as 500ms, 60s, 10m or 1h.")
     return value
 
 

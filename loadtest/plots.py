@@ -22,7 +22,7 @@ def report_plots(samples: Sequence[Sample], series: Series, ran_s: float) -> dic
         "Share of answers by latency, per phase": answered and svg(plot_phases, answered),
         "Answers over the run": answered and svg(plot_answers, answered),
         "Requests per second": samples and svg(plot_rates, samples, ran_s),
-        "Critical path over wall": ratios and svg(plot_ratios, ratios),
+        "Critical path divided by wall time": ratios and svg(plot_ratios, ratios),
         "Active runs, as counted by the server": others and svg(plot_series, others),
         "Replicas over the run": replicas and svg(plot_series, replicas),
     }
@@ -72,7 +72,7 @@ def plot_ratios(axes: Axes, ratios: Sequence[float]) -> None:
     """Plot a histogram of the ratio of critical path to wall time."""
     lowest = min(0.9, *ratios)
     axes.hist(ratios, bins=50, range=(lowest, 1.0), color=BLUE)
-    label = "critical path over wall (1: no step waited unnecessarily)"
+    label = "critical path divided by wall time (1: no step waited unnecessarily)"
     axes.set(xlabel=label, ylabel="answers", xlim=(lowest, 1.0))
 
 

@@ -102,7 +102,7 @@ class SseReader:
         """
         if not self.is_done:
             characters = len(self.result.text)
-            raise BrokenStreamError("cut", f"the stream ended after {characters} characters, without [DONE]")
+            raise BrokenStreamError("cut", f"the stream ended after {characters} characters without [DONE]")
         return self.result
 
     def _take_chunk(self, chunk: dict[str, Any], now_ms: float) -> None:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 MOST_S = 100 * 365 * UNITS_S["d"]
 LIFTED = Decimal(-1)
-"""Amount that stands for `none`, which lifts a limit. The value None means that the option is not set."""
+"""Value of a limit option that is `none`, which removes the limit. None means that the option is not set."""
 
 
 @option
@@ -52,10 +52,10 @@ def duration_s(text: str) -> float:
     match = re.fullmatch(r"(\d+)([smhdw])", text)
     if match is None or int(match[1]) == 0:
         raise ValueError(
-            f"{text!r} is not a duration. Write a number and one of {', '.join(UNITS_S)}, as in 90d"
+            f"{text!r} is not a duration. Use a number above 0 followed by one of the units {', '.join(UNITS_S)}, such as 90d"
         )
     if (duration := int(match[1]) * UNITS_S[match[2]]) > MOST_S:
-        raise ValueError(f"{text!r} is longer than the maximum of 100 years")
+        raise ValueError(f"{text!r} is longer than 100 years")
     return float(duration)
 
 
@@ -75,7 +75,7 @@ class AccountsPlace:
         Option(
             parser=parse_url,
             help=f"use this server's admin API instead of the store, with an administrator's key in {KEY_VARIABLE}",
-            show_default=f"{URL_VARIABLE}, if {KEY_VARIABLE} is set too",
+            show_default=f"{URL_VARIABLE}, if {KEY_VARIABLE} is also set",
         ),
     ] = None
 
@@ -94,7 +94,9 @@ class AccountsPlace:
         if self.settings is None:
             return self.url or (preset and parse_url(preset))
         if self.url not in (None, preset):
-            raise ClientError("--url and --settings name two different places. Use only one of them.")
+            raise ClientError(
+                "--url and --settings cannot be used together. Use --url for a server, or --settings for the store of a settings file."
+            )
         return None
 
     @asynccontextmanager
@@ -122,7 +124,8 @@ class AccountsPlace:
         name = f"the store {address.name}"
         if URL_VARIABLE in os.environ and KEY_VARIABLE not in os.environ:
             print(
-                f"Using {name}: {URL_VARIABLE} is ignored unless {KEY_VARIABLE} is set too.", file=sys.stderr
+                f"Using {name}, because {URL_VARIABLE} is ignored unless {KEY_VARIABLE} is also set.",
+                file=sys.stderr,
             )
         return Directory(address), name
 
@@ -155,7 +158,7 @@ Fields = Annotated[
     list[str] | None,
     Argument(
         metavar="FIELD=VALUE",
-        help="fields to change, such as models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` lifts a limit",
+        help="fields to change, such as models=podium-mini,podium-ultra local_only=true max_cost_usd=0.50; `any` removes a limit",
     ),
 ]
 PolicyJson = Annotated[bool, Option("--json", help="print one JSON object")]
@@ -173,7 +176,7 @@ teams = Program(
 
 @keys.command("create", epilog="Example: podium keys create search-app --team search --expires 90d")
 async def create_key(
-    name: Annotated[str, Argument(help="what the key is for")],
+    name: Annotated[str, Argument(help="name of the key, such as the program that uses it")],
     place: AccountsPlace,
     team: Annotated[
         str | None,
@@ -218,14 +221,18 @@ async def list_keys(
     async with place.open() as (directory, where):
         found = await directory.keys(team)
     shown = [key for key in found if all or key.state(now_us) not in ("revoked", "expired")]
-    none = "No key is active. Use --all to list the others." if found else "There are no keys."
+    none = (
+        "No active keys. Use --all to include revoked and expired keys."
+        if found
+        else "No keys exist yet. Create one with `podium keys create NAME`."
+    )
     _show([_row(key, now_us) for key in shown], f"{none} ({where})", as_json=as_json)
     return 0
 
 
 @keys.command("revoke", epilog="Example: podium keys revoke search-app")
 async def revoke_key(key: KeyName, place: AccountsPlace) -> int:
-    """Revoke a key; every server rejects it within 10 s."""
+    """Revoke a key. Every server rejects it within 10 s."""
     async with place.open() as (directory, _):
         print(f"Revoked key {_describe(await directory.revoke(key))}. Servers reject it within 10 s.")
     return 0
@@ -241,7 +248,7 @@ async def rotate_key(
             parser=duration_s,
             metavar="TIME",
             help="how long the old secret stays valid, such as 1h",
-            show_default="not at all",
+            show_default="rejected within 10 s",
         ),
     ] = 0.0,
 ) -> int:
@@ -253,7 +260,7 @@ async def rotate_key(
         if overlap
         else "is rejected within 10 s"
     )
-    _show_secret(secret, f"New secret for key {_describe(info)}. The old secret {until}.")
+    _show_secret(secret, f"Created a new secret for key {_describe(info)}. The old secret {until}.")
     return 0
 
 
@@ -291,7 +298,7 @@ async def create_team(
     async with place.open() as (directory, _):
         team = await directory.create_team(name)
     print(
-        f"Created team {team.name!r} ({inert(team.id)}). Next: podium keys create NAME --team {team.name!r}"
+        f"Created team {team.name!r} ({inert(team.id)}). Next, create a key: podium keys create NAME --team {team.name!r}"
     )
     return 0
 
@@ -301,14 +308,14 @@ async def list_teams(place: AccountsPlace, as_json: JsonLines = False) -> int:
     """List teams, oldest first."""
     async with place.open() as (directory, where):
         rows = [_team_row(team) for team in await directory.teams()]
-    none = "There are no teams. Create one with `podium teams create NAME`."
+    none = "No teams exist yet. Create one with `podium teams create NAME`."
     _show(rows, f"{none} ({where})", as_json=as_json)
     return 0
 
 
 @teams.command("disable", epilog="Example: podium teams disable search")
 async def disable_team(team: TeamName, place: AccountsPlace) -> int:
-    """Reject all keys of a team; every server follows within 10 s."""
+    """Reject all keys of a team. Every server applies this within 10 s."""
     return await _switch(team, place, on=False)
 
 
@@ -361,12 +368,15 @@ def _show_secret(key: ApiKey, about: str) -> None:
 
     So `KEY=$(podium keys create ...)` works.
     """
-    print(f"{about} The secret is shown only once; the store keeps its hash:", file=sys.stderr)
+    print(
+        f"{about} Copy the secret now. It is shown only once, because the store keeps only its hash:",
+        file=sys.stderr,
+    )
     print(key.reveal())
 
 
 def _describe(key: KeyInfo) -> str:
-    owner = f"team {key.team.name!r}" if key.team else "no team"
+    owner = f"team {key.team.name!r}" if key.team else "without a team"
     return f"{key.name!r} ({inert(key.id)}, …{inert(key.hint)}), {owner}, scopes {join(key.scopes)}"
 
 
@@ -405,7 +415,7 @@ def _show(rows: list[dict[str, str]], none: str, *, as_json: bool) -> None:
     elif not rows:
         print(none)
     else:
-        lines = table(*rows[0])
+        lines = table(*("created" if name == "made" else name for name in rows[0]))
         for row in rows:
             lines.add_row(*map(cell, row.values()))
         console().print(lines)

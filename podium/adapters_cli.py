@@ -30,10 +30,10 @@ def list_adapters(
     their base models. `podium adapter publish` gives an adapter the name under which it is served.
     """
     if folder:
-        _print(in_folder(folder), "The folder has no adapter.", as_json=as_json)
+        _print(in_folder(folder), f"No adapters in {folder}.", as_json=as_json)
         return 0
     with Client.open(url) as client:
-        _print(in_use(client), "No worker uses an adapter.", as_json=as_json)
+        _print(in_use(client), "No worker of this server uses an adapter.", as_json=as_json)
     return 0
 
 
@@ -44,7 +44,7 @@ def _print(adapters: list[Json], none: str, *, as_json: bool) -> None:
     elif not adapters:
         console().print(none)
     else:
-        rows = table(*adapters[0])
+        rows = table(*("base model" if name == "over" else name for name in adapters[0]))
         for each in adapters:
             rows.add_row(*map(cell, each.values()))
         console().print(rows)
@@ -71,7 +71,7 @@ def in_folder(folder: Path) -> list[Json]:
         ClientError: the folder does not exist, or an adapter in it cannot be read.
     """
     if not folder.is_dir():
-        raise ClientError(f"Folder {folder} does not exist.", FAILED)
+        raise ClientError(f"The folder {folder} does not exist.", FAILED)
     try:
         return [_adapter(path.parent) for path in sorted(folder.glob(f"*/{CONFIG}"))]
     except (OSError, ValueError, KeyError) as error:

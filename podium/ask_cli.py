@@ -40,18 +40,23 @@ class QuestionOptions:
     """Command-line options for a question, the requested model and the limits of the run."""
 
     question: Annotated[
-        list[str] | None, Argument(help="the question", show_default="read from standard input")
+        list[str] | None, Argument(help="question to ask", show_default="read from standard input")
     ] = None
     model: Annotated[
         str | None,
-        Option(help="a name from `podium models`", show_default="the first that writes plans"),
+        Option(help="model name, from `podium models`", show_default="the first model with a conductor"),
     ] = None
-    effort: Annotated[Effort | None, Option(help="how much reasoning and how many steps to spend")] = None
+    effort: Annotated[Effort | None, Option(help="effort: how much reasoning and how many steps to use")] = (
+        None
+    )
     max_cost: Annotated[
-        Decimal | None, Option(parser=parse_usd, metavar="DOLLARS", help="stop the run before it costs more")
+        Decimal | None,
+        Option(
+            parser=parse_usd, metavar="DOLLARS", help="maximum cost of the run; it stops before it costs more"
+        ),
     ] = None
     deadline: Annotated[
-        float | None, Option(parser=parse_seconds, metavar="SECONDS", help="stop the run after this time")
+        float | None, Option(parser=parse_seconds, metavar="SECONDS", help="maximum duration of the run")
     ] = None
     exclude: Annotated[
         list[str] | None, Option(metavar="WORKER", help="do not use this worker; repeatable")
@@ -65,10 +70,10 @@ class QuestionOptions:
         """
         if text := read_question(self.question or ()):
             return text
-        raise UsageError("no question: pass one as an argument or pipe it in")
+        raise UsageError("No question was given. Pass it as an argument, or pipe it to standard input")
 
     def body(self, question: str, client: Client) -> Json:
-        """Build the body of the request. If no model was chosen, the server is asked for its models.
+        """Build the body of the request. If no model was chosen, use the first suitable one that the server lists.
 
         Raises:
             ClientError: the server rejects the request for its models, or cannot be reached.
@@ -105,11 +110,11 @@ def ask(
     ] = None,
     quiet: Annotated[bool, Option("--quiet", help="print only the answer")] = False,
     as_json: Annotated[
-        bool, Option("--json", help="print the whole answer with its steps as JSON at the end")
+        bool, Option("--json", help="print the whole answer with its steps as JSON when the run ends")
     ] = False,
 ) -> int:
-    """Ask a running server, show the plan as it runs and the cost at the end. Piped input is added below the
-    question. Ctrl-C also cancels the run.
+    """Ask a running server a question, and show the plan while it runs and its cost at the end. Piped input is
+    added below the question. Ctrl-C also cancels the run.
 
     Raises:
         ClientError: the server rejects the request or disconnects, or the run fails.
@@ -136,7 +141,9 @@ def _print_whole(answer: Json) -> int:
     """
     finish_reason = next((choice.get("finish_reason") for choice in answer["choices"]), None)
     if not finish_reason:
-        raise ClientError("The answer is incomplete: it has no finish_reason.")
+        raise ClientError(
+            "The answer is incomplete, because it has no finish_reason. See `podium runs` for the run."
+        )
     print(inert_json(answer, indent=2))
     tell_cut(finish_reason)
     return 0
@@ -152,10 +159,10 @@ def read_plan(path: Path) -> list[Json]:
         plan: Any = json.loads(path.read_text())
         return [dict(step) for step in cast(Any, plan["plan"] if isinstance(plan, dict) else plan)]
     except OSError as error:
-        raise ClientError(f"--plan {path}: {error.strerror}.", WRONG_COMMAND) from None
+        raise ClientError(f"--plan: {path} cannot be read: {error.strerror}.", WRONG_COMMAND) from None
     except (ValueError, TypeError, KeyError):
         raise ClientError(
-            f'--plan {path} holds no plan: write what `podium plan --json` prints, or [{{"worker": "a", "subtask": "...", "access": []}}].',
+            f'--plan: {path} is not a plan. Use the output of `podium plan --json`, or a list of steps such as [{{"worker": "a", "subtask": "...", "access": []}}].',
             WRONG_COMMAND,
         ) from None
 
@@ -168,7 +175,9 @@ def first_model(client: Client) -> str:
     """
     models = client.get("/v1/models")["data"]
     if not models:
-        raise ClientError("The server lists no model that this key may use.", FAILED)
+        raise ClientError(
+            "This key may not use any model of the server. `podium keys policy KEY` shows its policy.", FAILED
+        )
     return next((each["id"] for each in models if each["podium"]["kind"] == "conductor"), models[0]["id"])
 
 
@@ -226,8 +235,8 @@ def _check_whole(stream: Stream, finish_reason: str | None) -> None:
     """
     if stream.is_whole and finish_reason:
         return
-    hint = f" See `podium show {stream.run_id}` for the run." if stream.run_id else ""
-    raise ClientError(f"The answer is incomplete: its stream ended before its last event.{hint}")
+    hint = f" See the run with `podium show {stream.run_id}`." if stream.run_id else ""
+    raise ClientError(f"The answer is incomplete, because its stream ended early.{hint}")
 
 
 def tell_cut(finish_reason: str | None) -> None:

@@ -22,7 +22,7 @@ main = Program("podium budgets")
 def list_budgets(
     url: Url = DEFAULT_URL,
     team: Annotated[str | None, Option(help="only this team and its keys, by name or id")] = None,
-    own: Annotated[bool, Option("--own", help="only your own key and its team; needs no scope")] = False,
+    own: Annotated[bool, Option("--own", help="only your own key and its team; works with any key")] = False,
     limited: Annotated[bool, Option("--limited", help="only budgets with a limit")] = False,
     as_json: JsonLines = False,
 ) -> int:
@@ -45,7 +45,7 @@ def list_budgets(
 
 
 def _print(rows: list[Json]) -> None:
-    budgets = table("whose", "name", "team", "period", right=("limit", "spent", "held", "left"))
+    budgets = table("kind", "name", "team", "period", right=("limit", "spent", "reserved", "left"))
     for row in rows:
         amounts = [_dollars(row[name]) for name in ("limit_usd", "spent_usd", "held_usd", "left_usd")]
         style = "red" if _is_spent(row) else ""
@@ -53,7 +53,7 @@ def _print(rows: list[Json]) -> None:
             row["whose"], cell(row["name"]), cell(row["team"]), row["period"], *amounts, style=style
         )
     console().print(
-        budgets if rows else "No budget is set. Set one with `podium teams budget TEAM --per-day 5`."
+        budgets if rows else "No budgets found. Set one with `podium teams budget TEAM --per-day 5`."
     )
 
 

@@ -34,15 +34,17 @@ VERBS = {
     "stop": Verb("cluster.local.serve:stop", "stop what a crashed or forgotten `podium serve` left running"),
     "doctor": Verb(
         "podium.doctor.cli",
-        "find problems of this machine, settings, a cluster or a server, and suggest fixes",
+        "find problems with this machine, settings, a cluster or a server, and suggest fixes",
     ),
     "exposure": Verb("cluster.local.ports", "list listening ports, their addresses and their authentication"),
-    "demo": Verb("cluster.local.demo", "start a server, ask one question, show plan, answer and cost"),
+    "demo": Verb(
+        "cluster.local.demo", "start a server, ask one question, and show the plan, the answer and the cost"
+    ),
     "ask": Verb("podium.ask_cli", "ask a running server one question and watch the plan run"),
     "plan": Verb("podium.plan_cli", "show the plan for a question and its maximum cost, without running it"),
     "runs": Verb("podium.runs_cli:runs", "list the newest runs of a server"),
     "show": Verb("podium.runs_cli:show", "show one run as a tree of plans and steps, with times and costs"),
-    "feedback": Verb("podium.feedback_cli", "rate a run's answer; export rated questions for training"),
+    "feedback": Verb("podium.feedback_cli", "rate a run's answer, or export rated questions for training"),
     "models": Verb("podium.runs_cli:models", "list every model name that a server accepts"),
     "keys": Verb("podium.accounts_cli:keys", "create, list, revoke and rotate API keys"),
     "teams": Verb("podium.accounts_cli:teams", "manage teams, whose keys see each other's runs"),
@@ -99,13 +101,13 @@ OURS = {
 }
 COMPLETE = "_PODIUM_COMPLETE"
 """Environment variable that is set when a shell requests completions."""
-HELP = """Usage: podium VERB [OPTIONS]
+HELP = """Usage: podium COMMAND [OPTIONS]
 
 Many language models answer as one, behind one OpenAI-compatible API.
 
 {verbs}
 
-`podium VERB --help` lists a verb's options and their defaults. `podium --version` shows the version.
+`podium COMMAND --help` lists the options of a command and their defaults. `podium --version` shows the version.
 
 Example: podium serve --settings cluster/api.yaml --port 8000"""
 
@@ -147,7 +149,7 @@ def _call(arguments: Sequence[str] | None) -> int:
     if name not in VERBS:
         nearest = difflib.get_close_matches(name, VERBS, n=1, cutoff=0.5)
         hint = f" Did you mean `podium {nearest[0]}`?" if nearest else ""
-        print(f"podium: unknown verb {name!r}.{hint} `podium --help` lists all verbs.", file=sys.stderr)
+        print(f"podium: unknown command {name!r}.{hint} `podium --help` lists all commands.", file=sys.stderr)
         return 2
     before = os.umask(PRIVATE)
     if name in INSTALL:

@@ -27,11 +27,11 @@ URL_VARIABLE, KEY_VARIABLE = "PODIUM_URL", "PODIUM_API_KEY"
 DEFAULT_URL = "http://127.0.0.1:8000"
 FAILED, WRONG_COMMAND, NOT_REACHED, NOT_ALLOWED = 1, 2, 3, 4
 EXIT_CODES = (
-    "Exit code: 0 on success, 1 if the server rejects the request or the run fails, 2 for a usage error, 3 if no server can be "
-    "reached, 4 if the key is missing or lacks permission, 130 after Ctrl-C."
+    "Exit code: 0 on success, 1 if the server rejects the request or the run fails, 2 for a usage error, 3 if the server cannot be "
+    "reached, 4 if the API key is missing or lacks permission, 130 after Ctrl-C."
 )
 JSON, EVENT_STREAM = "application/json", "text/event-stream"
-OTHER_SERVER = "Set --url to Podium's own address."
+OTHER_SERVER = "Set --url to the address of Podium."
 SILENT_S = 600.0
 """Read timeout in seconds. An engine that has just started may take minutes to produce its first token."""
 
@@ -42,14 +42,14 @@ Url = Annotated[
         "--url",
         parser=parse_url,
         envvar=URL_VARIABLE,
-        help=f"address of the server. The key is read from {KEY_VARIABLE}",
+        help=f"address of the server; the API key is read from {KEY_VARIABLE}",
     ),
 ]
 """Option of the verbs that call a server."""
 
 
 class ClientError(CommandError):
-    """A request failed, which ends the command."""
+    """Error that ends a command, such as a rejected request or a malformed key."""
 
 
 def epilog(example: str) -> str:
@@ -67,7 +67,8 @@ def find_key() -> str:
     key = os.environ.get(KEY_VARIABLE, "").strip()
     if not (key.isascii() and key.isprintable()):
         raise ClientError(
-            f"{KEY_VARIABLE} is not a valid key: it has non-ASCII or control characters.", NOT_ALLOWED
+            f"{KEY_VARIABLE} is not a valid API key, because it has non-ASCII or control characters.",
+            NOT_ALLOWED,
         )
     return key
 
@@ -79,7 +80,9 @@ def path_part(id: str) -> str:
         ClientError: `id` is empty, `.` or `..`.
     """
     if id in ("", ".", ".."):
-        raise ClientError(f"{id!r} is not an id or a name. Use a list command to find it.", FAILED)
+        raise ClientError(
+            f"{id!r} is not a valid id or name. Find it with a list command, such as `podium runs`.", FAILED
+        )
     return quote(id, safe="")
 
 
@@ -168,7 +171,7 @@ class Client:
             body = json.loads(self._check(answer, JSON).content, object_hook=Answer)
         if not isinstance(body, Answer) or not isinstance(body.get("data", []), list | str | dict):
             raise ClientError(
-                f"{self._address} answered {answer.status_code} without a complete JSON object. {OTHER_SERVER}"
+                f"{self._address} returned status {answer.status_code} without a complete JSON object. {OTHER_SERVER}"
             )
         return body
 
@@ -182,20 +185,22 @@ class Client:
             actual_type = answer.headers.get("content-type", "")
             if actual_type and actual_type.partition(";")[0].strip().lower() != content_type:
                 raise ClientError(
-                    f"{self._address} answered with {actual_type[:80]}, not with {content_type}. {OTHER_SERVER}"
+                    f"{self._address} returned {actual_type[:80]} instead of {content_type}. {OTHER_SERVER}"
                 )
             return answer
         if answer.status_code < 400:
             to = answer.headers.get("location", "")[:200]
             raise ClientError(
-                f"{self._address} answered {answer.status_code}, a redirect{f' to {to}' if to else ''}. {OTHER_SERVER}"
+                f"{self._address} returned status {answer.status_code}, a redirect{f' to {to}' if to else ''}. {OTHER_SERVER}"
             )
         try:
             message = str(answer.json()["error"]["message"])
         except (ValueError, KeyError, TypeError):
-            message = f"{self._address} answered {answer.status_code}, not in Podium's error format."
+            message = (
+                f"{self._address} returned status {answer.status_code} without an error message of Podium."
+            )
         if answer.status_code in (401, 403):
-            message += f" This command sends the key in {KEY_VARIABLE}."
+            message += f" This command sends the API key in {KEY_VARIABLE}."
             raise ClientError(message, NOT_ALLOWED)
         if later := answer.headers.get("retry-after"):
             message += f" Retry in {later} s."
@@ -209,18 +214,16 @@ class Client:
             yield
         except httpx2.ConnectError:
             raise ClientError(
-                f"No server answers at {self._address}. Start one with `make serve`, or set --url.",
+                f"Cannot connect to {self._address}. Start a server with `make serve`, or set --url.",
                 NOT_REACHED,
             ) from None
         except httpx2.TimeoutException:
-            raise ClientError(f"{self._address} did not answer in time.", NOT_REACHED) from None
+            raise ClientError(f"{self._address} did not respond in time.", NOT_REACHED) from None
         except httpx2.DecodingError as error:
-            message = f"{self._address} sent a body that cannot be decoded: {error}. {OTHER_SERVER}"
+            message = f"The response body of {self._address} cannot be decoded: {error}. {OTHER_SERVER}"
             raise ClientError(message) from None
         except httpx2.TransportError as error:
-            message = (
-                f"The connection to {self._address} broke: {error}. The run may continue; see `podium runs`."
-            )
+            message = f"The connection to {self._address} was lost: {error}. The run may continue. See `podium runs`."
             raise ClientError(message, NOT_REACHED) from None
 
 
@@ -252,7 +255,7 @@ class Answer(dict[str, Any]):
         Raises:
             ClientError: always.
         """
-        raise ClientError(f"The server's answer has no field {name!r}. {OTHER_SERVER}")
+        raise ClientError(f"The server's response has no field {name!r}. {OTHER_SERVER}")
 
 
 class Stream:

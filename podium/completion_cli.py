@@ -15,12 +15,12 @@ from podium.cli import COMPLETE, VERBS
 from podium.command_line.program import Program, ProgramGroup
 
 INSTALL = """\
-To install it:
+To install the script:
   bash  podium completion bash > ~/.local/share/bash-completion/completions/podium
   zsh   podium completion zsh > ~/.zfunc/_podium    (in ~/.zshrc, before compinit: fpath+=~/.zfunc)
   fish  podium completion fish > ~/.config/fish/completions/podium.fish
 
-Exit code: 0, 2 for a wrong command line.
+Exit code: 0 on success, 2 for a usage error.
 
 Example: podium completion bash > podium.bash"""
 main = Program("podium completion")

@@ -27,7 +27,7 @@ class FeedbackProgram(Program):
     """Program for both `podium feedback ID` and `podium feedback export FILE`."""
 
     def __call__(self, arguments: Sequence[str] | None = None) -> int:
-        """Run `export` if the first argument says so. Otherwise give feedback."""
+        """Run `podium feedback export` if the first argument is `export`. Otherwise rate a run."""
         words = sys.argv[1:] if arguments is None else arguments
         return export_program(words[1:]) if words[:1] == [EXPORT] else super().__call__(words)
 
@@ -41,11 +41,13 @@ main, export_program = FeedbackProgram("podium feedback"), Program("podium feedb
 def give(
     id: Annotated[str, Argument(help="id of the run, or `export`")],
     url: Url = DEFAULT_URL,
-    score: Annotated[float | None, Option(metavar="0..1", help="0 is bad, 1 is good")] = None,
-    label: Annotated[
-        list[str] | None, Option(metavar="WORD", help="a label of your choice; repeatable")
+    score: Annotated[
+        float | None, Option(metavar="0..1", help="rating of the answer, from 0 (bad) to 1 (good)")
     ] = None,
-    comment: Annotated[str, Option(metavar="TEXT", show_default=False)] = "",
+    label: Annotated[
+        list[str] | None, Option(metavar="WORD", help="label of your choice; repeatable")
+    ] = None,
+    comment: Annotated[str, Option(metavar="TEXT", help="comment of your choice", show_default=False)] = "",
     expected: Annotated[str, Option(metavar="TEXT", help="the right answer", show_default=False)] = "",
 ) -> int:
     """Rate a run's answer. This replaces earlier feedback from the same key. `podium feedback export FILE` writes
@@ -62,7 +64,9 @@ def give(
 
 @export_program.command(epilog=epilog("podium feedback export questions.jsonl"))
 def export(
-    file: Annotated[Path, Argument(metavar="FILE", help="a new file; an existing one is not overwritten")],
+    file: Annotated[
+        Path, Argument(metavar="FILE", help="file to create; an existing file is not overwritten")
+    ],
     url: Url = DEFAULT_URL,
 ) -> int:
     """Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`).
@@ -72,7 +76,7 @@ def export(
             reached.
     """
     if file.exists():
-        raise ClientError(f"{file} exists already. Name another file.")
+        raise ClientError(f"{file} already exists. Choose another file.")
     questions, n_skipped = list[Json](), 0
     with Client.open(url) as client:
         for record in runs_with_feedback(client):
@@ -85,11 +89,11 @@ def export(
             out.write(lines)
     except OSError as error:
         raise ClientError(f"{file} cannot be written: {error.strerror}.") from error
-    print(f"{_count(len(questions), 'question')} in {file}.", file=sys.stderr)
+    print(f"Wrote {_count(len(questions), 'question')} to {file}.", file=sys.stderr)
     if n_skipped:
         print(
-            f"{_count(n_skipped, 'run')} skipped: no feedback names the right answer, the conversation has more than one "
-            "message, its texts were deleted, or its team does not allow training.",
+            f"Skipped {_count(n_skipped, 'run')}. Reasons are: no feedback has the right answer, the conversation has more than one "
+            "message, the texts were deleted, or the team does not allow training.",
             file=sys.stderr,
         )
     return 0

@@ -29,7 +29,7 @@ COLUMNS = {"id": "id", "when": "created_at", "kind": "kind", "worker": "worker",
 SUM_COLUMNS = ("day", "worker", "account", "calls", "input_tokens", "cached_tokens", "output_tokens", "usd", "uncertain_usd")  # fmt: skip
 EPOCH = date(1970, 1, 1)
 EXIT_CODES = (
-    "Exit code of check and reconcile: 0 if it adds up, 1 if it does not or the store cannot be read."
+    "Exit code of check and reconcile: 0 if all sums match, 1 if they differ or the store cannot be read."
 )
 iso_day = option(date.fromisoformat)
 
@@ -40,16 +40,16 @@ def dollars(text: str) -> Decimal:
     try:
         return Decimal(text)
     except ArithmeticError:
-        raise ValueError(f"{text!r} is not a number of dollars") from None
+        raise ValueError(f"{text!r} is not an amount in dollars, such as 0.05") from None
 
 
 main = Program(
     "podium ledger",
-    help="`show` lists the newest entries of a server's ledger; it needs an administrator's key. `check` verifies the "
+    help="`show` lists the newest entries of a server's ledger, and needs an administrator's key. `check` verifies the "
     "ledger in the store itself: every spending window equals the sum of its open holds and its entries, and every call "
     "is entered once. `reconcile` sums the ledger by day (UTC), worker and account, as providers bill, and compares the "
-    "sums with an invoice. `adjust` corrects an entry by adding another one with a reason; entries never change. Servers "
-    "may keep running.",
+    "sums with an invoice. `adjust` corrects an entry by adding another one with a reason. Existing entries never change. Servers "
+    "may run meanwhile.",
     epilog=f"{EXIT_CODES}\n\nExamples: podium ledger check; podium ledger show --team search; podium ledger reconcile "
     "--from 2026-11-01 invoice.csv; podium ledger adjust 4711 --to 0.0002 --reason 'invoice of November'",
 )
@@ -61,7 +61,7 @@ main = Program(
 async def adjust(
     entry: Annotated[int, Argument(metavar="ID", help="id of the entry, from `podium ledger show --json`")],
     to: Annotated[Decimal, Option(parser=dollars, metavar="DOLLARS", help="the true cost of the call")],
-    reason: Annotated[str, Option(help="stored with the correction")],
+    reason: Annotated[str, Option(help="reason, which is stored with the correction")],
     settings: SettingsFile = None,
 ) -> int:
     """Correct an entry by adding another one, with a reason."""
@@ -78,7 +78,7 @@ async def reconcile(
         Path | None,
         Argument(
             metavar="INVOICE.csv",
-            help="columns day, worker, usd and, for workers with deployments, account",
+            help="CSV file with the columns day, worker, usd and, for workers with deployments, account",
             show_default="print the sums in this format",
         ),
     ] = None,
@@ -87,7 +87,7 @@ async def reconcile(
     ] = None,
     last: Annotated[date | None, Option("--to", parser=iso_day, metavar="DAY", help="last day")] = None,
     tolerance: Annotated[
-        Decimal, Option(parser=dollars, metavar="DOLLARS", help="largest difference to accept per sum")
+        Decimal, Option(parser=dollars, metavar="DOLLARS", help="largest accepted difference per sum")
     ] = Decimal("0.01"),
     settings: SettingsFile = None,
 ) -> int:
@@ -101,12 +101,12 @@ async def reconcile(
         return _print_faults(list(_differences(invoice, tolerance, sums)))
     except (OSError, KeyError, ValueError, ArithmeticError) as error:
         columns = "day, worker, account and usd"
-        raise CommandError(f"{invoice} is not a CSV file with columns {columns}: {error}") from error
+        raise CommandError(f"{invoice} is not a CSV file with the columns {columns}: {error}") from error
 
 
 @main.command("check", epilog=f"{EXIT_CODES}\n\nExample: podium ledger check")
 async def check(settings: SettingsFile = None) -> int:
-    """List every sum that does not add up."""
+    """List the sums that do not match."""
     with errors_in_one_line():
         return _print_faults(await _check(address_of(settings)))
 
@@ -154,12 +154,12 @@ async def _adjust(address: Address, entry: int, to: Decimal, reason: str) -> Non
     try:
         amount = to_pico(to)
     except ValueError as error:
-        raise CommandError(f"--to {error}") from error
+        raise CommandError(f"--to: {to:f} {error}.") from error
     await check_version(address)
     async with Database(address) as database:
         difference = await adjust(database, entry, amount, reason)
     sign = "-" if difference < 0 else "+"
-    print(f"Entry {entry} now counts ${to:f} ({sign}${to_usd(abs(difference)):f}).")
+    print(f"Corrected entry {entry} to ${to:f} ({sign}${to_usd(abs(difference)):f}).")
 
 
 async def _sums(address: Address, first: date | None, last: date | None) -> dict[tuple[str, str, str], Any]:
@@ -209,8 +209,8 @@ def _differences(
             day, worker, account = where
             name = f"{worker}@{account}" if account else worker
             uncertain = to_usd(int(sums[where].uncertain)) if where in sums else Decimal(0)
-            yield (f"{day} {name}: the ledger has ${usd:f}, the invoice ${billed.get(where, Decimal(0)):f}; "
-                   f"${uncertain:f} of the ledger's sum are upper bounds or estimates")  # fmt: skip
+            yield (f"{day} {name}: the ledger has ${usd:f}, but the invoice has ${billed.get(where, Decimal(0)):f}. "
+                   f"${uncertain:f} of the ledger's sum are upper bounds or estimates.")  # fmt: skip
 
 
 async def _check(address: Address) -> list[str]:
@@ -223,6 +223,6 @@ async def _check(address: Address) -> list[str]:
     async with Database(address) as database:
         faults = await find_faults(database)
         entries, spent, holds, held = await read_totals(database)
-    print(f"{entries} entries of ${to_usd(spent):f}, {holds} open holds of ${to_usd(held):f}: "
+    print(f"Checked {entries} entries (${to_usd(spent):f}) and {holds} open holds (${to_usd(held):f}): "
                 + (f"{len(faults)} faults" if faults else "all sums match"))  # fmt: skip
     return faults

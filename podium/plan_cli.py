@@ -21,8 +21,8 @@ def show_plan(
     url: Url = DEFAULT_URL,
     as_json: Annotated[bool, Option("--json", help="print the plan with its costs as JSON")] = False,
 ) -> int:
-    """Show the plan for a question and the maximum cost of each step. Only the call of the conductor, which
-    writes the plan, is paid; no step runs. `podium ask --plan FILE` runs a saved or edited plan.
+    """Show the plan for a question and the maximum cost of each step. You pay only for the call of the
+    conductor, which writes the plan. No step runs. `podium ask --plan FILE` runs a saved or edited plan.
 
     Raises:
         UsageError: there is no question.
@@ -40,10 +40,10 @@ def show_plan(
 def _print(answer: Json) -> None:
     from podium.run_text import brief, dollars
 
-    steps = table("step", "worker", "reads", "task", right=("at most",))
+    steps = table("step", "worker", "reads", "task", right=("max. cost",))
     for number, step in enumerate(answer["steps"], start=1):
         reads = ", ".join(str(read + 1) for read in step["access"])
-        task = brief(step["subtask"]) or "the question itself"
+        task = brief(step["subtask"]) or "answer the question"
         style = "" if step["needed"] else "dim"
         most = dollars(step["worst_case_cost_usd"])
         steps.add_row(str(number), cell(step["worker"]), reads, cell(task), most, style=style)
@@ -53,5 +53,5 @@ def _print(answer: Json) -> None:
         out.print("Dimmed steps are not needed for the answer and would not run.", style="dim")
     most = dollars(answer["worst_case_cost_usd"])
     out.print(
-        f"\nAt most {most} and {answer['worst_case_tokens']} tokens. Writing the plan: {dollars(answer['podium']['cost_usd'])}."
+        f"\nMaximum for the run: {most} and {answer['worst_case_tokens']} tokens. Cost of this plan: {dollars(answer['podium']['cost_usd'])}."
     )

@@ -37,7 +37,7 @@ def read_fields(texts: list[str]) -> AccountPolicy:
         name, is_set, value = text.partition("=")
         if name not in known or not is_set:
             raise BadTask(
-                f"{text!r} does not set a field. Write FIELD=VALUE with one of: {', '.join(known)}.",
+                f"{text!r} is not a valid policy change. Use FIELD=VALUE, where FIELD is one of: {', '.join(known)}.",
                 param=name,
             )
         values[name] = _value(name, value, known[name].default)
@@ -69,8 +69,8 @@ def check_against(settings: Path | None, policy: AccountPolicy, *, has_server: b
     named = [field for field in NAMED if getattr(policy, field)]
     if named and not has_server:
         print(
-            f"The names in {', '.join(named)} were not checked, because no settings were given. "
-            "Add `--settings FILE`, or `--url URL` of a server.",
+            f"The names in {', '.join(named)} are not checked, because no settings file was given. "
+            "To check them, add `--settings FILE`, or `--url URL` of a server.",
             file=sys.stderr,
         )
     return None

@@ -49,7 +49,9 @@ class RemoteDirectory:
         """Return the team with this id, or else the team with this name, including its policy."""
         matches = [team for team in await self.teams() if reference in (team.id, team.name)]
         if not matches:
-            raise ClientError(f"There is no team {reference!r}. List them with `podium teams list`.", FAILED)
+            raise ClientError(
+                f"Team {reference!r} not found. List all teams with `podium teams list`.", FAILED
+            )
         team = min(matches, key=lambda each: each.id != reference)
         return replace(team, policy=self._policy(f"/v1/admin/teams/{path_part(team.id)}"))
 

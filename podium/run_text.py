@@ -53,10 +53,8 @@ def status_text(part: Json) -> Text:
 def cut_text(finish_reason: str | None) -> str | None:
     """Explain why an answer is incomplete, or return None if it is complete."""
     if finish_reason == "length":
-        return (
-            "The answer was cut off at the token limit of the request or of its worker (max_output_tokens)."
-        )
-    return "The provider's content filter cut off the answer." if finish_reason in CUT else None
+        return "The answer was cut off at the token limit of the request (max_tokens) or of its worker (max_output_tokens). Raise the limit to get a longer answer."
+    return "The answer was cut off by the provider's content filter." if finish_reason in CUT else None
 
 
 def event_line(event: Json) -> Text | None:
@@ -75,11 +73,11 @@ def _event(event: Json) -> tuple[str, str] | None:
         case "plan_began" if event.get("worker"):
             return f"{event['worker']} writes a plan", "bold"
         case "plan_ended" if event.get("rejected"):
-            return f"the plan is rejected: {brief(str(event.get('why')))}", "red"
+            return f"plan rejected: {brief(str(event.get('why')))}", "red"
         case "plan_ended" if event.get("accepted"):
-            return "the previous answer is accepted", ""
+            return "previous answer accepted", ""
         case "resumed":
-            return "another server resumes the run", "bold"
+            return "run resumed", "bold"
         case _:
             return _step_event(event)
 
@@ -89,7 +87,7 @@ def _step_event(event: Json) -> tuple[str, str] | None:
     match event.get("type"):
         case "step_planned":
             reads = ", ".join(str(read + 1) for read in event["access"])
-            task = brief(event["subtask"]) or "the question itself"
+            task = brief(event["subtask"]) or "answer the question"
             return f"{step}  {event['worker']}{f' (reads {reads})' if reads else ''}: {task}", ""
         case "waits":
             return f"{step} waits: {brief(str(event.get('why')))}", "dim"
@@ -100,13 +98,14 @@ def _step_event(event: Json) -> tuple[str, str] | None:
             text = f"{step} done, {cut + ', ' if cut else ''}{dollars(event.get('cost_usd'))}"
             return text, "yellow" if cut else "green"
         case "step_reused":
-            return f"{step} reuses the output of the previous plan", "green"
+            return f"{step} done, with the output of the previous plan", "green"
         case "step_restarted":
             return f"{step} restarts: {brief(str(event['error']['message']))}", "yellow"
         case "step_lost":
             error: Json = event.get("error") or {}
             why = str(event.get("why")).replace("_", " ")
-            return f"{step} {why} {brief(str(error.get('message', '')))}".rstrip(), "red" if error else "dim"
+            message = f": {brief(str(error['message']))}" if error.get("message") else ""
+            return f"{step} {why}{message}", "red" if error else "dim"
         case _:
             return None
 
@@ -146,13 +145,13 @@ def _about(record: Json) -> Text:
     """Render the start time, the team, the critical path and the question of a run."""
     began = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record["created"]))
     account: Json = record.get("account") or {}
-    team = f", for the team {account['team_id']}" if account.get("team_id") else ""
+    team = f", team {account['team_id']}" if account.get("team_id") else ""
     path_s = record.get("critical_path_s")
     path = f", critical path {seconds(path_s)}" if path_s else ""
     messages: list[Json] = record.get("messages") or []
     content: object = next((each["content"] for each in reversed(messages) if each["role"] == "user"), None)
     question = f": {brief(content)}" if isinstance(content, str) else ""
-    return cell(f"began {began}{team}{path}{question}", "dim")
+    return cell(f"started {began}{team}{path}{question}", "dim")
 
 
 def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
@@ -168,7 +167,7 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
     at = f" from {seconds(step['started_s']) or '0 s'}" if step["started_s"] is not None else ""
     line.append(f"  {_took(step)}{at}  {cost}")
     leaf = branch.add(line)
-    leaf.add(cell(brief(step["subtask"]) or "the question itself", "italic"))
+    leaf.add(cell(brief(step["subtask"]) or "answer the question", "italic"))
     for attempt in step["attempts"]:
         _add_try(leaf, attempt)
     _add_error(leaf, step["error"], has_tries=True)
@@ -181,8 +180,10 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
 
 
 def _add_try(branch: Tree, attempt: Json) -> None:
-    """Add a failed attempt that was followed by another one, with the detail for operators."""
-    line = branch.add(cell(f"tried {attempt['worker']}: {brief(attempt['message'], 300)}", "red"))
+    """Add a failed attempt that was retried, and its details, which only operators see."""
+    line = branch.add(
+        cell(f"failed attempt with {attempt['worker']}: {brief(attempt['message'], 300)}", "red")
+    )
     _add_detail(line, attempt)
 
 
@@ -201,7 +202,7 @@ def _add_detail(branch: Tree, error: Json) -> None:
 
 
 def failure_text(record: Json) -> str:
-    """Explain why a run failed: the first cause, each consequence once, and the detail for operators."""
+    """Explain why a run failed: its first cause, the errors that followed, and the details for operators."""
     faults: list[Json] = []
     for plan in record["plans"]:
         steps = [step for step in record["steps"] if step["plan"] == plan["plan"]]
@@ -229,7 +230,7 @@ def _took(part: Json) -> str:
 
 def runs_table(runs: list[Json]) -> Table:
     """Build a table of runs, one per row."""
-    rows = table("began", "run", "model", "status", "workers", right=("took", "tokens", "cost"))
+    rows = table("started", "run", "model", "status", "workers", right=("duration", "tokens", "cost"))
     for run in runs:
         workers = dict.fromkeys(step["served_by"] or step["worker"] for step in run["steps"])
         rows.add_row(

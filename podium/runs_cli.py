@@ -24,7 +24,9 @@ runs, show, models = Program("podium runs"), Program("podium show"), Program("po
 @runs.command(epilog=epilog("podium runs --status failed --limit 5"))
 def list_runs(
     url: Url = DEFAULT_URL,
-    limit: Annotated[int, Option(parser=parse_count, metavar="N", help="number of runs, at most 1000")] = 20,
+    limit: Annotated[
+        int, Option(parser=parse_count, metavar="N", help="maximum number of runs, up to 1000")
+    ] = 20,
     status: Annotated[Status | None, Option(help="only runs with this status")] = None,
     model: Annotated[str | None, Option(help="only runs that requested this model")] = None,
     worker: Annotated[str | None, Option(help="only runs that called this worker")] = None,
@@ -77,7 +79,7 @@ def _print_runs(page: Json) -> None:
     console().print(runs_table(page["data"]))
     if page["has_more"]:
         print(
-            f"There may be more. Continue with `podium runs --after {inert(str(page['next_after']))}`.",
+            f"More runs may match. Continue with `podium runs --after {inert(str(page['next_after']))}`.",
             file=sys.stderr,
         )
 
@@ -86,7 +88,9 @@ def _print_runs(page: Json) -> None:
 def show_run(
     id: Annotated[str | None, Argument(help="id of the run", show_default="the newest")] = None,
     url: Url = DEFAULT_URL,
-    follow: Annotated[bool, Option("--follow", help="print events until the run ends, then show it")] = False,
+    follow: Annotated[
+        bool, Option("--follow", help="print events until the run ends, then show the run")
+    ] = False,
     prompts: Annotated[bool, Option("--prompts", help="include the prompt of each step")] = False,
     words: Annotated[bool, Option("--words", help="include the output of each step, and the answer")] = False,
     as_json: Annotated[bool, Option("--json", help="print the whole record as JSON")] = False,
@@ -139,7 +143,7 @@ def newest(client: Client) -> str:
     newest_runs = client.get("/v1/workflows", {"limit": NEWEST})["data"]
     ran = [each["id"] for each in newest_runs if not each.get("plan_only")]
     if not ran:
-        raise ClientError("There are no runs yet. Start one with `podium ask`.", FAILED)
+        raise ClientError("No runs yet. Start one with `podium ask`.", FAILED)
     return str(ran[0])
 
 
@@ -159,13 +163,13 @@ def print_events(client: Client, id: str) -> None:
                 out.print(line)
         if not stream.is_whole:
             raise ClientError(
-                f"The event stream of {id} ended before the run did. Continue with `podium show {id} --follow`."
+                f"The event stream of run {id} ended before the run. Continue with `podium show {id} --follow`."
             )
 
 
 @models.command(epilog=epilog("podium models"))
 def list_models(url: Url = DEFAULT_URL, as_json: JsonLines = False) -> int:
-    """List every model name that the server accepts: models led by a conductor, fixed plans, workers."""
+    """List every model name that the server accepts: models with a conductor, fixed plans and workers."""
     with Client.open(url) as client:
         listed = client.get("/v1/models")["data"]
         if as_json:
@@ -177,14 +181,14 @@ def list_models(url: Url = DEFAULT_URL, as_json: JsonLines = False) -> int:
 
 
 def _print_models(listed: list[Json]) -> None:
-    rows = table("name", "kind", "description", "$ per million in, out")
+    rows = table("name", "kind", "description", "$ per million tokens in, out")
     for each in listed:
         about: Json = each["podium"]
         conductor: Json = about.get("conductor") or {}
         what = {
             "worker": ": ".join(filter(None, (about.get("model"), about.get("card")))),
             "workflow": "a fixed plan",
-            "conductor": f"plans by {conductor['worker']}" if conductor else "plans",
+            "conductor": f"plans by {conductor['worker']}" if conductor else "plans by a conductor",
         }[about["kind"]]
         price: Json = about.get("price") or {}
         rates = ", ".join(f"{price[name]:g}" for name in ("input_usd_per_mtok", "output_usd_per_mtok") if name in price)  # fmt: skip

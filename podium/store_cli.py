@@ -24,23 +24,23 @@ SettingsFile = Annotated[
     Option(
         "--settings",
         metavar="FILE",
-        help="settings file with a section `store`",
+        help="settings file whose section `store` names the store",
         show_default="default settings",
     ),
 ]
 """Option of the verbs that open the store."""
-EXIT_CODES = "Exit code: 0 if the store has this version's schema, else 1.\n\nExample: podium store check"
+EXIT_CODES = "Exit code: 0 if the store has the schema of this version of Podium, else 1.\n\nExample: podium store check"
 main = Program(
     "podium store",
-    help="Manage the store of keys, budgets and the ledger. Its address is in the variable PODIUM_STORE_URL "
-    "(setting store.url_env). Without it, the store is a SQLite file.",
+    help="Manage the store of keys, budgets and the ledger. Its address is in the environment variable PODIUM_STORE_URL "
+    "(setting store.url_env). If it is not set, the store is a SQLite file.",
     epilog=EXIT_CODES,
 )
 
 
 @main.command("migrate", epilog=EXIT_CODES)
 def migrate(settings: SettingsFile = None) -> int:
-    """Create the tables, or migrate them to this version; back up first."""
+    """Create the tables, or migrate them to the schema of this version of Podium. Back up the store first."""
     from serving.database.migrate import migrate
 
     with errors_in_one_line():
@@ -50,7 +50,7 @@ def migrate(settings: SettingsFile = None) -> int:
 
 @main.command("check", epilog=EXIT_CODES)
 def check(settings: SettingsFile = None) -> int:
-    """Check that the store exists and has this version's schema; changes nothing."""
+    """Check that the store exists and has the schema of this version of Podium. Changes nothing."""
     from serving.database.migrate import check_version
 
     with errors_in_one_line():
@@ -60,8 +60,8 @@ def check(settings: SettingsFile = None) -> int:
 
 @main.command("rotate-secret", epilog="Example: podium store rotate-secret")
 def rotate(settings: SettingsFile = None) -> int:
-    """Create a new secret for tool call ids; ids signed with the previous one stay valid until the next
-    rotation.
+    """Create a new secret for signing tool call ids. Ids signed with the previous secret stay valid until the
+    next rotation.
     """
     with errors_in_one_line():
         return _rotate(address_of(settings))
@@ -83,7 +83,7 @@ def errors_in_one_line() -> Generator[None]:
 
 
 def _tell(address: Address, version: object) -> int:
-    print(f"The store {address.name} has schema {version}, the version that this Podium uses.")
+    print(f"The store {address.name} has schema {version}, which is that of this version of Podium.")
     return 0
 
 
@@ -92,9 +92,11 @@ def _rotate(address: Address) -> int:
 
     asyncio.run(rotate_secret(address))
     print(
-        f"Tool call ids use the new signature in {ROTATE_S:g} s. Runs that wait for tools can still be answered."
+        f"Tool call ids are signed with the new secret within {ROTATE_S:g} s. Runs that wait for tools can still continue."
     )
-    print("Another rotation invalidates them: wait for store.tools_wait_s first, unless a secret has leaked.")
+    print(
+        "The next rotation invalidates ids signed with the old secret. Wait for store.tools_wait_s before it, unless a secret has leaked."
+    )
     return 0
 
 

@@ -1,13 +1,15 @@
-"""HTTP status, type, code and retry headers of each error.
+"""HTTP status, type, code and retry headers of each error, and the sentence for a field that pydantic rejects.
 
 The error body depends on the client's API dialect: see `serving/api/dialect.py`.
 """
 
 import math
+import re
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from conductor import errors
+from conductor.errors import quote
 from conductor.model.failure import Failure
 from serving.health import MOST_ASKED_REST_S
 
@@ -28,10 +30,10 @@ class Row(NamedTuple):
 
 
 TABLE: Mapping[type[errors.PodiumError], Row] = {
-    errors.PodiumError: Row(500, "server_error", "internal_error", "Report this as a defect. The log has the traceback."),
+    errors.PodiumError: Row(500, "server_error", "internal_error", "Report this as a bug. The log contains the traceback."),
     errors.BadTask: Row(400, "invalid_request_error", "bad_task", "Correct the field in `param`."),
     errors.UnknownName: Row(404, "invalid_request_error", "not_found", "Check the id, and use a key of the team that owns the object."),
-    errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found", "Use a name of `GET /v1/models` with the same key. Operators: `podium keys policy` and `podium teams policy`."),
+    errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found", "Use a name that `GET /v1/models` lists for the same key. Operators: check `podium keys policy` and `podium teams policy`."),
     errors.TooLarge: Row(413, "invalid_request_error", "too_large", "Send less, or raise the [limit](operations/request-limits.md) that the message names."),
     errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused", "Send another body with another `Idempotency-Key`."),
     errors.TooSlow: Row(408, "invalid_request_error", "request_timeout", "Send the request again over a faster connection."),
@@ -96,3 +98,51 @@ def headers(error: errors.PodiumError | Failure) -> dict[str, str]:
     if row(failure).status == UNAUTHORIZED:
         fields["www-authenticate"] = "Bearer"
     return fields
+
+
+TYPES = {
+    "string": "a string",
+    "int": "an integer",
+    "float": "a number",
+    "decimal": "a number",
+    "bool": "true or false",
+    "list": "an array",
+    "dict": "an object",
+    "model": "an object",
+}
+"""Names of JSON types, by the first word of pydantic's type of an error."""
+VERBS = ("must ", "is ", "has ", "requires ", "contains ", "cannot ")
+"""Beginnings of a validator's message that lacks its subject, the field."""
+_SHOULD = re.compile(r"^[A-Z][A-Za-z ]{0,30}? should ")
+_UNKNOWN_TAG = re.compile(
+    r"^Input tag '(.*)' found using '(\w+)' does not match any of the expected tags: (.*)$", re.DOTALL
+)
+_NO_TAG = re.compile(r"^Unable to extract tag using discriminator '(\w+)'$")
+
+
+def explain_fault(place: str, fault: Mapping[str, Any]) -> str:
+    """Explain an invalid field as a sentence without its period, such as "temperature must be at least 0".
+
+    Args:
+        place: the invalid field, as the client wrote it.
+        fault: the error of pydantic for this field.
+    """
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "missing":
+        return f"{place} is required"
+    if fault["type"] == "extra_forbidden":
+        return f"{place} is not a known field"
+    sort, _, rest = str(fault["type"]).partition("_")
+    if sort in TYPES and rest in ("type", "parsing", "attributes_type", "from_float"):
+        return f"{place} must be {TYPES[sort]}"
+    if unknown := _UNKNOWN_TAG.match(message):
+        return f"{place}.{unknown[2]} must be one of {unknown[3]}, not {quote(unknown[1])}"
+    if absent := _NO_TAG.match(message):
+        return f"{place}.{absent[1]} is required"
+    message = _SHOULD.sub("must ", message).replace(" after validation, not ", ", not ")
+    message = message.replace("must match pattern ", "must match the pattern ")
+    message = message.partition(", unable to parse ")[0]
+    message = message.replace(" greater than or equal to ", " at least ").replace(
+        " less than or equal to ", " at most "
+    )
+    return f"{place} {message}" if message.startswith(VERBS) else f"{place}: {message}"

@@ -249,7 +249,7 @@ def build_pool(
         raise SettingsError(str(exc), at=("webhooks", "secret_env")) from exc
     absent = absent_workers(settings, environment)
     for name, source in absent.items():
-        logger.warning("Worker %s is disabled: no key in %s.", name, source)
+        logger.warning("Worker %s is disabled, because its API key is missing in %s.", name, source)
     written, settings = settings, without_workers(settings, set(absent))
     clients = {
         place: build_client(own, settings, environment, engines)
@@ -283,7 +283,8 @@ def _log_automatic_fallbacks(settings: Settings, fallbacks: Mapping[str, tuple[F
             logger.info("Worker %s falls back to %s.", worker.name, chain)
         else:
             logger.warning(
-                "Worker %s has no fallback: no other worker fits its `fallbacks: auto`.", worker.name
+                "Worker %s has no fallback, because no other worker is suitable for its `fallbacks: auto`.",
+                worker.name,
             )
 
 

@@ -17,8 +17,8 @@ from conductor.run.record import Account
 KEPT = 0.1
 """Part of a resource that is reserved for keys that have less than their share of it."""
 OF_A_KEY, OF_A_TEAM = (4, "a quarter"), (2, "half")
-"""Limits of one key and of one team in a `Room`: the number by which the whole is divided, and the words for
-that part in messages.
+"""Limits of one key and of one team in a `Room`. Each is a fraction of the whole: its divisor, and its words for
+messages.
 """
 RETRY_AFTER_S = 2.0
 SLICE_S = 0.002
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 def share(had: Counter[str]) -> float:
-    """Return the fair share of a key: the average of what the keys in `had` have."""
+    """Return the fair share of a key, which is the mean amount per key in `had`."""
     return had.total() / len(had) if had else 0.0
 
 
@@ -68,11 +68,13 @@ class Room:
         ):
             if had and had + n > most // part:
                 raise self._error(
-                    f"This {name} has reached its limit of {self._what}, {word} of the server's"
+                    f"This {name} has reached its limit of {self._what}, which is {word} of the server's limit"
                 )
         had = self._of_teams[owner]
         if owner and had and had >= share(self._of_teams) and self.taken + n > (1 - KEPT) * most:
-            raise self._error(f"This key or its team has used its share of this server's {self._what}")
+            raise self._error(
+                f"This key or its team has used its fair share of the server's limit of {self._what}"
+            )
         self._add(account, n)
 
     def leave(self, account: Account, n: int = 1) -> None:
@@ -100,7 +102,7 @@ class Room:
                 del had[of]
 
     def _error(self, why: str) -> Overloaded:
-        message = f"{why} ({self._setting}). Retry when some have ended."
+        message = f"{why} ({self._setting}). Retry soon."
         return Overloaded(message, param=self._setting, retry_after_s=RETRY_AFTER_S)
 
 

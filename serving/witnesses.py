@@ -1,4 +1,4 @@
-"""Decide whether an error of a worker affects all callers or only the prompts of one party.
+"""Decision whether an error of a worker affects all callers or only the prompts of one party.
 
 A party is a team with all its keys, or a key without a team. An error affects all callers if it occurs in
 calls of two parties. If only one party calls the worker, two of its prompts are enough. If keys are turned

@@ -61,7 +61,7 @@ def serving(
     try:
         assert process.stdout is not None
         for line in process.stdout:
-            if "Podium answers" in line:
+            if "Podium is ready" in line:
                 break
         yield process
     finally:

@@ -51,7 +51,7 @@ def test_a_newcomers_server_streams_calls_tools_asks_for_keys_and_leaves_nothing
 
         serving.send_signal(signal.SIGINT)
         printed, _ = serving.communicate(timeout=90)
-    assert (serving.returncode, "nothing is left running" in printed) == (0, True), printed
+    assert (serving.returncode, "No process is left running" in printed) == (0, True), printed
     assert [process for process in running if process.is_running()] == []
     assert is_free(port)
     assert [segment for segment in memory if segment.exists()] == []

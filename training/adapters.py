@@ -1,7 +1,7 @@
 """Publish the adapter of a finished run for serving: check it, name it after its content, and write its model
 card.
 
-A name stands for one content and is never reused (`serving.lora.adapters`).
+Each name identifies one content and is never reused (`serving.lora.adapters`).
 """
 # The types of safetensors are partial.
 # pyright: reportUnknownVariableType=false, reportUnknownMemberType=false
@@ -48,14 +48,14 @@ def unservable(config: Mapping[str, Any]) -> list[str]:
     modules: str | list[str] = get("target_modules") or []
     targets = {modules} if isinstance(modules, str) else {*modules}
     faults = {
-        f"its type is {get('peft_type')}, not LORA": get("peft_type") != "LORA",
-        f"its rank is {rank}, not one of {', '.join(map(str, LORA_RANKS))}": rank not in LORA_RANKS,
+        f"its type is {get('peft_type')} instead of LORA": get("peft_type") != "LORA",
+        f"its rank {rank} is not one of {', '.join(map(str, LORA_RANKS))}": rank not in LORA_RANKS,
         f"it trains biases ({get('bias')})": get("bias", "none") != "none",
         f"it replaces whole modules ({get('modules_to_save')})": get("modules_to_save"),
-        "it is a DoRA": get("use_dora"),
-        "it is scaled by rsLoRA, which older servers read as plain LoRA": get("use_rslora"),
+        "it uses DoRA": get("use_dora"),
+        "it uses rsLoRA, which older servers read as plain LoRA": get("use_rslora"),
         "its rank or alpha differs between modules": get("rank_pattern") or get("alpha_pattern"),
-        "it adapts the embeddings or the output head": {"lm_head", "embed_tokens"} & targets,
+        "it changes the embeddings or the output head": {"lm_head", "embed_tokens"} & targets,
     }
     return [fault for fault, applies in faults.items() if applies]
 
@@ -164,11 +164,11 @@ main = Program("python -m training.adapters")
 
 @main.command()
 def publish_run(
-    run: Annotated[Path, Argument(help="the run's folder, such as build/training/requests")],
-    into: Annotated[Path, Option(help="the folder that the server loads adapters from")],
-    base: Annotated[str | None, Option(help="the base model's public name, for the card")] = None,
+    run: Annotated[Path, Argument(help="folder of the run, such as build/training/requests")],
+    into: Annotated[Path, Option(help="folder from which the server loads adapters")],
+    base: Annotated[str | None, Option(help="public name of the base model, for the model card")] = None,
 ) -> int:
-    """Publish a run's adapter.
+    """Publish the adapter of a finished run.
 
     Raises:
         CommandError: it cannot be published.
@@ -180,7 +180,7 @@ def publish_run(
     except (OSError, SafetensorError) as exc:
         raise CommandError(
             f"The adapter of {run} cannot be published in {into}: {write_error(exc) or exc}. "
-            "Set --into to a folder that can be created and written to, with enough free space."
+            "Set --into to a writable folder on a disk with enough free space."
         ) from exc
     sys.stdout.write(f"{published}\n")
     return 0

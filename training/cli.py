@@ -28,15 +28,20 @@ main = Program("podium train")
 
 @main.command(epilog="Example: podium train --config training/configs/tiny.yaml --seed 1")
 def run(
-    config: Annotated[str, Option(metavar="FILE", help="a YAML file such as training/configs/tiny.yaml")],
+    config: Annotated[
+        str, Option(metavar="FILE", help="training config, such as training/configs/tiny.yaml")
+    ],
     out: Annotated[
         Path | None,
-        Option(help="folder of the run; with Ray, on shared storage", show_default="build/training/NAME"),
+        Option(
+            help="folder of the run; with --ray-workers, on shared storage",
+            show_default="build/training/NAME",
+        ),
     ] = None,
-    seed: Annotated[int | None, Option(help="seed to use instead of the config's")] = None,
-    resume: Annotated[bool, Option("--resume", help="continue the run in the folder")] = False,
+    seed: Annotated[int | None, Option(help="seed, instead of the one in the config")] = None,
+    resume: Annotated[bool, Option("--resume", help="continue the run in the folder --out")] = False,
     ray_workers: Annotated[
-        int | None, Option(metavar="N", help="train on a Ray cluster with N processes")
+        int | None, Option(metavar="N", help="train on a Ray cluster with this number of processes")
     ] = None,
     gpus: Annotated[bool, Option("--gpus", help="with --ray-workers: one GPU per process")] = False,
 ) -> int:
@@ -86,8 +91,8 @@ def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
 
     if main_process and is_slow_here(config.model):
         console.print(
-            "model: this CPU has no bfloat16 instructions, so each step takes many times as long. "
-            "Set `dtype: float32` and `mixed_precision: false`.",
+            "Warning: this CPU has no bfloat16 instructions, so each step is much slower. "
+            "Set `dtype: float32` and `mixed_precision: false` under `model`.",
             style="yellow",
         )
     try:
@@ -98,11 +103,13 @@ def train(config: Config, path: Path, console: Console, *, resume: bool) -> int:
     except Exception as exc:
         if (reason := write_error(exc)) is None:
             raise
-        console.print(f"[red]{path} cannot be written: {reason}. Fix this and continue with --resume.[/red]")
+        console.print(
+            f"[red]Cannot write to {path}: {reason}. Fix the cause, and run the same command with --resume.[/red]"
+        )
         return 1
     if main_process:
         console.print(*lines(report), sep="\n", highlight=False)
-        console.print(f"{run_dir.final}\ncurves: tensorboard --logdir {path}", highlight=False)
+        console.print(f"Model: {run_dir.final}\nCurves: tensorboard --logdir {path}", highlight=False)
     return 0
 
 

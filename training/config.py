@@ -45,8 +45,8 @@ class ScratchConfig(Frozen):
     def _check_heads(self) -> Self:
         if self.hidden % (2 * self.heads):  # rotary embeddings rotate pairs of a head's dimensions
             raise ValueError(
-                f"hidden is {self.hidden}, but must be a multiple of {2 * self.heads}, "
-                "twice the number of heads"
+                f"hidden must be a multiple of {2 * self.heads} ("
+                f"twice the number of heads), but is {self.hidden}"
             )
         return self
 
@@ -71,9 +71,11 @@ class LoraConfig(Frozen):
     @model_validator(mode="after")
     def _check_rank(self) -> Self:
         if self.rank not in LORA_RANKS:
-            raise ValueError(f"rank {self.rank} cannot be served by vLLM; use one of {LORA_RANKS}")
+            raise ValueError(
+                f"vLLM cannot serve an adapter of rank {self.rank}. Set rank to one of {', '.join(map(str, LORA_RANKS))}"
+            )
         if self.kept and not self.start:
-            raise ValueError("kept needs start; set start to an adapter's folder, or remove kept")
+            raise ValueError("kept requires start. Set start to the folder of an adapter, or remove kept")
         return self
 
 
@@ -97,7 +99,7 @@ class ModelConfig(Frozen):
     @model_validator(mode="after")
     def _check_source(self) -> Self:
         if (self.path is None) == (self.scratch is None):
-            raise ValueError("set exactly one of path and scratch")
+            raise ValueError("set either path or scratch, and not both")
         return self
 
 
@@ -136,7 +138,7 @@ class PoolConfig(Frozen):
     def _check_teams(cls, teams: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
         for source, team in teams.items():
             if twice := next((name for name in team if team.count(name) > 1), None):
-                raise ValueError(f"{source} lists {twice!r} twice; list each worker once")
+                raise ValueError(f"{source} lists the worker {twice!r} twice. List each worker once")
         return teams
 
 
@@ -186,12 +188,14 @@ class QuestionsConfig(Frozen):
     @model_validator(mode="after")
     def _check_path(self) -> Self:
         if (self.source == "jsonl") != (self.path is not None):
-            raise ValueError("source jsonl needs path, and no other source allows it")
+            raise ValueError("path is required for the source jsonl, and not allowed for other sources")
         if self.held_out_path is not None and self.path is None:
-            raise ValueError("held_out_path is only allowed with source jsonl")
+            raise ValueError(
+                "held_out_path is only allowed for the source jsonl. Remove it, or set source to jsonl"
+            )
         if sum(each.share for each in self.also) >= 1:
             raise ValueError(
-                "the shares of `also` must sum to less than 1; the rest is the share of `source`"
+                "the shares of `also` must sum to less than 1, because the rest is the share of `source`"
             )
         return self
 
@@ -262,13 +266,13 @@ class GrpoConfig(Frozen):
     def _check_combinations(self) -> Self:
         if self.recursion and self.vllm:
             raise ValueError(
-                "recursion cannot be combined with vllm, because it generates with transformers; "
-                "remove one of them"
+                "recursion and vllm cannot be used together, because recursion generates with transformers. "
+                "Remove one of them"
             )
         if self.schedule == "polynomial" and self.learning_rate <= POLYNOMIAL_END:
             raise ValueError(
-                f"learning_rate {self.learning_rate:g} must be above {POLYNOMIAL_END:g}, "
-                "the end of the polynomial schedule; raise it, or use schedule linear"
+                f"learning_rate must be above {POLYNOMIAL_END:g}, which is the final rate of the polynomial schedule, "
+                f"but is {self.learning_rate:g}. Raise it, or set schedule to linear"
             )
         return self
 
@@ -303,18 +307,15 @@ class Config(Frozen):
     def _check_look_up(self) -> Self:
         if self.look_up and not (self.warm_start and self.warm_start.fields[0] == "needs"):
             raise ValueError(
-                "look_up needs `needs` as the first of warm_start.fields, because it teaches to match it "
-                "with a card; add it, or remove look_up"
+                "look_up requires that `needs` is the first of warm_start.fields. "
+                "Add it there, or remove look_up"
             )
         return self
 
     @model_validator(mode="after")
     def _check_expected_reward(self) -> Self:
         if self.expected_reward and not self.warm_start:
-            raise ValueError(
-                "expected_reward needs warm_start, which sets the fields and subtasks of its plans; "
-                "add it, or remove expected_reward"
-            )
+            raise ValueError("expected_reward requires warm_start. Add warm_start, or remove expected_reward")
         return self
 
 
@@ -340,7 +341,7 @@ def _read(path: Path) -> object:
     except UnicodeDecodeError as exc:
         raise SettingsError(f"The training config {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
     except yaml.YAMLError as exc:
-        raise SettingsError(f"{path} is not YAML: {exc}.") from exc
+        raise SettingsError(f"The training config {path} is not valid YAML: {exc}.") from exc
 
 
 def _merge(base: Any, changes: Any) -> Any:
@@ -362,8 +363,8 @@ def parse(data: object, where: str = "config") -> Config:
     try:
         return Config.model_validate(data)
     except ValidationError as exc:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc'])}: {fault['msg'].removeprefix('Value error, ')}"
+        faults = " ".join(
+            f"{'.'.join(str(part) for part in fault['loc']) or 'config'}: {fault['msg'].removeprefix('Value error, ')}."
             for fault in exc.errors(include_url=False)[:8]
         )
-        raise SettingsError(f"{where} is not a valid config: {faults}.") from exc
+        raise SettingsError(f"{where} is not a valid training config. {faults}") from exc

@@ -102,7 +102,7 @@ def _activations(base: Any, tokenizer: Any, texts: Sequence[str]) -> tuple[Tenso
 def _token(tokenizer: Any, word: str) -> int:
     ids = tokenizer(f" {word}", add_special_tokens=False).input_ids
     if len(ids) != 1:
-        raise ValueError(f"{word!r} has {len(ids)} tokens; use a word of one token")
+        raise ValueError(f"{word!r} has {len(ids)} tokens. Use a word that is a single token")
     return ids[0]
 
 
@@ -115,7 +115,7 @@ def _word_direction(base: Any, token: int) -> Tensor:
     direction: Tensor = torch.linalg.solve(centred.T @ centred, centred[token])
     direction = direction / direction.norm()
     if int((output @ direction).argmax()) != token:
-        raise ValueError(f"no direction makes token {token} the most likely one")
+        raise ValueError(f"no adapter of this form can make token {token} the most likely one")
     return direction
 
 

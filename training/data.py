@@ -25,8 +25,8 @@ STAGES = 20
 
 
 def check(config: Config, pool: Sequence[str]) -> None:
-    """Check the sources, teams and cards of a config. Held-out questions are checked even if the run does not
-    use them.
+    """Check the question sets, teams and cards of a config. Held-out questions are checked even if the run does
+    not use them.
 
     Args:
         config: the run's config.
@@ -50,7 +50,7 @@ def check(config: Config, pool: Sequence[str]) -> None:
     for field, by_source in (("teams", config.pool.teams), ("cards", config.pool.cards)):
         if unknown := by_source.keys() - sources:
             raise SettingsError(
-                f"pool.{field}.{min(unknown)}: no question that needs a team has this source. "
+                f"pool.{field}.{min(unknown)}: no question with this source needs a team. "
                 f"Sources: {', '.join(sorted(sources)) or 'none'}."
             )
     for source, team in config.pool.teams.items():
@@ -61,7 +61,7 @@ def _check_apart(trained: Sequence[Question], held_out: Sequence[Question]) -> N
     ids = {question.id for question in trained}
     if shared := next((question.id for question in held_out if question.id in ids), None):
         raise SettingsError(
-            f"questions.also: {shared} is in both train and held_out. "
+            f"questions.also: the question {shared} is in both train and held_out. "
             "For recorded questions, use ?part=train and ?part=test."
         )
 
@@ -69,7 +69,7 @@ def _check_apart(trained: Sequence[Question], held_out: Sequence[Question]) -> N
 def _check_team(source: str, team: Sequence[str], pool: Sequence[str]) -> None:
     if unknown := set(team) - set(pool):
         raise SettingsError(
-            f"pool.teams.{source}: unknown worker {min(unknown)!r}. The pool has: {', '.join(pool)}."
+            f"pool.teams.{source}: unknown worker {min(unknown)!r}. Choose from: {', '.join(pool)}."
         )
 
 
@@ -117,7 +117,7 @@ def _check_ids(questions: Sequence[Question]) -> None:
         if seen.setdefault(question.id, question) != question:
             raise SettingsError(
                 f"questions: two different questions have the id {question.id!r}. "
-                "Rename one of them, or the file that it is named after."
+                "Rename one of the questions, or one of the files after which they are named."
             )
 
 
@@ -222,8 +222,8 @@ def _draw_held_out_questions(config: Config) -> Sequence[Question | TeamQuestion
     own, count = config.questions, config.held_out
     if own.path and not own.held_out_path:
         raise SettingsError(
-            "held_out needs questions that training never sees. "
-            "Set questions.held_out_path to a file of them, or held_out to 0."
+            "held_out needs questions that are never used for training. "
+            "Set questions.held_out_path to a file of such questions, or set held_out to 0."
         )
     rng, others = random.Random("held out"), list[Question]()
     for each in own.also:
@@ -244,8 +244,8 @@ def _second_file(path: str, held_out_path: str) -> list[Question]:
     for question in held_out:
         if trained & {question.id, question.text}:
             raise SettingsError(
-                f"questions: {question.id!r} is in both {held_out_path} and {path}. "
-                "Remove it from one of them."
+                f"questions: the question {question.id!r} is in both {held_out_path} and {path}. "
+                "Remove it from one of the files."
             )
     return held_out
 
@@ -261,7 +261,9 @@ def _load_set(name: str, also: AlsoConfig) -> list[Question]:
     questions = _load_whole(name)
     short = [each for each in questions if also.max_chars is None or len(each.text) <= also.max_chars]
     if not short:
-        raise SettingsError(f"questions.also: {name} has no question of at most {also.max_chars} characters.")
+        raise SettingsError(
+            f"questions.also: {name} has no question of at most {also.max_chars} characters. Raise max_chars."
+        )
     return short
 
 
@@ -286,7 +288,7 @@ def _synthetic(config: QuestionsConfig, count: int) -> list[Question]:
                 different.setdefault(question.text, question)
     if len(different) < count:
         raise SettingsError(
-            f"questions.families: there are only {len(different)} different questions. "
+            f"questions.families: these families have only {len(different)} different questions. "
             "Set questions.distinct to that number."
         )
     return list(different.values())

@@ -236,12 +236,12 @@ def check(config: WarmStartConfig, workers: Sequence[str], max_steps: int) -> No
     """
     if unknown := set(config.worker_shares) - set(workers):
         raise SettingsError(
-            f"warm_start.worker_shares: unknown worker {min(unknown)!r}. The pool has: {', '.join(workers)}."
+            f"warm_start.worker_shares: unknown worker {min(unknown)!r}. Choose from: {', '.join(workers)}."
         )
     if not sum(config.step_shares[:max_steps]):
         raise SettingsError(
-            f"warm_start.step_shares only has plans longer than the pool's max_steps, {max_steps}. "
-            "Give shorter plans a share."
+            f"warm_start.step_shares only has shares for plans with more than {max_steps} steps, which is the pool's max_steps. "
+            "Add a share for shorter plans."
         )
 
 

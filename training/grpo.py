@@ -53,14 +53,14 @@ def check(config: Config, processes: int) -> None:
     grpo, micro = config.grpo, _micro_batch(config, processes)
     if grpo.recursion and processes > 1:
         raise SettingsError(
-            f"grpo.recursion runs on one process, not on {processes}. "
-            "Start one process, or remove grpo.recursion."
+            f"grpo.recursion works with only one process, but there are {processes}. "
+            "Train with one process, or remove grpo.recursion."
         )
     if micro == 0 or grpo.batch % (micro * processes):
         whole = "questions x completions" + (" x 2 rounds" if grpo.recursion else "")
         raise SettingsError(
-            f"grpo: {grpo.batch} completions per step ({whole}) cannot be divided into {processes} x "
-            f"micro_batch {micro or grpo.micro_batch}; {_remedy(grpo.batch, processes, grpo.micro_batch)}."
+            f"grpo: the {grpo.batch} completions of a step ({whole}) cannot be divided into {processes} x "
+            f"micro_batch {micro or grpo.micro_batch}. {_remedy(grpo.batch, processes, grpo.micro_batch)}."
         )
 
 
@@ -73,10 +73,10 @@ def _micro_batch(config: Config, processes: int) -> int:
 
 def _remedy(batch: int, processes: int, max_size: int) -> str:
     if batch % processes:
-        return f"make questions x completions a multiple of {processes}, or change the number of processes"
+        return f"Choose questions and completions so that their product is a multiple of {processes}, or change the number of processes"
     share = batch // processes
     best = max(size for size in range(1, min(max_size, share) + 1) if share % size == 0)
-    return f"set grpo.micro_batch to {best}"
+    return f"Set grpo.micro_batch to {best}"
 
 
 def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:

@@ -27,7 +27,7 @@ from serving.settings.settings import SettingsError
 
 def _nonempty(text: str) -> str:
     if not text.strip():
-        raise ValueError("is empty")
+        raise ValueError("must not be empty")
     return text
 
 
@@ -89,7 +89,7 @@ class QuestionLine(BaseModel):
     @classmethod
     def _check_grader(cls, grader: str) -> str:
         if grader not in GRADERS:
-            raise ValueError(f"{grader!r} is not a grader; use one of {', '.join(GRADERS)}")
+            raise ValueError(f"unknown grader {grader!r}. Choose from {', '.join(GRADERS)}")
         return grader
 
     @model_validator(mode="after")
@@ -98,15 +98,15 @@ class QuestionLine(BaseModel):
         never be reached.
         """
         if self.grader in ("exact", "math") and not self.expected.strip():
-            raise ValueError("expected: is empty")
+            raise ValueError("expected: must not be empty")
         if self.grader == "numeric" and not _is_number(self.expected):
-            raise ValueError(f"expected: {self.expected!r} is not a number; write one, or use another grader")
+            raise ValueError(f"expected: {self.expected!r} is not a number. Use a number, or another grader")
         if self.grader == "choice" and self.expected.strip().upper() not in tuple(LETTERS):
-            raise ValueError(f"expected: {self.expected!r} is not a choice; write one letter of {LETTERS}")
+            raise ValueError(f"expected: {self.expected!r} is not a choice. Use one of the letters {LETTERS}")
         if self.grader == "reasoning_gym" and self.family not in WHITELIST:
             raise ValueError(
-                f"family: {self.family!r} is not a data set with a trusted scorer; "
-                f"use one of {', '.join(WHITELIST)}"
+                f"family: {self.family!r} is not a data set with a reliable scorer. "
+                f"Choose from {', '.join(WHITELIST)}"
             )
         return self
 
@@ -134,13 +134,13 @@ def read_questions(path: str) -> list[Question]:
             if line.id in questions:
                 first = places[line.id].rpartition(", ")[2]
                 raise SettingsError(
-                    f"{place}: id: {line.id!r} is already used in {first}; give each question its own id."
+                    f"{place}: id: {line.id!r} is already used in {first}. Give each question a unique id."
                 )
             places[line.id], questions[line.id] = place, Question(**dict(line))
     except EvaluationError as exc:
         raise SettingsError(exc.message) from exc
     if not questions:
-        raise SettingsError(f"{path} has no questions.")
+        raise SettingsError(f"{path} has no questions. Add one JSON object per line.")
     return list(questions.values())
 
 
@@ -157,12 +157,12 @@ def _validate(model: type[Model], data: object, place: str, *within: str) -> Mod
 
 
 REMEDIES = {
-    "missing": "is missing; the fields are {fields}",
-    "extra_forbidden": "is not a field of a question; remove it, or move it into facts. "
+    "missing": "this field is required. The fields are {fields}",
+    "extra_forbidden": "this is not a field of a question. Remove it, or move it into facts. "
     "The fields are {fields}",
-    "string_type": 'is {sort}, not text; write it in quotes, such as "7"',
-    "list_type": "is {sort}; write a list",
-    "dict_type": "is {sort}; write an object",
-    "model_type": "it is {sort}; write one JSON object per line, with {fields}",
+    "string_type": 'must be text, not {sort}. Write it in quotes, such as "7"',
+    "list_type": "must be a list, not {sort}",
+    "dict_type": "must be an object, not {sort}",
+    "model_type": "each line must be a JSON object with the fields {fields}, not {sort}",
 }
 """Messages by Pydantic's error type."""

@@ -1,5 +1,5 @@
-"""Examples of the look-up lesson. The conductor learns to match a few words with a card, and to name what a
-whole request needs.
+"""Examples of the look-up lesson. The conductor learns to match a few words with a worker's card, and to write
+what a whole request needs.
 """
 
 import json
@@ -18,9 +18,14 @@ from training.plan_runner import PlanRunner
 def look_up_examples(config: Config, runner: PlanRunner) -> list[Example]:
     """Return the examples of the look-up lesson.
 
-    The prompt of a look-up has the cards as the server shows them. It has no user's message, to keep it
-    short. The plan is the beginning of a plan, up to the worker's number. The look-ups of a team are followed
-    by requests whose field is to be named, and by requests of several parts.
+    For each team, there are three kinds of examples in this order:
+
+    * Look-ups: a few words, and the worker whose card fits them.
+    * Namings: a request of one part, the field that it needs, and the worker for this field.
+    * Requests of several parts, and their best plan.
+
+    The prompt of a look-up only has the cards, as the server shows them, and no message of a user. Each plan
+    ends after the number of its last worker.
     """
     lesson_config = config.look_up
     assert lesson_config is not None, "checked by the caller"
@@ -53,8 +58,9 @@ def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return an example in which the need of a request is named. It has a worker only if one can do the
-    request without dispute.
+    """Return an example for a request of one part: the field that it needs, and the worker for it.
+
+    The worker is left out if no worker can do the request, or if it is unclear which worker can.
     """
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)
@@ -65,9 +71,7 @@ def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _example_of_parts(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return an example with the best plan up to its last worker. Every `needs` and every worker in it is
-    learned.
-    """
+    """Return an example with the best plan up to its last worker. All its `needs` and workers are learned."""
     steps, _ = lesson(question)
     plan = format_plan(steps, "steps", ["needs", "worker", "subtask", "access"])
     return Example(runner.prompt(question), plan[: plan.rindex(', "subtask"')], names_need=True)

@@ -35,7 +35,7 @@ def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokeni
     tokenizer = _load(AutoTokenizer.from_pretrained, config)
     if tokenizer.chat_template is None:
         raise SettingsError(
-            f"The tokenizer of {config.path} has no chat template; use an instruction-tuned model."
+            f"The tokenizer of {config.path} has no chat template. Use an instruction-tuned model."
         )
     tokenizer.padding_side = "left"
     return tokenizer
@@ -73,7 +73,7 @@ def _resume(model: PreTrainedModel, config: LoraConfig, base: str) -> PeftModel:
     if (saved.r, saved.lora_alpha) != (config.rank, config.alpha):
         raise SettingsError(
             f"model.lora: {start} has rank {saved.r} and alpha {saved.lora_alpha}, but the config has "
-            f"{config.rank} and {config.alpha}. Use the adapter's values."
+            f"{config.rank} and {config.alpha}. Use the values of the adapter in the config."
         )
     # With a published name, PEFT would query the hub.
     resumed.peft_config["default"].base_model_name_or_path = base
@@ -97,7 +97,7 @@ def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
     try:
         return load(config.path, **options)
     except OSError as exc:
-        hint = "" if Path(str(config.path)).exists() else f" There is no folder {config.path}."
+        hint = "" if Path(str(config.path)).exists() else f" The folder {config.path} does not exist."
         raise SettingsError(f"The model {config.path} cannot be loaded.{hint} {exc}") from exc
 
 

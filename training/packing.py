@@ -22,7 +22,7 @@ LENGTHS = 64
 MOST_WORKERS = 10
 """Maximum number of workers in a team. Up to this number, a worker's index is a single token."""
 THOUSAND = 1000
-"""Scale of weights and rewards in labels. Labels are integers, so they are stored in thousandths."""
+"""Scale of weights and rewards in labels, which are integers and therefore stored in thousandths."""
 TARGET, WEIGHT, CHOICES = 0, 1, 2
 """Columns of a label: the token, its weight, and from the third on the tokens to choose among and the worth
 of each.

@@ -41,7 +41,7 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
     """
     conductor = settings.conductor
     if conductor is None:
-        raise SettingsError("Training needs a pool with a conductor. Set `conductor` in its settings.")
+        raise SettingsError("Training needs a pool with a conductor. Set `conductor` in the pool's settings.")
     workers: list[WorkerSettings] = []
     for worker in settings.workers:
         if worker.name == conductor.worker:
@@ -51,8 +51,8 @@ def training_pool(settings: Settings, environment: Mapping[str, str]) -> Pool:
             worker = ScriptedSettings(**fields)
         elif isinstance(worker, VllmSettings):
             raise SettingsError(
-                f"Worker {worker.name!r} has kind vllm, which training does not start. "
-                "Serve it, and configure it with kind openai and its base_url in the pool's settings."
+                f"Worker {worker.name!r} has kind vllm, and training does not start vLLM engines. "
+                "Start the engine with `vllm serve`, and use kind openai with its base_url in the pool's settings."
             )
         workers.append(worker)
     return build_pool(settings.model_copy(update={"workers": tuple(workers)}), environment, engines={})
@@ -76,7 +76,7 @@ class PlanRunner:
     def __post_init__(self) -> None:
         if self.model is not None and self.model not in self.pool.settings.models:
             models = ", ".join(self.pool.settings.models) or "none"
-            raise SettingsError(f"The pool has no model {self.model!r}; its `models` are: {models}.")
+            raise SettingsError(f"The pool has no model {self.model!r}. Available models: {models}.")
         engine = self.pool.team
         if self.cache is not None:
             members = {

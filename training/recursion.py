@@ -52,8 +52,8 @@ class TwoRounds:
         group = self._group
         if len(prompts) % (2 * group):
             raise ValueError(
-                f"{len(prompts)} prompts are not pairs of groups of {group}; "
-                "set micro_batch to the batch of a whole step"
+                f"{len(prompts)} prompts cannot be divided into pairs of groups of {group}. "
+                "Set micro_batch to the batch of a whole step"
             )
         positions = [index for index in range(len(prompts)) if index // group % 2 == 0]
         numbers = [self._rows[key(prompts[index])] for index in positions]

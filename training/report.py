@@ -42,7 +42,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         worker, share = best_alone(report, source)
         after, kinds = report["after"][source]["right"], stands_for(report["provenance"][source])
         text.append(
-            f"{source}: held-out questions right: {before['right']:.3f} before, {after:.3f} after; "
+            f"{source}: share of held-out questions answered correctly: {before['right']:.3f} before, {after:.3f} after; "
             f"{worker} alone {share:.3f} ({kinds})"
         )
     return text
@@ -51,7 +51,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
 def tables(report: Mapping[str, Any]) -> str:
     """Return the held-out figures as Markdown, one table per source."""
     if not report["before"]:
-        return "Not measured: the run held no questions out."
+        return "Not measured, because the run had no held-out questions."
     return "\n\n".join(_table(report, source) for source in report["before"])
 
 

@@ -62,19 +62,19 @@ class RunDir:
         if not resume:
             raise SettingsError(
                 f"{self.path} already contains a run. "
-                "Pass --resume to continue it, or --out for another folder."
+                "Pass --resume to continue it, or choose another folder with --out."
             )
         if load(self.config_file) != config:
             raise SettingsError(
-                f"{self.path} contains a run with another config, {self.config_file}. "
-                "Use that config, or another --out."
+                f"{self.path} contains a run with another config ({self.config_file}). "
+                "Use that config, or choose another folder with --out."
             )
         original: dict[str, str] = self.load("inputs") or {}
         for file, digest in original.items():
             if inputs.get(file) != digest:
                 raise SettingsError(
-                    f"{file} has changed since the run in {self.path} began "
-                    "(digest in inputs.json). Restore it, or use another --out."
+                    f"{file} has changed since the run in {self.path} started "
+                    "(see the digests in inputs.json). Restore it, or choose another folder with --out."
                 )
 
     @property
@@ -180,7 +180,7 @@ def write_error(exc: BaseException) -> str | None:
     if isinstance(exc, OSError) and not isinstance(exc, ConnectionError | TimeoutError):
         return exc.strerror or message
     if isinstance(exc, RuntimeError) and ("PytorchStreamWriter" in message or "inline_container" in message):
-        return "the disk is full, or the file size limit is reached"
+        return "the disk is full, or the limit on file sizes is reached"
     return message if isinstance(exc, SafetensorError) and "I/O error" in message else None
 
 

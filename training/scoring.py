@@ -97,7 +97,7 @@ def _is_plan(record: Record, text: str, workers: list[str], terms: RewardTerms) 
 
 
 def _plan_is_to_blame(failure: Failure) -> bool:
-    """Return whether the failure is the plan's fault: another plan, and not just another attempt, might have
+    """Return whether the failure is the plan's fault: another plan, and not only another attempt, might have
     succeeded.
     """
     return failure.is_a(BudgetExceeded) or (failure.is_a(WorkerError) and not failure.retryable)

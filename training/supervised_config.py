@@ -28,8 +28,8 @@ class LookUpConfig(Frozen):
     per_team: int = Field(default=20, ge=1)
     """Number of look-ups per row. They share a team's cards."""
     named_per_team: int = Field(default=0, ge=0)
-    """Number of additional requests per row whose field is to be named (`training.curriculum.namings`). They
-    may be about any topic.
+    """Number of additional requests of one part per row, for which the conductor learns to write the field that
+    they need (`training.curriculum.namings`). They may be about any topic.
     """
     of_parts_per_team: int = Field(default=0, ge=0)
     """Number of additional requests per row that have several parts."""
@@ -112,14 +112,14 @@ class WarmStartConfig(Frozen):
     @classmethod
     def _check_sum(cls, shares: dict[str, float]) -> dict[str, float]:
         if (whole := fsum(shares.values())) > 1 + ROUNDING:
-            raise ValueError(f"the shares sum to {whole:g}; they must sum to 1 at most")
+            raise ValueError(f"the shares must sum to at most 1, but sum to {whole:g}")
         return shares
 
     @field_validator("step_shares")
     @classmethod
     def _check_lengths(cls, shares: tuple[float, ...]) -> tuple[float, ...]:
         if not sum(shares):
-            raise ValueError("all shares are 0; set at least one, such as [1.0] for one step")
+            raise ValueError("at least one share must be above 0, such as [1.0] for plans of one step")
         return shares
 
     @field_validator("fields")
@@ -127,8 +127,8 @@ class WarmStartConfig(Frozen):
     def _check_fields(cls, fields: tuple[str, ...]) -> tuple[str, ...]:
         if sorted(fields[1:] if fields[:1] == ("needs",) else fields) != ["access", "subtask", "worker"]:
             raise ValueError(
-                f"{', '.join(fields)}: list worker, subtask and access once each, in any order, "
-                "optionally after needs"
+                "must be worker, subtask and access in any order, optionally after needs, "
+                f"but is {', '.join(fields)}"
             )
         return fields
 

@@ -49,12 +49,14 @@ def run(
         with ThreadPoolExecutor(CONCURRENCY) as pool:
             statuses = list(pool.map(partial(_train, config, folder), seeds))
     except KeyboardInterrupt:  # Ctrl-C stops the trainings too
-        console().print("Stopped; no results were written.")
+        console().print("Stopped. No results were written.")
         return 130
     for seed, status in zip(seeds, statuses, strict=True):
         if status:
             log = folder / f"{seed}.log"
-            console().print(f"Seed {seed} failed; the end of {log}:\n{log.read_text('utf-8')[-2000:]}")
+            console().print(
+                f"The training with seed {seed} failed. Last lines of {log}:\n{log.read_text('utf-8')[-2000:]}"
+            )
             return 1
     reports = {seed: json.loads((folder / str(seed) / "report.json").read_text("utf-8")) for seed in seeds}
     results = figures(reports) | {

@@ -109,7 +109,7 @@ def _dollars(worker: str, answered: Sequence[AnsweredQuestion], config: WorthCon
     known_costs = [usd for usd in costs if usd is not None]
     if len(known_costs) < len(costs) and config.usd_weight:
         raise SettingsError(
-            f"worth.usd_weight needs the cost of {worker}, which is unknown. Set its price, or set "
+            f"worth.usd_weight needs the cost of {worker}, which is unknown. Set the worker's price, or set "
             "usd_weight to 0."
         )
     return sum(known_costs) / len(known_costs) if known_costs else 0.0

@@ -39,7 +39,7 @@ def publish_checked(folder: Path, where: Path, label: str, model: Path | None) -
 
 main = Program(
     "podium adapter",
-    help="Give a LoRA adapter the name under which it is served.",
+    help="Publish a LoRA adapter under the name by which it is served.",
     epilog="Example: podium adapter publish build/training/mine/final --model models/smollm2-135m",
 )
 
@@ -48,18 +48,18 @@ main = Program(
     "publish", epilog="Example: podium adapter publish build/training/mine/final --model models/smollm2-135m"
 )
 def publish_adapter(
-    folder: Annotated[Path, Argument(help="adapter as written by PEFT's save_pretrained")],
-    label: Annotated[str, Option(help="the name before the @")] = "conductor",
-    to: Annotated[Path, Option(help="the folder of adapters")] = STORE,
+    folder: Annotated[Path, Argument(help="folder of the adapter, as written by PEFT's save_pretrained")],
+    label: Annotated[str, Option(help="part of the name before the @")] = "conductor",
+    to: Annotated[Path, Option(help="folder in which the adapter is published")] = STORE,
     model: Annotated[
-        Path | None, Option(help="folder of the base model, to check that the shapes match")
+        Path | None, Option(help="folder of the base model, to check that the tensor shapes match")
     ] = None,
 ) -> int:
-    """Copy an adapter to the folder of adapters, named after its content."""
+    """Copy an adapter to the folder of published adapters, under a name that includes a hash of its content."""
     try:
         print(publish_checked(folder, to, label, model))
     except AdapterError as error:
         raise CommandError(error.message) from error
     except OSError as error:
-        raise CommandError(f"{to} cannot be written: {error.strerror}.") from error
+        raise CommandError(f"Cannot write to {to}: {error.strerror}.") from error
     return 0

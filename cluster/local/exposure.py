@@ -28,9 +28,9 @@ def require_key(host: str, settings: str, environment: Mapping[str, str]) -> Non
     if ip_address(host).is_loopback or asyncio.run(_has_keys(address)):
         return
     raise SettingsError(
-        f"The address {host} can be reached from other machines, but the store {address.name} has no key, so "
-        "anyone could use the server at your expense. Create the first key with "
-        f"`podium keys create NAME --scopes admin --settings {settings}`, or serve on 127.0.0.1."
+        f"Other machines can reach the address {host}, but the store {address.name} has no API key, so "
+        "anyone on the network could use the server. Create the first key with "
+        f"`podium keys create NAME --scopes admin --settings {settings}`, or listen on 127.0.0.1."
     )
 
 

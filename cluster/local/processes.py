@@ -133,11 +133,11 @@ def describe(process: psutil.Process) -> str:
     command, tag = command_of(process), tag_of(process)
     text = f"pid {process.pid} ({command})"
     if tag.startswith(f"{ROOT}:"):
-        return f"{text}, a Podium of this checkout. End it with `make stop`"
+        return f"{text}, a Podium server of this checkout. Stop it with `make stop`"
     if command.startswith("haproxy"):
-        return f"{text}, left over by a Ray Serve that crashed. End it with `kill {process.pid}`"
+        return f"{text}, which a crashed Ray Serve left running. Stop it with `kill {process.pid}`"
     if tag or "ray::" in command or "serve run" in command:
-        return f"{text}, another Ray Serve. Stop its `serve run` with Ctrl-C (or kill -INT)"
+        return f"{text}, another Ray Serve. Stop its `serve run` with Ctrl-C or `kill -INT`"
     return text
 
 
@@ -152,16 +152,16 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
         ports += [int(environment.get(name, default)) for name, default in HAPROXY_PORTS.items()]
     for taken in (p for p in ports if not is_free(p)):
         holder = next(
-            map(describe, listeners(taken)), "a process of another account, which this account cannot see"
+            map(describe, listeners(taken)), "a process of another account, which this account cannot inspect"
         )
         raise ServeError(
-            f"Port {taken} is taken by {holder}."
-            + (f"\nOr serve on another one: make serve PORT={port + 1}" if taken == port else "")
+            f"Port {taken} is in use by {holder}."
+            + (f"\nOr serve on another port: make serve PORT={port + 1}" if taken == port else "")
         )
     if orphans := orphans_here():
         pids = "\n".join(f"  pid {p.pid}  {command_of(p)}" for p in orphans)
         raise ServeError(
-            f"A Podium of this checkout crashed and left these running:\n{pids}\nEnd them with `make stop`."
+            f"A Podium server of this checkout crashed and left these processes running:\n{pids}\nStop them with `make stop`."
         )
 
 
@@ -181,7 +181,7 @@ def claim(port: int) -> Generator[None]:
             claim.bind(f"\0podium-port-{port}")
         except OSError:
             raise ServeError(
-                f"Another Podium has just been started on port {port}.\nServe on another one: make serve PORT={port + 1}"
+                f"Another Podium server is using or starting on port {port}.\nServe on another port: make serve PORT={port + 1}"
             ) from None
         yield
 

@@ -11,8 +11,8 @@ REMEDIES = (
     (
         r"gcc.*(not found|No such file)|Python\.h|command '.*(cc|gcc|g\+\+)' failed",
         (
-            "A package of training and evaluation (pycosat) is compiled here and needs a C compiler and Python's headers:\n"
-            "on Debian and Ubuntu, `apt install gcc python3-dev`. `make serve` and `make demo` do not need it."
+            "A package for training and evaluation (pycosat) must be compiled, which needs a C compiler and Python's headers.\n"
+            "On Debian and Ubuntu, run `apt install gcc python3-dev`. `make serve` and `make demo` do not need this package."
         ),
     ),
     (
@@ -21,47 +21,47 @@ REMEDIES = (
     ),
     (
         r"Permission denied|Read-only file system|Errno 13|Errno 30|os error 13|os error 30",
-        f"This account may not write under {ROOT}, or not into uv's cache. Set UV_CACHE_DIR to use another folder.",
+        f"This account may not write to {ROOT} or to uv's cache. Correct the permissions, or set UV_CACHE_DIR to another folder.",
     ),
     (
         r"download\.pytorch\.org",
         (
             "The CPU build of torch comes from PyTorch's own index, which cannot be reached. Set PIP_EXTRA_INDEX_URL=<address> to a\n"
-            "mirror of it, or PIP_FIND_LINKS=<folder> to a folder with that wheel, and run `make setup` again."
+            "mirror, or PIP_FIND_LINKS=<folder> to a folder with the wheel, and run `make setup` again."
         ),
     ),
     (
         r"no trusted hash|must have their versions pinned",
-        "requirements/all.lock lacks a package that is needed here, so nothing was installed. `make lock` adds it.",
+        "requirements/all.lock does not list a package that is needed, so nothing was installed. Run `make lock` to add it.",
     ),
     (
         r"[Hh]ash mismatch|DO NOT MATCH THE HASHES",
         (
-            "The index has another file than the one whose hash is in requirements/all.lock, so it was not installed. If the package is\n"
-            "torch, this Python or machine has a build that is not in the lock: run `make lock` to add it.\n"
-            "For every other package, find out first who changed the file."
+            "A file on the package index does not match its hash in requirements/all.lock, so it was not installed. If the package is\n"
+            "torch, this Python or machine needs a build that is not in the lock file. Run `make lock` to add it.\n"
+            "For any other package, first find out who changed the file."
         ),
     ),
     (
         r"\+cpu",
         (
-            "None of the indexes has the CPU build of torch. It is in PyTorch's own index for CPUs (pytorch.org, Get Started, CPU,\n"
-            "shows its address): run `PIP_EXTRA_INDEX_URL=<address> make setup`. For a machine with GPUs, install the `gpu` extra in\n"
-            "an environment of its own: pip install '.[gpu]'."
+            "No configured package index has the CPU build of torch. It is in PyTorch's own index for CPUs, whose address is shown at\n"
+            "pytorch.org (Get Started, CPU). Run `PIP_EXTRA_INDEX_URL=<address> make setup`. On a machine with GPUs, run\n"
+            "`pip install '.[gpu]'` in a separate environment instead."
         ),
     ),
     (
         r"[Ff]ailed to fetch|error sending request|dns error|NewConnectionError|Max retries|Connection|timed out|SSLError|ProxyError",
         (
-            "The package index cannot be reached. `pip config list` shows which one is used. Check network and proxy,\n"
-            "then run `make setup` again: it continues where it stopped."
+            "The package index cannot be reached. `pip config list` shows its address. Check the network and the proxy,\n"
+            "then run `make setup` again. It continues where it stopped."
         ),
     ),
     (
         r"No solution found|No matching distribution|Could not find a version",
         (
-            "The package index has no build of that version for this Python and machine. The lock was made on Linux,\n"
-            "x86-64 or arm64, with Python 3.11."
+            "The package index has no build of this version for this Python and machine. The lock file was made for Linux on\n"
+            "x86-64 or arm64, with Python 3.11. Use such a machine, or run `make lock`."
         ),
     ),
 )
@@ -73,4 +73,4 @@ def explain(output: str, phase: str, log: Path) -> str:
     remedy = next(
         (text for pattern, text in REMEDIES if re.search(pattern, output)), "Run `make setup` again."
     )
-    return f"{phase} failed:\n{tail}\n\n{remedy}\nFull output: {log}"
+    return f"{phase[:1].upper()}{phase[1:]} failed:\n{tail}\n\n{remedy}\nFull output: {log}"

@@ -31,7 +31,7 @@ from podium.command_line.options import parse_address, parse_port
 from podium.command_line.program import CommandError, Program, UsageError
 
 READY = """
-Podium answers on {url}  (Ctrl-C stops it; log: {log}; metrics: {metrics})
+Podium is ready at {url}  (stop it with Ctrl-C; log: {log}; metrics: {metrics})
 {console}
 Store of keys, budgets and runs: {store}
 
@@ -93,7 +93,7 @@ def store_text(server: Server) -> str:
     address = find_address(settings, server.environment)
     if settings.path is not None or server.environment.get(settings.url_env):
         return address.name
-    return f"{address.name}\n(shared by every server of this account; set `store: {{path: FILE}}` in {server.settings} to use another)"
+    return f"{address.name}\n(shared by all servers of this account; to use another store, set `store: {{path: FILE}}` in {server.settings})"
 
 
 def first_model(listed: bytes | None) -> str:
@@ -111,7 +111,7 @@ def first_model(listed: bytes | None) -> str:
 def console_text(server: Server) -> str:
     """Return a line with the URL of the web console, or with the command that builds it."""
     if server.answers("/console/"):
-        return f"In a browser: {server.url}/console/"
+        return f"Web console: {server.url}/console/"
     return "The web console is not built. Run `make console` to build it."
 
 
@@ -128,9 +128,12 @@ def serve_until_interrupted(server: Server) -> int:
             return 1
     except KeyboardInterrupt:
         if server.killed:
-            print(f"\nStopped, but pids {server.killed} had to be killed. See {server.log}", file=sys.stderr)
+            print(
+                f"\nStopped, but these processes had to be killed: {', '.join(map(str, server.killed))}. See {server.log}.",
+                file=sys.stderr,
+            )
             return 1
-        print("\nStopped; nothing is left running.")
+        print("\nStopped. No process is left running.")
         return 0
     except ServeError as error:
         print(f"\n{error}", file=sys.stderr)
@@ -150,7 +153,7 @@ def stop_everything() -> int:
     killed = end(rest, within_s=5)
     sweep_folders()
     print(
-        f"Servers ended: {len(leaders)}. Left-over processes ended: {len(rest)} ({len(killed)} had to be killed)."
+        f"Stopped servers: {len(leaders)}. Stopped processes of crashed servers: {len(rest)} ({len(killed)} had to be killed)."
     )
     return 0
 
@@ -177,21 +180,24 @@ class ServerOptions:
     settings: Annotated[str, Option(metavar="FILE", help="settings file to serve")] = SETTINGS
     port: Annotated[int, Option(parser=parse_port, help="HTTP port; 0 chooses a free one")] = 8000
     model: Annotated[
-        str | None, Option(help="model of a hub, or a folder, instead of the file's local models")
+        str | None,
+        Option(
+            help="model to serve instead of the local models in the settings file: a name on a model hub, or a folder"
+        ),
     ] = None
     conductors: Annotated[
         list[str] | None,
         Option(
             "--conductor",
             metavar="WORKER",
-            help="the worker that writes the plans, instead of the file's conductor",
+            help="worker that writes the plans, instead of the conductor in the settings file",
         ),
     ] = None
     proxy: Annotated[
         Proxy | None,
         Option(
             help="proxy in front of the routers: HAProxy, as in production, or Ray Serve's own",
-            show_default="haproxy if it runs here",
+            show_default="haproxy if it can run on this machine",
         ),
     ] = None
     fast: Annotated[bool, Option("--fast", hidden=True)] = False
@@ -229,15 +235,15 @@ def serve(
         str,
         Option(
             parser=parse_address,
-            help="IP address to listen on; 0.0.0.0 serves other machines too, once a key exists",
+            help="IP address to listen on; 0.0.0.0 also serves other machines, which requires an API key",
         ),
     ] = HOST,
     metrics_port: Annotated[
         int, Option(parser=parse_port, help="port of the Prometheus metrics", show_default="a free one")
     ] = 0,
-    cpus: Annotated[int, Option(help="logical CPUs that Ray may assign")] = 2,
+    cpus: Annotated[int, Option(help="number of logical CPUs that Ray may assign")] = 2,
 ) -> int:
-    """Serve Podium on this machine until Ctrl-C, on loopback unless --host says otherwise."""
+    """Serve Podium on this machine until Ctrl-C. Only this machine can reach it, unless --host is set."""
     conductor = options.conductor
     stop_on_signals()
     server = Server(
@@ -257,6 +263,6 @@ def serve(
 
 @stop.command(epilog="Example: podium stop")
 def stop_servers() -> int:
-    """End every server of this checkout, and what crashed ones left running."""
+    """Stop every server of this checkout, and the processes that crashed servers left running."""
     stop_on_signals()
     return stop_everything()

@@ -217,14 +217,14 @@ class Server:
         while not self.is_ready():
             elapsed_s = time.monotonic() - started
             if not self.is_running():
-                raise ServeError(f"The server ended before it was ready.\n{self.log_tail()}")
+                raise ServeError(f"The server exited before it was ready.\n{self.log_tail()}")
             if elapsed_s > self._ready_within_s:
                 raise ServeError(f"The server was not ready after {elapsed_s:.0f} s.\n{self.log_tail()}")
             if line:
                 line.show("...")
             time.sleep(0.25)
         for other in (p for p in listeners(self.port) if tag_of(p) != self.tag):
-            raise ServeError(f"Port {self.port} is shared with {describe(other)}.")
+            raise ServeError(f"Port {self.port} is also used by {describe(other)}.")
         if line:
             line.finish("ready")
 
@@ -261,9 +261,9 @@ class Server:
     def log_tail(self, lines: int = 25) -> str:
         """Return the last lines of the log, and the paths of the log and of Ray's logs."""
         tail = self.log.read_text(errors="replace").splitlines()[-lines:]
-        parts = ["Last lines of its log:", *(f"  {line}" for line in tail), f"Full log: {self.log}"]
+        parts = ["Last lines of the log:", *(f"  {line}" for line in tail), f"Full log: {self.log}"]
         if self.ray_logs.exists() or (self.folder and self.folder.has_logs):
-            parts.append(f"Ray's own logs: {self.ray_logs}")
+            parts.append(f"Logs of Ray: {self.ray_logs}")
         return "\n".join(parts)
 
     @property

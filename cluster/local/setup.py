@@ -20,28 +20,38 @@ def complaint() -> str:
     remedy = (
         f"Run `make PYTHON={newer[0]} setup`."
         if newer
-        else "Install Python 3.11, then `make PYTHON=python3.11 setup`."
+        else "Install Python 3.11, then run `make PYTHON=python3.11 setup`."
     )
-    return f"Python {sys.version.split()[0]} is too old: Podium needs 3.11 or newer.\n{remedy}"
+    return f"Python {sys.version.split()[0]} is too old. Podium needs Python 3.11 or newer.\n{remedy}"
 
 
 def main() -> int:
     """Run set-up and return the exit code, which is 0 if set-up succeeded."""
     parser = argparse.ArgumentParser(
-        prog="make setup", description="Build .venv, and the local models if they are served."
+        prog="make setup", description="Create .venv, and the local models if the settings serve them."
     )
-    parser.add_argument("--settings", help="also install what this settings file needs")
-    parser.add_argument("--model", help="model to serve instead of the file's local models")
+    parser.add_argument("--settings", help="settings file to serve; also installs everything that it needs")
+    parser.add_argument("--model", help="model to serve instead of the local models in the settings file")
     parser.add_argument(
-        "--conductor", help="the worker that writes the plans, instead of the file's conductor"
+        "--conductor", help="worker that writes the plans, instead of the conductor in the settings file"
     )
-    parser.add_argument("--dev", action="store_true", help="also install what checks and load tests need")
-    parser.add_argument("--learning", action="store_true", help="install everything")
+    parser.add_argument(
+        "--dev", action="store_true", help="also install the packages for checks and load tests"
+    )
+    parser.add_argument(
+        "--learning",
+        action="store_true",
+        help="install all packages, including those for training and evaluation",
+    )
     parser.add_argument(
         "--console", action="store_true", help="also build the web console, and fail if that is not possible"
     )
-    parser.add_argument("--browser", action="store_true", help="also install what drives a browser in tests")
-    parser.add_argument("--site", action="store_true", help="also install what builds the documentation site")
+    parser.add_argument(
+        "--browser", action="store_true", help="also install the packages that control a browser in tests"
+    )
+    parser.add_argument(
+        "--site", action="store_true", help="also install the packages that build the documentation site"
+    )
     options = parser.parse_args()
     why = complaint()
     if why:

@@ -82,7 +82,7 @@ def entry_of(name: str) -> str:
     """
     entry = re.search(rf"^{name}==.*\n(?:    --hash=.*\n)+", LOCK.read_text(), re.MULTILINE)
     if entry is None:
-        raise ValueError(f"{LOCK} has no {name} with hashes. Run `make lock`.")
+        raise ValueError(f"{LOCK} has no entry with hashes for {name}. Run `make lock` to add it.")
     return entry.group()
 
 

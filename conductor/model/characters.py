@@ -86,5 +86,5 @@ def check_name_text(text: str) -> str:
         ValueError: the name contains such a character.
     """
     if _CONTROL.search(text):
-        raise ValueError("control characters and direction marks are not allowed. Remove them")
+        raise ValueError("must not contain control characters or text direction marks")
     return text

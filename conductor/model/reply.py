@@ -200,7 +200,9 @@ class Reply:
             return
         self.billed_at_bound |= delta.billed_at_bound
         if delta.usage is not None and not delta.usage.is_possible:
-            self._bill_at_bound("The worker reported an impossible usage. Billed at the call's bound.")
+            self._bill_at_bound(
+                "The worker reported an impossible usage, so the call is billed at its upper bound."
+            )
         elif delta.usage is not None:
             self.counted = delta.usage
         self.usage = None if self.billed_at_bound else self.counted
@@ -230,15 +232,17 @@ class Reply:
         is_billed = self.price is not None and self.price != FREE
         if is_billed and self.usage is None and not self.billed_at_bound:
             if self.finish:
-                self._bill_at_bound("The server did not report usage. Billed at the call's bound.")
+                self._bill_at_bound(
+                    "The server did not report its usage, so the call is billed at its upper bound."
+                )
             else:
-                note = "The call ended before the server reported usage."
+                note = "The call ended before the server reported its usage."
                 self._bill_at_bound(f"{note} {self._estimate()}")
 
     def _estimate(self) -> str:
         """Estimate the usage if the call's bound is known. Return a note for the record that explains the bill."""
         if self.bound is None:
-            return "Billed at the call's bound."
+            return "The call is billed at its upper bound."
         calls = (part for call in self.tool_calls for part in (call.name, call.arguments))
         n_bytes, thought_bytes = _n_bytes([*self.texts, *calls]), _n_bytes(self.thoughts)
         self.estimated, note = estimate_answer(self.bound, n_bytes, thought_bytes, self.unseen_s, self.meter)
@@ -350,7 +354,7 @@ async def open_reply(
             _bill(exc, early, price)
             raise
         if not early:
-            raise WorkerUnavailable(f"{worker} closed the stream without sending anything.", worker=worker)
+            raise WorkerUnavailable(f"{worker} closed the stream without sending any data.", worker=worker)
         unseen_s = time.monotonic() - began_s
 
         async def all_of_it() -> AsyncGenerator[Delta]:

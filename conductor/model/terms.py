@@ -41,9 +41,7 @@ class Refusals:
         error = self._errors.get((worker, operation))
         if error is None:
             return None
-        detail = (
-            f"The worker was not called again, because it had refused in this run. {error.detail}".rstrip()
-        )
+        detail = f"The worker was not called again, because it had already refused a call of this run. {error.detail}".rstrip()
         kind = ContentFiltered if isinstance(error, ContentFiltered) else WorkerRefused
         return kind(error.message, worker=worker, every_call=error.every_call, detail=detail)
 
@@ -125,7 +123,7 @@ class Places:
         self.has_other = has_other
 
     def expect_choice(self) -> None:
-        """Assume that there is no other place until a place is chosen."""
+        """Let `has_other` return False until `take` records a place."""
         self.has_other = _no
 
     def __reduce__(self) -> tuple[type["Places"], tuple[()]]:

@@ -296,14 +296,14 @@ def estimate_answer(
         unseen_s: seconds until the first token.
         meter: counts kept by the worker. None: it keeps none.
     """
-    note = f"Estimated from the bytes sent and streamed: one token per {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice what prose takes), plus {ESTIMATE_SLACK_TOKENS}."
+    note = f"The usage is estimated from the bytes sent and streamed: one token per {ESTIMATE_BYTES_PER_TOKEN} bytes (about twice the tokens of normal prose), plus {ESTIMATE_SLACK_TOKENS} tokens."
     if meter is None:
         return estimate(bound, n_bytes + thought_bytes), note
     if meter.summarizes_thoughts:
         thought_bytes *= ESTIMATE_SUMMARY_FACTOR
     if meter.hides_thoughts and not thought_bytes:
         thought_bytes = unseen_bytes(unseen_s)
-        note += f" The model may have reasoned unseen for {unseen_s:.1f} s, counted at {THOUGHT_TOKENS_PER_S} tokens per second."
+        note += f" The model may have reasoned for {unseen_s:.1f} s without streaming, which counts as {THOUGHT_TOKENS_PER_S} tokens per second."
     n_bytes = max(n_bytes + thought_bytes, meter.streamed_bytes)
     return estimate(bound, n_bytes, meter.reported_usage, meter.sent_bytes), note
 

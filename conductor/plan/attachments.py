@@ -13,10 +13,10 @@ from conductor.plan.marks import enclose, mark_key
 
 NO_IMAGE = "[A picture is here that this model cannot see.]"
 BLIND_NOTE = (
-    "The user's images were left out: this worker cannot see images (sees_images) or cannot fetch them from their "
-    "URLs (fetches_pictures)."
+    "The user's images were not sent, because this worker cannot see images (`sees_images`) or cannot fetch them from "
+    "their URLs (`fetches_pictures`)."
 )
-NO_PDF_NOTE = "The user's PDFs were left out: this worker cannot read PDFs (reads_pdfs)."
+NO_PDF_NOTE = "The user's PDFs were not sent, because this worker cannot read PDFs (`reads_pdfs`)."
 MOST_NAMED = 64
 """Maximum number of attachments that are listed. The rest are counted."""
 FILE = "file"

@@ -155,7 +155,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
                 exc.attempts, exc.step = tuple(holds.failed), call.site.step
             raise
         except Interrupted as exc:  # raised by the worker; an interrupted run reports it by itself
-            message = f"{member.name} was interrupted: {exc.message}"
+            message = f"The call to {member.name} was interrupted: {exc.message}"
             raise WorkerUnavailable(
                 message, worker=member.name, step=call.site.step, detail=exc.detail
             ) from exc
@@ -164,7 +164,9 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
             if task and task.cancelling():
                 raise
             name = reply.worker if reply else member.name
-            message = f"{name} cancelled its own call."  # else it looks like a client that disconnected
+            message = (
+                f"The worker {name} cancelled its own call."  # else it looks like a client that disconnected
+            )
             raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
         finally:
             if reply is not None:
@@ -289,7 +291,7 @@ class CallTask:
         except asyncio.CancelledError:
             self.opened.cancel()  # the worker cancelled its own call
             if self.reply is not None and not (self._reader_exit.done() or self._task.cancelling()):
-                message = f"{self.reply.worker} cancelled its own call."
+                message = f"The worker {self.reply.worker} cancelled its own call."
                 await self._pieces.put(WorkerUnavailable(message, worker=self.reply.worker))
             raise
         except Exception as exc:

@@ -39,7 +39,7 @@ class _HeldCall:
     failed: list[Attempt] = field(default_factory=list[Attempt])
     """Failed attempts whose cost has been charged."""
     is_dropped: bool = False
-    """True once the branch has failed or lost while the other one continues."""
+    """True once this branch has failed or lost the race, while the other branch continues."""
     waits: bool = False
     """True if the call is still queued and has not been sent."""
     callee: Callee | None = None
@@ -216,7 +216,7 @@ class CallHolds:
         """
         price, callee = self._price_of(loser), loser.callee or Callee(self._member.name)
         is_billed = price is not None and price != FREE and loser.hold is not None and not loser.waits
-        what = "The call was still queued" if loser.waits else "The call had not answered"
+        what = "The call was still queued" if loser.waits else "The call had returned nothing"
         message = f"{what} after {took_s:.2f} s, and another call for the same answer was faster."
         return Attempt(
             callee.worker,

@@ -117,9 +117,7 @@ def _explain(error: msgspec.ValidationError, data: Json) -> str:
     """
     for where, version in _versions(data, ""):
         if type(version) is int and version > VERSION:
-            return (
-                f"{where}: the record has version {version}, but this Podium reads versions up to {VERSION}."
-            )
+            return f"{where}: the record has version {version}, but this version of Podium reads only versions up to {VERSION}."
     place = _PLACE.match(str(error))
     if place is None or not place["where"]:
         return f"{error}."

@@ -104,7 +104,7 @@ class Shown:
         reply.texts.insert(0, self.text)
         reply.thoughts.insert(0, self.reasoning)
         reply.deltas = _words(reply.deltas)
-        note = f"Continues after {len(self.text)} characters of {self.worker}, whose stream broke off."
+        note = f"This answer continues the first {len(self.text)} characters, which came from {self.worker} before its stream broke off."
         reply.notes += (note,)
 
     @property
@@ -127,14 +127,14 @@ class Shown:
         return result and replace(result, usage=None, attempts=failed)
 
     def explain(self, error: WorkerError, why: str = "") -> None:
-        """Extend the message of `error` by what the reader has received and by the reason `why`."""
+        """Append to the message of `error` how much of the answer the reader has received, and the reason `why`."""
         if self.breaks:
             has = (
-                f"The answer stops after {len(self.text)} characters"
+                f"The answer ends after {len(self.text)} characters, and the rest is missing."
                 if self.text
-                else "No part of it arrived"
+                else "No part of the answer was received."
             )
-            error.args = (f"{error.message} {has}: the rest is missing. {why}".rstrip(),)
+            error.args = (f"{error.message} {has} {why}".rstrip(),)
         elif why:
             error.args = (f"{error.message} {why}",)
 
@@ -154,9 +154,9 @@ class Shown:
 
 
 def other_answer() -> Interrupted:
-    """Return the error for a client that has received part of an answer that another one replaces."""
+    """Return the error for a client that received a part of an answer, which a new answer now replaces."""
     return Interrupted(
-        "The answer broke off, and another one is being written. Retry, or read the run's record."
+        "The answer broke off, and a new one replaces the part that was sent. Retry, or read the run's record."
     )
 
 

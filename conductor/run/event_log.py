@@ -273,7 +273,7 @@ class EventLog:
         known_seq = self._first_seq - 1 if after_seq is None else after_seq
         if not self._first_seq - 1 <= known_seq <= self.seq:
             raise EventsNotKept(
-                f"This log has events {self._first_seq} to {self.seq}, but the reader requested those after {known_seq}."
+                f"This log contains the events {self._first_seq} to {self.seq}, but the reader requested the events after {known_seq}."
             )
         subscription = Subscription(deltas, self._drop, known_seq)
         events = [(seq, event) for seq, event in self._events if seq > known_seq]

@@ -36,7 +36,7 @@ from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
 from conductor.run.turns import Given, Segment, StepTurn
 
-CUT = Failure.of(Interrupted("The process that made this call ended before it was answered."))
+CUT = Failure.of(Interrupted("The process that made this call ended before it received the answer."))
 STREAM_TICK_S = 0.1
 """Resolution of the record's time while the answer streams, in seconds. Copying the record for each piece of the
 answer would be too slow.
@@ -220,7 +220,7 @@ def _give_step(step: StepRecord, client_reply: Given, at_s: float) -> StepRecord
 
 
 def _resume(record: Record, event: RunResumed) -> Changes:
-    """Mark the plan's text and the calls as interrupted that the earlier process left open.
+    """Mark the plan and the calls that the earlier process left open as interrupted.
 
     The answer has no reader yet in this process.
     """

@@ -257,14 +257,16 @@ class BudgetLedger:
             if by_cost
             else (f"{worst.tokens} tokens", f"could take {worst.tokens} tokens")
         )
-        why = (
-            "has no price, so its cost cannot be kept under a limit"
-            if price is None and by_cost
-            else f"{why}, more than is left"
-        )
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
+        message = (
+            f"The price of {what} is unknown, so {field_name} ({limit}) cannot be enforced for its calls. "
+            "Set `price` in the settings of the worker, or remove the limit."
+            if price is None and by_cost
+            else f"A call to {what} {why}, which exceeds the rest of the run's budget "
+            f"(spent: {spent}, held: {on_hold}, limit: {limit}). Raise {field_name}."
+        )
         return BudgetExceeded(
-            f"A call to {what} {why}: spent {spent}, held {on_hold}, limit {limit}. Raise {field_name}.",
+            message,
             param=field_name,
             spent=spent,
             held=on_hold,

@@ -30,7 +30,7 @@ worker answers alone.
 
 @dataclass(frozen=True, slots=True)
 class WritePlan:
-    """Request a plan from the conductor, and run it while it is written.
+    """Move that requests a plan from the conductor, and runs the plan while it is written.
 
     Args:
         source: reason of the request.
@@ -43,7 +43,7 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Run a plan that needs no conductor."""
+    """Move that runs a plan without calling the conductor."""
 
     plan: Plan
     source: Source
@@ -52,21 +52,21 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class ContinuePlan:
-    """Run the remaining steps of a complete plan."""
+    """Move that runs the remaining steps of a complete plan."""
 
     index: int
 
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End the run with this answer, or without one if the task is `plan_only`."""
+    """Move that ends the run with this answer, or without an answer if the task is `plan_only`."""
 
     result: CallResult | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """End the run with a failure."""
+    """Move that ends the run with a failure."""
 
     failure: Failure
 
@@ -128,7 +128,7 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
         return WritePlan("repair", plan.round)
     if plan.round > 0:
         return _keep(record)  # the record has both rejections
-    why = f"the plan was rejected twice, last as {plan.reject_reason}: {rejection.message}"
+    why = f"the plan was rejected twice, the last time as {plan.reject_reason}: {rejection.message}"
     return _fall_back(record, fallbacks, why)
 
 
@@ -157,7 +157,7 @@ def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> 
     if last.status != "failed" or last.failure is None:
         return ContinuePlan(plan.index)
     if plan.source == "fallback" and last.failure.is_a(WorkerError) and record.answer_began_s is None:
-        why = f"{plan.why}; then {last.worker} failed: {last.failure.code}"
+        why = f"{plan.why.removesuffix('.')}; then {last.worker} failed: {last.failure.code}"
         return _fall_back(record, fallbacks, why, last.failure)
     return _give_up(record, last.failure)
 
@@ -172,7 +172,9 @@ def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Fail
     if untried:
         return RunPlan(_alone(untried[0]), "fallback", why)
     overflow = next((each for each in _failures(record) if each.is_a(ContextOverflow)), None)
-    return _give_up(record, overflow or failure or Failure.of(NoPlan(f"Planning failed: {why}.")))
+    return _give_up(
+        record, overflow or failure or Failure.of(NoPlan(f"Planning failed: {why.removesuffix('.')}."))
+    )
 
 
 def _failures(record: Record) -> Iterator[Failure]:

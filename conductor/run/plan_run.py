@@ -42,7 +42,7 @@ from conductor.run.steps import StepCalls, StepWords
 from conductor.run.turns import conversation
 from conductor.run.waiting import wait_until_done
 
-ECHO_NOTE = "The answer repeated marks of its prompt; they were removed."
+ECHO_NOTE = "The answer repeated delimiter tags of its prompt, which were removed."
 
 
 def plans_before_restart(record: Record, index: int) -> list[PlanRecord]:

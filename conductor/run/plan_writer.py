@@ -177,7 +177,7 @@ class PlanStream:
                 room -= len(delta.text.encode("utf-8", "surrogatepass"))
                 if room < 0 and not delta.finish:
                     reply.cut(
-                        f"The plan was cut off because it was longer than max_plan_tokens ({limits.max_plan_tokens})."
+                        f"The plan was cut off because it was longer than conductor.max_plan_tokens ({limits.max_plan_tokens})."
                     )
                     return
 

@@ -87,7 +87,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
     segments: tuple[Segment, ...] = ()
     """One segment per suspension: what happened up to it, and the client's reply."""
     lost_usd: Decimal = NOTHING_USD
-    """Cost of calls that earlier processes did not record to their end. `unmetered_calls` contains these calls."""
+    """Cost of calls whose ends earlier processes did not record. `unmetered_calls` contains these calls."""
 
     def __post_init__(self) -> None:
         # Skip the general check if possible, because a record is copied for each event. A status is always a

@@ -41,7 +41,7 @@ from conductor.run.steps import may_call_tools
 from conductor.run.team import Team
 from conductor.run.waiting import wait_until_done
 
-SAME_AGAIN = "The conductor wrote the same plan again, which accepts its answer."
+SAME_AGAIN = "The conductor wrote the same plan again, so the answer of that plan was accepted."
 
 
 async def hold_while_same(steps: AsyncIterable[Step], earlier: tuple[Step, ...]) -> AsyncIterator[Step]:
@@ -130,8 +130,8 @@ class RoundLoop:
 
     def _late(self) -> DeadlineExceeded:
         deadline_s = self._record.task.deadline_s
-        what = "The answer stops here: the rest" if self._log.is_answer_seen else "The answer"
-        message = f"{what} did not arrive within {deadline_s:g} s. Raise podium.deadline_s, or ask for less."
+        what = "The answer is incomplete: the rest" if self._log.is_answer_seen else "The answer"
+        message = f"{what} did not arrive within {deadline_s:g} s. Raise podium.deadline_s, or request a shorter answer."
         return DeadlineExceeded(message, param="podium.deadline_s", deadline_s=deadline_s)
 
     async def _move_until_done(self) -> None:
@@ -188,7 +188,7 @@ class RoundLoop:
         await self._log.append_durably(RunSuspended(self.now_s(), calls, text, time.time()), write)
 
     async def _write_whole(self) -> None:
-        """Store the record completely, even if this task is cancelled. A record that is written in part would be of a
+        """Store the record completely, even if this task is cancelled. A record that is stored in part would describe a
         run that neither waits nor has ended.
         """
         assert self._write_down is not None, "the caller has checked it"
@@ -345,9 +345,7 @@ class RoundLoop:
     def _conductor(self) -> ConductorModel:
         conductor = self._team.planner(self._record.task)
         if conductor is None:
-            raise NoPlan(
-                "No conductor is available any more to plan this run. Set `conductor` in the settings."
-            )
+            raise NoPlan("The conductor of this run is no longer available. Set `conductor` in the settings.")
         return conductor
 
 

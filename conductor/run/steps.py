@@ -30,13 +30,13 @@ class StepWords:
     def __init__(self, context: RunContext, plan: int, *, live: bool) -> None:
         self.live = live
         self.stopped = asyncio.Lock()
-        """While this lock is held, no text of the answer is sent."""
+        """Lock that stops the answer: while it is held, no text of the answer is sent."""
         self._context, self._plan = context, plan
         self._last: int | None = None
         self._is_decided = asyncio.Event()
         self._waiting: dict[int, list[AnswerDelta]] = {}
         self._reported = set[int]()
-        """Steps of which text has been sent to the journal."""
+        """Indices of the steps whose text has been sent to the journal."""
 
     async def find_last(self) -> int:
         """Wait until the plan's text has ended, and return the last step's index."""
@@ -59,8 +59,8 @@ class StepWords:
 
     @property
     def may_change(self) -> bool:
-        """True if another answer may replace one of which the client has received a part. The client receives the new
-        answer with its next request.
+        """True if a new answer may replace an answer of which the client has already received a part. The client then
+        receives the new answer with its next request.
         """
         return self._context.task.may_change and self._context.log.record.parent is None
 
@@ -69,7 +69,7 @@ class StepWords:
         self._waiting.pop(index, None)
 
     def end_answer(self) -> None:
-        """Send the client the error that this answer has ended and another one is being written."""
+        """End the answer for the client with an error, because a new answer will replace it."""
         self._context.log.end_answer(RunFailed(self._context.now_s(), Failure.of(other_answer())))
 
     async def read(self, index: int, reply: Reply) -> None:
@@ -113,7 +113,7 @@ class StepWords:
                 await self._context.log.append_piece(delta)
 
 
-TOOLLESS_NOTE = "The client's tools were left out: this worker calls none (calls_tools)."
+TOOLLESS_NOTE = "The client's tools were not offered, because this worker cannot call tools (`calls_tools`)."
 
 
 def may_call_tools(step: Step, member: PoolMember) -> bool:

@@ -62,22 +62,24 @@ class Team:
         ):
             unknown = [name for name in names if name not in self.pool]
             if unknown:
-                detail = f"The pool has: {', '.join(self.pool)}."
+                detail = f"Workers in the pool: {', '.join(self.pool)}."
                 allowed = filter(task.permit.allows, self.pool)
                 raise unknown_worker(unknown[0], f"podium.{name_of_field}", allowed, detail)
         requested = list(self.pool) if task.workers is None else list(dict.fromkeys(task.workers))
         names = [name for name in requested if name not in task.exclude_workers]
         if not names:
             param = "podium.exclude_workers" if task.exclude_workers else "podium.workers"
-            raise BadTask("No worker is left for this request; allow at least one.", param=param)
+            raise BadTask(
+                f"{param} leaves no worker for this request. Allow at least one worker.", param=param
+            )
         members = {name: self.pool[name] for name in names if task.permit.allows(name)}
         if not members:
-            message = f"This key may not call any of the workers that {quote(task.model)} may use."
+            message = f"The policies of this API key and its team allow no worker of the model {quote(task.model)}. Use another model that GET /v1/models lists."
             raise NotAllowed(message, param="model")
         for step in task.plan.steps if task.plan else ():
             if step.worker not in members:
-                message = f"The plan uses worker {quote(step.worker)}, which this request does not allow. See podium.workers."
-                raise BadTask(message, param="podium.plan", detail=f"Allowed: {', '.join(members)}.")
+                message = f"The plan uses worker {quote(step.worker)}, which this request may not call. Check podium.workers and podium.exclude_workers."
+                raise BadTask(message, param="podium.plan", detail=f"Allowed workers: {', '.join(members)}.")
         return members
 
     def planner(self, task: Task) -> ConductorModel | None:
@@ -113,7 +115,7 @@ def unknown_worker(name: str, param: str, allowed: Iterable[str], detail: str = 
         detail: information for operators.
     """
     hint = did_you_mean(name, allowed)
-    message = f"The pool has no worker {quote(name)}.{hint} GET /v1/models lists them."
+    message = f"No worker is named {quote(name)}.{hint} GET /v1/models lists all workers."
     return BadTask(message, param=param, detail=detail)
 
 

@@ -1,16 +1,16 @@
-/** The HTTP API: one place that knows the key. It is kept in memory, and in this tab's storage where its user wants
- * that; never in an address, a cookie or `localStorage`. */
+/** Client of the HTTP API, and the only module that has the API key. The key is kept in memory, and in this tab's
+ * `sessionStorage` if the user chooses so. It is never in a URL, a cookie or `localStorage`. */
 import { signal } from "@preact/signals";
 
 const KEPT = "podium.key";
-/** The key that every request is sent with; empty where the server asks for none. */
+/** API key sent with every request, or "" to send none. */
 export const key = signal(sessionStorage.getItem(KEPT) ?? "");
-/** How often another key was entered: what one key was shown is read again with the next. */
+/** Number of times that another key was entered. Pages load their data again after each change. */
 export const keyChanges = signal(0);
 
-/** Use a key from now on.
+/** Send this key with all further requests.
  *
- * @param keeps whether a reload of this tab is to find it again.
+ * @param keeps whether to keep the key when this tab is reloaded.
  */
 export function useKey(text: string, keeps: boolean): void {
   key.value = text.trim();
@@ -20,7 +20,7 @@ export function useKey(text: string, keeps: boolean): void {
   else sessionStorage.removeItem(KEPT);
 }
 
-/** Whether the server has refused a request for want of a key, or of a better one. */
+/** Message of the last 401 response, or "" if the server has not rejected the key. */
 export const needsKey = signal("");
 
 export class ApiError extends Error {
@@ -33,14 +33,14 @@ export class ApiError extends Error {
   }
 }
 
-/** Headers of a request; a key is in no address, because addresses are logged. */
+/** Return the headers of a request. The key is a header, because URLs are logged. */
 export function headers(more: Record<string, string> = {}): Record<string, string> {
   return key.value ? { authorization: `Bearer ${key.value}`, ...more } : more;
 }
 
-/** The answer to a request, whose status says that it went well.
+/** Send a request and return the response.
  *
- * @throws {ApiError} with the server's own words, where it did not.
+ * @throws {ApiError} with the server's message if the response is an error.
  */
 export async function send(path: string, init: RequestInit = {}): Promise<Response> {
   const given = (init.headers ?? {}) as Record<string, string>;
@@ -51,11 +51,11 @@ export async function send(path: string, init: RequestInit = {}): Promise<Respon
     .then((body: { error?: { message?: string; param?: string | null } }) => body.error)
     .catch(() => undefined);
   const later = answer.headers.get("retry-after");
-  const message = (error?.message ?? `The server answered ${answer.status}.`) + (later ? ` Try again in ${later} s.` : "");
+  const message = (error?.message ?? `The server returned status ${answer.status} without an error message.`) + (later ? ` Retry in ${later} s.` : "");
   if (answer.status === 401) {
-    // How a program sends a key is of no use to who reads this page.
+    // The message also explains how a program sends a key, which does not help users of this page.
     needsKey.value = message.split(" Send a key as")[0] ?? message;
-    throw new ApiError(401, "Enter a key of this server at the top of the page.", null);
+    throw new ApiError(401, "Enter an API key for this server at the top of the page.", null);
   }
   throw new ApiError(answer.status, message, error?.param ?? null);
 }
@@ -70,9 +70,9 @@ export async function post<T>(path: string, body: unknown, method = "POST"): Pro
   return answer.json() as Promise<T>;
 }
 
-/** What went wrong, for people. */
+/** Return the message of an error, for users. */
 export function words(error: unknown): string {
   if (error instanceof ApiError) return error.message;
-  if (error instanceof TypeError) return "The server cannot be reached. Is it running?";
+  if (error instanceof TypeError) return "The server cannot be reached. Check that it is running.";
   return error instanceof Error ? error.message : String(error);
 }

@@ -1,4 +1,4 @@
-/** A question, with everything that a request may set; the same question on another plan, side by side. */
+/** Form to ask a question with all options of a request, and the comparison of two runs side by side. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { get, post, send, words } from "./api";
@@ -15,15 +15,15 @@ export interface ModelInfo {
   podium: {
     kind: "conductor" | "workflow" | "worker";
     card?: string;
-    /** Dollars a million tokens; null: not known. */
+    /** Dollars per million tokens, or null if the price is unknown. */
     price?: { input_usd_per_mtok: number; output_usd_per_mtok: number } | null;
     sees_images?: boolean;
     in_pool?: boolean;
     model?: string;
     provenance?: string | null;
-    /** The LoRA adapter that it answers with. */
+    /** LoRA adapter of the worker, or null if it uses none. */
     adapter?: string | null;
-    /** Whether it is called at all just now. */
+    /** State of the worker's circuit breaker. It gets no calls while the circuit is open. */
     circuit?: "closed" | "open" | "half_open";
     conductor?: { worker: string; model: string };
   };
@@ -35,7 +35,7 @@ const EXAMPLES = [
   "A train leaves at 14:35 and arrives at 17:10. How long does it take? Check the result.",
 ];
 
-/** Ask, and give the run's id as soon as there is one. The run goes on when the page is closed. */
+/** Send the request, and return the run's id as soon as it is known. The run continues if the page is closed. */
 async function ask(body: Record<string, unknown>): Promise<string> {
   const answer = await send("/v1/chat/completions", {
     method: "POST",
@@ -43,7 +43,7 @@ async function ask(body: Record<string, unknown>): Promise<string> {
     body: JSON.stringify(body),
   });
   const id = answer.headers.get("x-podium-workflow-id") ?? "";
-  void drain(answer); // the run's own page shows it
+  void drain(answer); // the page of the run shows the answer
   return id;
 }
 
@@ -51,7 +51,7 @@ async function drain(answer: Response): Promise<void> {
   try {
     for await (const _ of read(answer.body!)) void _;
   } catch {
-    // the run's own page says what became of it
+    // the page of the run shows its outcome
   }
 }
 
@@ -89,7 +89,7 @@ export function Ask(props: { from: string | null }) {
   }, [props.from]);
   const workers = models.value.filter((each) => each.podium.kind === "worker" && each.podium.in_pool).map((each) => each.id);
 
-  /** The request, as the form says it. */
+  /** Build the request from the form. */
   const request = (text: string) => ({
     model: model.value,
     messages: [{ role: "user", content: text }],
@@ -102,14 +102,14 @@ export function Ask(props: { from: string | null }) {
     },
   });
 
-  /** Have the plan written and nothing run: it can be changed then, and what it costs at most is known. */
+  /** Request a plan without running it. The user can then edit the plan and see its maximum cost. */
   const foresee = async () => {
     busy.value = true;
     price.value = fault.value = "";
     try {
       const told = await post<{ plan: PlannedStep[]; worst_case_cost_usd: number | null }>("/v1/plans", request(question.value));
       steps.value = told.plan.map(({ worker, subtask, access }) => ({ worker, subtask, access }));
-      price.value = `This plan costs at most: ${dollarsOf(told.worst_case_cost_usd)}.`;
+      price.value = `Maximum cost of this plan: ${dollarsOf(told.worst_case_cost_usd)}.`;
     } catch (error) {
       fault.value = words(error);
     } finally {
@@ -126,7 +126,7 @@ export function Ask(props: { from: string | null }) {
     if (!text.trim() || busy.value) return;
     busy.value = true;
     fault.value = "";
-    await loading.current; // who is quick has not seen the models, and is asked of the first all the same
+    await loading.current; // a fast user may submit before the list of models has arrived
     const asked = request(text);
     try {
       const id = await ask({ ...asked, stream: true, podium: { ...asked.podium, keep: true } });
@@ -146,14 +146,14 @@ export function Ask(props: { from: string | null }) {
         void submit(question.value);
       }}
     >
-      <h1>{props.from ? "The same question, another plan" : "Ask"}</h1>
+      <h1>{props.from ? "Ask again with another plan" : "Ask"}</h1>
       <label class="wide">
         Your question
         <textarea
           rows={5}
           value={question.value}
           onInput={(event) => {
-            if (price.value && event.currentTarget.value !== question.value) dropPlan(); // it was for another question
+            if (price.value && event.currentTarget.value !== question.value) dropPlan(); // the plan was for the previous question
             question.value = event.currentTarget.value;
           }}
           onKeyDown={(event) => {
@@ -163,7 +163,7 @@ export function Ask(props: { from: string | null }) {
       </label>
       {props.from ? null : (
         <div class="examples" role="group" aria-label="Examples">
-          <p class="small">Or ask one of these, with one click:</p>
+          <p class="small">Or ask an example question:</p>
           {EXAMPLES.map((text) => (
             <button
               type="button"
@@ -195,22 +195,22 @@ export function Ask(props: { from: string | null }) {
           <select value={effort.value} onChange={(event) => (effort.value = event.currentTarget.value)}>
             {["", "none", "low", "medium", "high", "max"].map((each) => (
               <option key={each} value={each}>
-                {each || "as the model's settings say"}
+                {each || "default of the model"}
               </option>
             ))}
           </select>
         </label>
         <label>
-          Dollars at most
+          Maximum cost ($)
           <input type="number" min="0" step="any" value={dollars.value} onInput={(event) => (dollars.value = event.currentTarget.value)} />
         </label>
         <label>
-          Seconds at most
+          Time limit (s)
           <input type="number" min="0" step="any" value={deadline.value} onInput={(event) => (deadline.value = event.currentTarget.value)} />
         </label>
       </div>
       <fieldset>
-        <legend>The pool</legend>
+        <legend>Workers</legend>
         {workers.map((name) => (
           <label class="check" key={name}>
             <input
@@ -230,12 +230,12 @@ export function Ask(props: { from: string | null }) {
         <>
           <PlanEditor steps={steps} workers={workers} />
           <button type="button" onClick={dropPlan}>
-            Leave the plan to the model
+            Let the conductor write the plan
           </button>
         </>
       ) : (
         <button type="button" disabled={!workers.length} onClick={() => (steps.value = [{ worker: workers[0] ?? "", subtask: "", access: [] }])}>
-          Write the plan myself
+          Write my own plan
         </button>
       )}
       <p class="fault" role="alert">
@@ -243,7 +243,7 @@ export function Ask(props: { from: string | null }) {
       </p>
       <p role="status">{price.value}</p>
       <button type="button" disabled={busy.value || !question.value.trim()} onClick={() => void foresee()}>
-        Write the plan, run nothing
+        Preview the plan
       </button>{" "}
       <button type="submit" class="go" disabled={busy.value || !question.value.trim()}>
         {busy.value ? "Asking…" : "Ask"} <kbd>Ctrl Enter</kbd>

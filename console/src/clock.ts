@@ -1,10 +1,10 @@
-/** Seconds that go on between the events that tell them. */
+/** Clock of a running run, which advances between the run's events. */
 import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 
 const EVERY_MS = 100;
 
-/** `told_s`, and the time since it was told while `runs`. */
+/** Return `told_s`, the time of the newest event, plus the time since that event while `runs` is true. */
 export function useClock(told_s: number, runs: boolean): number {
   const ticks = useSignal(0);
   const told = useRef({ told_s, at_ms: performance.now() });

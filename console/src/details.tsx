@@ -1,4 +1,4 @@
-/** What one step was shown, and what it said. */
+/** Details of one step: its facts, prompt, output and attempts. */
 import { count, dollars, seconds } from "./format";
 import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "./record";
 import type { Step } from "./run";
@@ -19,13 +19,13 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
       </header>
       <dl>
         <Fact name="Status" value={statusWord(step.status, step.finish_reason)} />
-        <Fact name="Task" value={step.subtask || "the question itself"} />
+        <Fact name="Task" value={step.subtask || "Answer the question"} />
         <Fact name="Needs" value={step.needs ?? ""} />
         <Fact name="Reads" value={step.access.map((read) => `step ${read + 1}`).join(", ")} />
         <Fact name="Model" value={step.model ?? ""} />
         <Fact name="Tokens" value={usage ? `${count(usage.input_tokens)} in, ${count(usage.output_tokens)} out` : ""} />
         <Fact name="Cost" value={step.ended_s === null || step.status === "waiting" ? "" : dollars(step.cost_usd)} />
-        <Fact name="First word" value={step.first_token_s !== null && step.started_s !== null ? seconds(step.first_token_s - step.started_s) : ""} />
+        <Fact name="Time to first token" value={step.first_token_s !== null && step.started_s !== null ? seconds(step.first_token_s - step.started_s) : ""} />
         <Fact name="Trace" value={props.trace ?? ""} />
         <Fact name="Span" value={step.span_id ?? ""} />
       </dl>
@@ -33,23 +33,23 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
       <Fault fault={step.error} isFirst={step.attempts.length > 0} />
       {step.turns.length ? <Turns turns={step.turns} /> : null}
       {step.inner ? <Inner run={step.inner} /> : null}
-      <h3>What it said</h3>
+      <h3>Output</h3>
       <Said step={step} />
       {step.reasoning ? (
         <details>
-          <summary>What it thought</summary>
+          <summary>Reasoning</summary>
           <pre>{step.reasoning}</pre>
         </details>
       ) : null}
       <details>
-        <summary>What it was shown</summary>
+        <summary>Prompt</summary>
         {step.prompt.map((message, index) => (
           <section key={index}>
             <h4>{message.role}</h4>
             <pre>{message.content}</pre>
           </section>
         ))}
-        {step.prompt.length ? null : <p>Its prompt is in the record once the run has ended, where the team's policy keeps texts.</p>}
+        {step.prompt.length ? null : <p>The prompt appears here after the run has ended, if the team's policy stores texts.</p>}
       </details>
       {step.notes.length ? (
         <ul>
@@ -62,19 +62,19 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
   );
 }
 
-/** The run of the team that answered for the step, with its own steps and theirs. */
+/** Nested run that a model of the team made for the step, with its steps and their nested runs. */
 function Inner(props: { run: ApiRun }) {
   const { run } = props;
   return (
     <>
-      <h3>The run inside it</h3>
+      <h3>Nested run</h3>
       <p class="small">
         {run.model}, {statusWord(run.status, run.finish_reason)}: {seconds(run.wall_s)}, {dollars(run.cost_usd)}. <code>{run.id}</code>
       </p>
       <ol class="inner">
         {run.steps.map((step) => (
           <li key={`${step.plan}.${step.step}`}>
-            <strong>{step.worker}</strong> <span class="chip">{statusWord(step.status, step.finish_reason)}</span> {step.subtask || "the question itself"}
+            <strong>{step.worker}</strong> <span class="chip">{statusWord(step.status, step.finish_reason)}</span> {step.subtask || "Answer the question"}
             {step.ended_s !== null && step.started_s !== null ? ` (${seconds(step.ended_s - step.started_s)}, ${dollars(step.cost_usd)})` : ""}
             {step.output ? <pre>{step.output}</pre> : null}
             {step.inner ? <Inner run={step.inner} /> : null}
@@ -85,11 +85,11 @@ function Inner(props: { run: ApiRun }) {
   );
 }
 
-/** Its conversation with the client's tools. All of it is a stranger's text. */
+/** Calls of the client's tools and their results. All of these texts are untrusted. */
 function Turns(props: { turns: Turn[] }) {
   return (
     <>
-      <h3>Tools it called</h3>
+      <h3>Tool calls</h3>
       <ol class="turns">
         {props.turns.map((turn, index) => (
           <li key={index}>
@@ -112,11 +112,11 @@ function Turns(props: { turns: Turn[] }) {
 
 function resultWord(call: ToolCall): string {
   if (call.result === null || call.result === undefined) return "no result yet";
-  return call.is_error ? "gave an error" : "gave a result";
+  return call.is_error ? "returned an error" : "returned a result";
 }
 
 function Said(props: { step: Step }) {
-  return <pre class="said">{props.step.words.value || (props.step.ended_s === null ? "Nothing yet." : "Nothing.")}</pre>;
+  return <pre class="said">{props.step.words.value || (props.step.ended_s === null ? "No output yet." : "No output.")}</pre>;
 }
 
 function Fact(props: { name: string; value: string }) {
@@ -128,7 +128,7 @@ function Fact(props: { name: string; value: string }) {
   ) : null;
 }
 
-/** What went wrong: the first cause, then what followed from it; operators are told the details. */
+/** Error with its first cause first. Operators also see the details. */
 export function Fault(props: { fault: ApiFault | null; isFirst?: boolean }) {
   const { fault } = props;
   if (!fault) return null;
@@ -149,13 +149,13 @@ export function Fault(props: { fault: ApiFault | null; isFirst?: boolean }) {
 function Attempts(props: { attempts: Attempt[] }) {
   return (
     <>
-      <h3>Earlier tries</h3>
+      <h3>Failed attempts</h3>
       <ol>
         {props.attempts.map((attempt, index) => (
           <li key={index}>
             {attempt.worker}
-            {attempt.hedge ? ", asked beside a slow call" : ""}: {attempt.message} {attempt.detail ? <small>{attempt.detail} </small> : null}
-            {attempt.waited_s ? `Waited ${seconds(attempt.waited_s)} after it.` : ""}
+            {attempt.hedge ? " (hedge of a slow call)" : ""}: {attempt.message} {attempt.detail ? <small>{attempt.detail} </small> : null}
+            {attempt.waited_s ? `Waited ${seconds(attempt.waited_s)} before the next attempt.` : ""}
           </li>
         ))}
       </ol>

@@ -1,4 +1,4 @@
-/** An evaluation's report beside live traffic: accuracy over cost. The report is read here and sent nowhere. */
+/** Comparison of an evaluation's report with live traffic: accuracy against cost. The report stays in the browser. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, words } from "./api";
@@ -34,16 +34,16 @@ export function Evaluation() {
       fault.value = "";
     } catch {
       report.value = [];
-      fault.value = "That is no report.json of `podium eval`.";
+      fault.value = "This file is not a report.json from `podium eval`.";
     }
   };
   const points = [...report.value, ...traffic.value];
   return (
     <section>
       <h1>Compare</h1>
-      <p>An evaluation beside what is asked of this server: how often answers are right, over what one costs.</p>
+      <p>Compare the results of an evaluation with this server's live traffic: the share of right answers against the cost of a run.</p>
       <label>
-        A report of podium eval (report.json; it stays in this page)
+        Report from podium eval (report.json; the file stays in your browser)
         <input type="file" accept=".json,application/json" onChange={(event) => void read(event.currentTarget.files?.[0])} />
       </label>
       {fault.value ? (
@@ -53,9 +53,9 @@ export function Evaluation() {
       ) : null}
       {title.value ? <h2>{title.value}</h2> : null}
       {points.length ? <Plot points={points} /> : null}
-      <div class="scrolls" role="group" aria-label="What was measured" tabIndex={0}>
+      <div class="scrolls" role="group" aria-label="Measurements" tabIndex={0}>
         <table>
-          <Columns names={["Where", "What", "Answers", "Right", "A run costs", "p50", "p95"]} />
+          <Columns names={["Source", "Strategy or model", "Answers", "Right", "Cost per run", "Time p50", "Time p95"]} />
           <tbody>
             {points.map((each) => (
               <tr key={`${each.where} ${each.name}`}>
@@ -71,22 +71,22 @@ export function Evaluation() {
           </tbody>
         </table>
       </div>
-      {points.length ? null : <p role="status">No run yet, and no report.</p>}
+      {points.length ? null : <p role="status">No runs yet, and no report is open.</p>}
       <p class="small">
-        Live traffic: the newest {count(NEWEST)} runs that your key may see. What people said of them, where they did, is no measurement of accuracy: who rates an answer chose it.
+        Live traffic is the newest {count(NEWEST)} runs that your key may see. Ratings do not measure accuracy, because users choose which answers they rate.
       </p>
     </section>
   );
 }
 
 function rightness(point: Point): string {
-  if (point.right === null) return point.where === "live" ? "nobody said" : "unknown";
+  if (point.right === null) return point.where === "live" ? "not rated" : "unknown";
   const share = `${(100 * point.right).toFixed(1)} %`;
   if (point.low !== null && point.high !== null) return `${share} (${(100 * point.low).toFixed(0)} to ${(100 * point.high).toFixed(0)})`;
-  return `rated ${share} by ${count(point.nRated)}`;
+  return `mean rating ${share} (${count(point.nRated)})`;
 }
 
-/** The newest runs, and what was said of the newest rated ones. */
+/** Load the newest runs, and the ratings of the newest rated ones. */
 async function loadTraffic(): Promise<Point[]> {
   const [newest, rated] = await Promise.all([
     get<{ data: ApiRun[] }>(`/v1/workflows?limit=${NEWEST}`),
@@ -96,7 +96,7 @@ async function loadTraffic(): Promise<Point[]> {
   return live(newest.data.filter((run) => !run.plan_only), full);
 }
 
-/** A dot a strategy or model; what has no accuracy stands as a line at its cost. */
+/** Plot with a dot for each strategy or model. Without an accuracy, it is a line at its cost. */
 function Plot(props: { points: Point[] }) {
   const shown = props.points.filter((each) => each.cost_usd !== null);
   const x = scale(shown.map((each) => each.cost_usd ?? 0));
@@ -104,7 +104,7 @@ function Plot(props: { points: Point[] }) {
   const y = (share: number) => 26 + (1 - share) * (HEIGHT - BELOW - 26);
   const bottom = y(0);
   return (
-    <svg class="plot" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label="Accuracy over the cost of a run; the table below has the figures">
+    <svg class="plot" viewBox={`0 0 ${WIDTH} ${HEIGHT}`} role="img" aria-label="Accuracy against the cost of a run. The table below has the figures.">
       {[0, 0.25, 0.5, 0.75, 1].map((share) => (
         <g key={share}>
           <line class="grid" x1={LEFT} x2={WIDTH - 10} y1={y(share)} y2={y(share)} />
@@ -114,7 +114,7 @@ function Plot(props: { points: Point[] }) {
         </g>
       ))}
       <text x={LEFT} y={HEIGHT - 8}>
-        Right answers over what a run costs; by its logarithm where costs differ much
+        Share of right answers against the cost of a run (logarithmic if costs differ widely)
       </text>
       {shown.map((each) => (
         <g key={`${each.where} ${each.name}`} class={each.where} style={{ "--hue": `${hue(each.name)}` }}>

@@ -1,4 +1,4 @@
-/** A thumb for an answer, and the answer that had been right. */
+/** Buttons to rate an answer, and fields for a comment and the right answer. */
 import { useSignal } from "@preact/signals";
 import { post, words } from "./api";
 import type { ApiFeedback } from "./record";
@@ -18,7 +18,7 @@ export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: 
   const score = mine.value?.score ?? null;
   const said = [...props.given.filter((each) => each.key_id !== mine.value?.key_id), ...(mine.value ? [mine.value] : [])];
   return (
-    <div class="feedback" role="group" aria-label="Is this a good answer?">
+    <div class="feedback" role="group" aria-label="Rate this answer">
       <button type="button" aria-pressed={score === 1} onClick={() => send(1)}>
         Good answer
       </button>
@@ -27,17 +27,17 @@ export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: 
       </button>
       {props.keepsTexts ? (
         <details>
-          <summary>Say more</summary>
+          <summary>Add details</summary>
           <label class="wide">
-            What had been right (the question can then be trained on)
+            Right answer (needed to train on this question)
             <textarea rows={2} value={expected.value} onInput={(event) => (expected.value = event.currentTarget.value)} />
           </label>
           <label class="wide">
-            A comment
+            Comment
             <input value={comment.value} onInput={(event) => (comment.value = event.currentTarget.value)} />
           </label>
           <button type="button" disabled={!expected.value && !comment.value} onClick={() => send(score)}>
-            Keep what I say
+            Save details
           </button>
         </details>
       ) : null}
@@ -51,10 +51,10 @@ export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: 
   );
 }
 
-/** What somebody said, as a sentence. */
+/** Format one feedback as sentences. */
 function line(said: ApiFeedback): string {
   const score = said.score === null ? "" : `Rated ${Math.round(100 * said.score)} of 100.`;
   const labels = said.labels.length ? `Labels: ${said.labels.join(", ")}.` : "";
-  const expected = said.expected ? `Right had been: ${said.expected}` : "";
+  const expected = said.expected ? `Right answer: ${said.expected}` : "";
   return [score, labels, said.comment, expected].filter(Boolean).join(" ");
 }

@@ -1,4 +1,4 @@
-/** Numbers and times in words. */
+/** Format amounts, durations, counts, times and short texts. */
 
 export function dollars(amount: number | null | undefined): string {
   if (amount === null || amount === undefined) return "unknown";
@@ -24,7 +24,7 @@ export function when(unix_s: number): string {
   return new Date(1000 * unix_s).toLocaleString();
 }
 
-/** One line of `text`, at most so long. */
+/** Return the start of `text` as one line of at most `most` characters. */
 export function brief(text: string, most: number): string {
   const line = text.replace(/\s+/g, " ").trim();
   return line.length > most ? `${line.slice(0, most - 1)}…` : line;

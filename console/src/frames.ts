@@ -1,4 +1,4 @@
-/** Server-sent events, from the bytes of an answer. */
+/** Parse server-sent events from the bytes of a response. */
 
 export interface ServerEvent {
   id: string;
@@ -6,7 +6,7 @@ export interface ServerEvent {
   data: string;
 }
 
-/** The events of one answer, as they come. */
+/** Yield the events of one response as they arrive. */
 export async function* read(body: ReadableStream<Uint8Array>): AsyncGenerator<ServerEvent> {
   const reader = body.pipeThrough(new TextDecoderStream() as ReadableWritablePair<string, Uint8Array>).getReader();
   let left = "";
@@ -26,7 +26,7 @@ export async function* read(body: ReadableStream<Uint8Array>): AsyncGenerator<Se
   }
 }
 
-/** One frame; none where it is a comment. */
+/** Parse one frame. Return null if it has no data, such as a comment. */
 export function parse(frame: string): ServerEvent | null {
   const event: ServerEvent = { id: "", name: "message", data: "" };
   const data: string[] = [];

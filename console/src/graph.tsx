@@ -1,4 +1,4 @@
-/** A plan as a graph: a button for each step, a line for each output that is read. */
+/** Graph of a plan: a button for each step, and a line for each output that a step reads. */
 import { brief, dollars, seconds } from "./format";
 import { places } from "./layout";
 import { type Plan, type Step, criticalPath } from "./run";
@@ -62,7 +62,7 @@ function Node(props: {
 }) {
   const { step } = props;
   const took = step.ended_s !== null && step.started_s !== null ? seconds(step.ended_s - step.started_s) : "";
-  const tries = step.attempts.length ? `${step.attempts.length + 1} tries` : "";
+  const tries = step.attempts.length ? `${step.attempts.length + 1} attempts` : "";
   return (
     <button
       type="button"
@@ -77,20 +77,20 @@ function Node(props: {
         <strong>{step.served_by && step.served_by !== step.worker ? `${step.worker} → ${step.served_by}` : step.worker}</strong>
         <span class="chip">{statusWord(step.status, step.finish_reason)}</span>
       </span>
-      <span class="node-task">{brief(step.subtask || "the question itself", 90)}</span>
+      <span class="node-task">{brief(step.subtask || "Answer the question", 90)}</span>
       <Words step={step} />
       <span class="node-foot">{[took, step.cost_usd === null ? "" : dollars(step.cost_usd), tries, toolsOf(step)].filter(Boolean).join(" · ")}</span>
     </button>
   );
 }
 
-/** The tools that it has called, in the order of their first call. */
+/** List the tools that the step has called, in the order of their first call. */
 function toolsOf(step: Step): string {
   const names = [...new Set(step.turns.flatMap((turn) => turn.tool_calls.map((call) => call.name)))];
   return names.length ? `calls ${names.join(", ")}` : "";
 }
 
-/** Its newest words; a text of its own, so that a word draws nothing else again. */
+/** Newest words of the step. A separate component, so that a new word redraws only this text. */
 function Words(props: { step: Step }) {
   const text = props.step.words.value;
   const over = props.step.ended_s !== null;

@@ -1,4 +1,4 @@
-/** Teams, keys and budgets, for who has a key with the scope `admin`. */
+/** Teams, keys and budgets. Needs a key with the scope `admin`. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, post, words } from "./api";
@@ -31,7 +31,7 @@ interface Budget {
   month: Window;
 }
 
-/** Does something and shows what is there after it, or what went wrong. */
+/** Function that does some work and then reloads the page's data, or shows the error. */
 type Run = (work: () => Promise<unknown>) => void;
 
 export function Keys() {
@@ -67,7 +67,7 @@ export function Keys() {
       ) : null}
       {secret.value ? (
         <p class="note" role="status">
-          The new key, shown this once: <code>{secret.value}</code>{" "}
+          Secret of the key (shown only once): <code>{secret.value}</code>{" "}
           <button type="button" onClick={() => void navigator.clipboard.writeText(secret.value)}>
             Copy
           </button>
@@ -77,7 +77,7 @@ export function Keys() {
       <NewTeam onMake={(name) => run(() => post("/v1/admin/teams", { name }))} />
       <div class="scrolls" role="group" aria-label="Teams" tabIndex={0}>
         <table>
-          <Columns names={["Team", "Today", "This month", "Limits (dollars)", ""]} />
+          <Columns names={["Team", "Today", "This month", "Budget ($)", ""]} />
           <tbody>
             {teams.value.map((team) => (
               <TeamRow key={team.id} team={team} budget={budgets.value[team.id]} run={run} />
@@ -92,12 +92,12 @@ export function Keys() {
       />
       <div class="scrolls" role="group" aria-label="Keys" tabIndex={0}>
         <table>
-          <Columns names={["Key", "Team", "Scopes", "Ends in", "State", "Budget of its own", ""]} />
+          <Columns names={["Key", "Team", "Scopes", "Ends with", "Status", "Own budget", ""]} />
           <tbody>
             {keys.value.map((each) => (
               <tr key={each.id}>
                 <td>{each.name}</td>
-                <td>{each.team?.name ?? "nobody's"}</td>
+                <td>{each.team?.name ?? "no team"}</td>
                 <td>{each.scopes.join(", ")}</td>
                 <td>
                   <code>{each.hint}</code>
@@ -108,13 +108,13 @@ export function Keys() {
                 </td>
                 <td>
                   <button type="button" disabled={each.state !== "active"} onClick={() => {
-                    if (confirm(`Give ${each.name} a new secret? The one before is refused from now on.`))
+                    if (confirm(`Create a new secret for ${each.name}? Servers reject the old secret within 10 s.`))
                       run(async () => (secret.value = (await post<{ secret: string }>(`/v1/admin/keys/${each.id}/rotate`, {})).secret));
                   }}>
                     New secret for {each.name}
                   </button>{" "}
                   <button type="button" disabled={each.state !== "active"} onClick={() => {
-                    if (confirm(`Revoke ${each.name}? Programs that use it are refused from now on.`))
+                    if (confirm(`Revoke ${each.name}? Servers reject this key within 10 s. You cannot undo this.`))
                       run(() => post(`/v1/admin/keys/${each.id}`, undefined, "DELETE"));
                   }}>
                     Revoke {each.name}
@@ -142,10 +142,10 @@ function NewTeam(props: { onMake: (name: string) => void }) {
       }}
     >
       <label>
-        Name of a new team
+        Name of the new team
         <input required value={name.value} onInput={(event) => (name.value = event.currentTarget.value)} />
       </label>
-      <button type="submit">Make the team</button>
+      <button type="submit">Create team</button>
     </form>
   );
 }
@@ -164,13 +164,13 @@ function NewKey(props: { teams: Team[]; onMake: (body: Record<string, unknown>) 
       }}
     >
       <label>
-        What a new key is for
+        Name of the new key
         <input required value={name.value} onInput={(event) => (name.value = event.currentTarget.value)} />
       </label>
       <label>
         Team of the key
         <select value={team.value} onChange={(event) => (team.value = event.currentTarget.value)}>
-          <option value="">nobody's</option>
+          <option value="">no team</option>
           {props.teams.map((each) => (
             <option key={each.id} value={each.id}>
               {each.name}
@@ -180,15 +180,14 @@ function NewKey(props: { teams: Team[]; onMake: (body: Record<string, unknown>) 
       </label>
       <label class="check">
         <input type="checkbox" checked={admin.value} disabled={team.value !== ""} onChange={(event) => (admin.value = event.currentTarget.checked)} />
-        administrator
+        Administrator
       </label>
-      <button type="submit">Make the key</button>
+      <button type="submit">Create key</button>
     </form>
   );
 }
 
-/** What one key may spend within its team's budget. It is asked for when somebody wants to see it: there may be a
- * thousand keys. */
+/** Budget of one key within the budget of its team. It is loaded on demand, because there may be a thousand keys. */
 function KeyBudget(props: { of: Key; run: Run }) {
   const key = props.of;
   const path = `/v1/admin/keys/${key.id}/budget`;
@@ -197,20 +196,20 @@ function KeyBudget(props: { of: Key; run: Run }) {
   if (budget.value === undefined)
     return (
       <button type="button" onClick={() => props.run(load)}>
-        Budget of {key.name}
+        Show budget of {key.name}
       </button>
     );
   return (
     <>
       <p>
-        today {spending(budget.value.day)}, this month {spending(budget.value.month)}
+        Today: {spending(budget.value.day)}. This month: {spending(budget.value.month)}.
       </p>
       <Limits name={key.name} budget={budget.value} set={(limits) => props.run(async () => (budget.value = await post<Budget>(path, limits)))} />
     </>
   );
 }
 
-/** A form for the limits of a day and a month; an empty field lifts its limit, one that was not touched stays. */
+/** Form for the limits per day and per month. An empty field removes its limit. An unchanged field keeps it. */
 function Limits(props: { name: string; budget: Budget | undefined; set: (limits: Record<string, string | null>) => void }) {
   const { name, budget } = props;
   const day = useSignal<string | null>(null);
@@ -228,14 +227,14 @@ function Limits(props: { name: string; budget: Budget | undefined; set: (limits:
       }}
     >
       <label>
-        a day
+        Per day
         <input inputMode="decimal" size={6} value={day.value ?? budget?.day.limit_usd ?? ""} onInput={(event) => (day.value = event.currentTarget.value)} />
       </label>
       <label>
-        a month
+        Per month
         <input inputMode="decimal" size={6} value={month.value ?? budget?.month.limit_usd ?? ""} onInput={(event) => (month.value = event.currentTarget.value)} />
       </label>
-      <button type="submit">Set for {name}</button>
+      <button type="submit">Set budget of {name}</button>
     </form>
   );
 }
@@ -252,7 +251,7 @@ function TeamRow(props: { team: Team; budget: Budget | undefined; run: Run }) {
       </td>
       <td>
         <button type="button" onClick={() => props.run(() => post(`/v1/admin/teams/${team.id}`, { enabled: !team.enabled }))}>
-          Switch {team.name} {team.enabled ? "off" : "on"}
+          {team.enabled ? "Disable" : "Enable"} {team.name}
         </button>
       </td>
     </tr>
@@ -261,7 +260,7 @@ function TeamRow(props: { team: Team; budget: Budget | undefined; run: Run }) {
 
 function spending(window: Window): string {
   const spent = Number(window.spent_usd).toFixed(4);
-  const held = Number(window.held_usd) ? `, $${Number(window.held_usd).toFixed(4)} held` : "";
+  const held = Number(window.held_usd) ? `, $${Number(window.held_usd).toFixed(4)} reserved` : "";
   if (window.limit_usd === null) return `$${spent}${held}`;
   const left = Number(window.limit_usd) - Number(window.spent_usd) - Number(window.held_usd);
   return `$${spent} of $${window.limit_usd}${held}, $${Math.max(0, left).toFixed(4)} left`;

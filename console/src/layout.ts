@@ -1,11 +1,11 @@
-/** Where the steps of a plan stand: a step is one column after the last of those that it reads. */
+/** Layout of a plan's graph. A step is one column to the right of the last step that it reads. */
 
 export interface Place {
   column: number;
   row: number;
 }
 
-/** The place of each step, by its index.
+/** Return the place of each step by its index.
  *
  * @param reads for each step, the earlier steps that it reads.
  */
@@ -16,7 +16,7 @@ export function places(reads: readonly (readonly number[])[]): Place[] {
   const width = Math.max(-1, ...columns) + 1;
   for (let column = 0; column < width; column++) {
     const here = columns.flatMap((each, step) => (each === column ? [step] : []));
-    // Beside what it reads, so that edges cross seldom.
+    // Order steps by the steps that they read, so that few edges cross.
     const height = (step: number): number => {
       const rows = (reads[step] ?? []).map((read) => placed[read]?.row ?? 0);
       return rows.length ? rows.reduce((sum, row) => sum + row, 0) / rows.length : step;

@@ -1,4 +1,4 @@
-/** What was spent, line by line, for who has a key with the scope `admin`. */
+/** Newest entries of the ledger. Needs a key with the scope `admin`. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, words } from "./api";
@@ -41,7 +41,7 @@ export function Ledger(props: { teams: Map<string, string>; keys: Map<string, st
       {fault.value ? <p class="fault">{fault.value}</p> : null}
       <div class="scrolls" role="group" aria-label="Ledger" tabIndex={0}>
         <table>
-          <Columns names={["When", "Team", "Key", "Worker", "Tokens in", "out", "Cost", "Run"]} />
+          <Columns names={["Time", "Team", "Key", "Worker", "Tokens in", "Tokens out", "Cost", "Run"]} />
           <tbody>
             {lines.value.map((line) => (
               <tr key={line.id}>
@@ -61,10 +61,10 @@ export function Ledger(props: { teams: Map<string, string>; keys: Map<string, st
           </tbody>
         </table>
       </div>
-      {lines.value.length || fault.value ? null : <p role="status">Nothing was spent yet.</p>}
+      {lines.value.length || fault.value ? null : <p role="status">Nothing has been spent yet.</p>}
       {more.value ? (
         <button type="button" onClick={() => load(lines.value.at(-1)?.id ?? null)}>
-          Older lines
+          Show older entries
         </button>
       ) : null}
     </>

@@ -1,5 +1,5 @@
 /// <reference types="vite/client" />
-/** The page: its head, and what the address says. */
+/** Frame of the console: the navigation, and the page that the URL names. */
 import { useSignal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
@@ -20,7 +20,7 @@ const PAGES: readonly (readonly [string, string])[] = [
   ["keys", "Keys"],
 ];
 
-/** The page whose link is marked while one below it is shown. */
+/** Navigation link that is marked while a page without its own link is shown. */
 const PARENTS: Record<string, string> = { again: "ask", compare: "runs" };
 
 function Page() {
@@ -50,7 +50,7 @@ function Page() {
   return (
     <>
       <a class="skip" href="#main">
-        To the content
+        Skip to content
       </a>
       <nav aria-label="Pages">
         <span class="brand">Podium</span>
@@ -68,7 +68,7 @@ function Page() {
   );
 }
 
-/** The key of this tab: in memory until the page is left, or kept for the tab where that is ticked. */
+/** Field for the API key. The key stays in memory, or until the tab is closed if the user chooses so. */
 function KeyBox() {
   const text = useSignal("");
   const keeps = useSignal(false);
@@ -76,7 +76,7 @@ function KeyBox() {
   if (!needsKey.value && !open.value)
     return (
       <button type="button" class="plain key" onClick={() => (open.value = true)}>
-        {key.value ? "Change the key" : "Use a key"}
+        {key.value ? "Change API key" : "Enter API key"}
       </button>
     );
   return (
@@ -91,15 +91,15 @@ function KeyBox() {
     >
       <label>
         <span class="small" role={needsKey.value ? "alert" : undefined}>
-          {needsKey.value || "A key of this server"}
+          {needsKey.value || "API key for this server"}
         </span>
         <input type="password" autocomplete="off" spellcheck={false} placeholder="pk_…" value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} />
       </label>
       <label class="check">
         <input type="checkbox" checked={keeps.value} onChange={(event) => (keeps.value = event.currentTarget.checked)} />
-        keep it until this tab is closed
+        Keep the key until this tab is closed
       </label>
-      <button type="submit">Use it</button>
+      <button type="submit">Use key</button>
     </form>
   );
 }

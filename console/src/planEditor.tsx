@@ -1,4 +1,4 @@
-/** A plan of one's own: who does what, and who reads whom. */
+/** Editor of a plan: the worker and the task of each step, and the steps that it reads. */
 import { type Signal, useSignal } from "@preact/signals";
 
 export interface PlannedStep {
@@ -13,7 +13,7 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
   const change = (index: number, facts: Partial<PlannedStep>) => {
     props.steps.value = steps.map((step, each) => (each === index ? { ...step, ...facts } : step));
   };
-  /** A later step reads an earlier one, as it was dragged; the buttons do the same for a keyboard. */
+  /** Let a later step read an earlier one that was dragged onto it. The buttons do the same by keyboard. */
   const read = (earlier: number | null, later: number) => {
     const access = steps[later]?.access ?? [];
     if (earlier !== null && earlier < later && !access.includes(earlier)) change(later, { access: [...access, earlier].sort((a, b) => a - b) });
@@ -26,7 +26,7 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
   };
   return (
     <fieldset class="plan-editor">
-      <legend>The plan</legend>
+      <legend>Plan</legend>
       <ol>
         {steps.map((step, index) => (
           <li
@@ -40,7 +40,7 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
             <span
               class="grip"
               draggable
-              title="Drag onto the step that is to read it"
+              title="Drag this onto a later step that should read it"
               onDragStart={(event) => {
                 dragged.value = index;
                 event.dataTransfer?.setData("text/plain", `step ${index + 1}`);
@@ -58,11 +58,11 @@ export function PlanEditor(props: { steps: Signal<PlannedStep[]>; workers: strin
               </select>
             </label>
             <label class="wide">
-              Task (empty: your question itself)
+              Task (leave empty to pass on your question)
               <input value={step.subtask} onInput={(event) => change(index, { subtask: event.currentTarget.value })} />
             </label>
             {index ? (
-              <span role="group" aria-label={`What step ${index + 1} reads`}>
+              <span role="group" aria-label={`Steps that step ${index + 1} reads`}>
                 reads{" "}
                 {steps.slice(0, index).map((_, read) => {
                   const on = step.access.includes(read);

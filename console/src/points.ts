@@ -1,16 +1,16 @@
-/** What a report and live traffic have in common: how often right, at what cost. No drawing. */
+/** Points of the plot, from a report or from live traffic: accuracy and cost. This module draws nothing. */
 import type { ApiRun } from "./record";
 
 export interface Point {
   where: "report" | "live";
   name: string;
   n: number;
-  /** From 0 to 1: of a report its accuracy, of live traffic the mean score that people gave; null: not known. */
+  /** Accuracy in a report, or mean rating of live traffic, from 0 to 1. Null if unknown. */
   right: number | null;
   low: number | null;
   high: number | null;
   nRated: number;
-  /** Dollars a run; null: not known. */
+  /** Mean cost of a run in dollars, or null if unknown. */
   cost_usd: number | null;
   p50_s: number | null;
   p95_s: number | null;
@@ -26,7 +26,7 @@ function objectOf(value: unknown): Json {
   return typeof value === "object" && value !== null ? (value as Json) : {};
 }
 
-/** The rows of a `report.json`. Throws where it is none: a file is a stranger's. */
+/** Return the rows of a `report.json`. Throw an error if the object, which is untrusted, has another form. */
 export function pointsOf(report: unknown): Point[] {
   const rows = objectOf(report).rows;
   if (!Array.isArray(rows) || !rows.length) throw new Error("There are no rows.");
@@ -50,7 +50,7 @@ export function pointsOf(report: unknown): Point[] {
   });
 }
 
-/** A point a model that was asked for. A run whose cost is not known counts for no cost. */
+/** Return a point for each requested model. Runs of unknown cost do not count for the mean cost. */
 export function live(newest: readonly ApiRun[], rated: readonly ApiRun[]): Point[] {
   const over = newest.filter((run) => run.status === "finished" || run.status === "failed");
   const models = [...new Set(over.map((run) => run.model))].sort();
@@ -74,7 +74,7 @@ export function live(newest: readonly ApiRun[], rated: readonly ApiRun[]): Point
   });
 }
 
-/** Where amounts stand between 0 and 1: by their logarithm where they differ much and none is 0. */
+/** Return a function that maps amounts to 0 to 1. It is logarithmic if the amounts differ widely and none is 0. */
 export function scale(amounts: readonly number[]): (amount: number) => number {
   const [least, most] = [Math.min(...amounts), Math.max(...amounts)];
   if (least > 0 && most > 20 * least) return (amount) => Math.log(amount / least) / Math.log(most / least);

@@ -1,4 +1,4 @@
-/** Who answers: workers with their cards, models, and whether the server is well. */
+/** Workers with their cards and health, models, and the status of the server. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, headers, words } from "./api";
@@ -23,7 +23,7 @@ interface WorkerState {
   failed: number;
   rests_s: number;
   opened_elsewhere: boolean;
-  /** Why it failed at first, and since when; null: it does not fail. */
+  /** Time and cause of the first failure, or null if the worker does not fail. */
   failing: { since: string | null; first: { message: string; detail: string } | null } | null;
   first_token_p50_s: number | null;
   first_token_p95_s: number | null;
@@ -33,37 +33,37 @@ function priceOf(worker: ModelInfo): string {
   const price = worker.podium.price;
   if (!price) return "price unknown";
   if (!price.input_usd_per_mtok && !price.output_usd_per_mtok) return "free";
-  return `$${price.input_usd_per_mtok} in, $${price.output_usd_per_mtok} out a million tokens`;
+  return `$${price.input_usd_per_mtok} in, $${price.output_usd_per_mtok} out per million tokens`;
 }
 
-/** In words; `open`: too many of its calls failed, and it is called no more for a while. */
+/** Describe the health of a worker. It is not called while its circuit is `open`, after too many failures. */
 function stateOf(worker: WorkerState, circuit: ModelInfo["podium"]["circuit"]): string {
-  if (worker.rests_s) return `rests for ${seconds(worker.rests_s)}${worker.opened_elsewhere ? ": it fails at another router" : ""}`;
-  return { open: "not called: its calls failed", half_open: "on trial", closed: "well" }[circuit ?? "closed"];
+  if (worker.rests_s) return `paused for ${seconds(worker.rests_s)}${worker.opened_elsewhere ? ", because its calls fail at another router" : ""}`;
+  return { open: "paused after failed calls", half_open: "being tested", closed: "healthy" }[circuit ?? "closed"];
 }
 
-/** How workers are doing on this router. */
+/** Health of the workers on this router. */
 function State(props: { workers: WorkerState[]; circuits: Map<string, ModelInfo["podium"]["circuit"]> }) {
   return (
     <>
-      <h2>How they are doing on this router</h2>
+      <h2>Health of the workers on this router</h2>
       <div class="scrolls" role="group" aria-label="State of workers" tabIndex={0}>
         <table>
-          <Columns names={["Worker", "Calls now", "Waiting", "Newest calls", "First word p50", "p95", "State"]} />
+          <Columns names={["Worker", "Running calls", "Queued calls", "Recent calls", "First token p50", "First token p95", "State"]} />
           <tbody>
             {props.workers.map((each) => (
               <tr key={each.id}>
                 <td>{each.id}</td>
                 <td>{each.slots === null ? "" : `${each.open_calls ?? 0} of ${each.slots}`}</td>
                 <td>{each.queued ?? ""}</td>
-                <td>{each.succeeded + each.failed ? `${each.succeeded} done, ${each.failed} failed` : "none yet"}</td>
+                <td>{each.succeeded + each.failed ? `${each.succeeded} succeeded, ${each.failed} failed` : "none yet"}</td>
                 <td>{seconds(each.first_token_p50_s)}</td>
                 <td>{seconds(each.first_token_p95_s)}</td>
                 <td>
                   {stateOf(each, props.circuits.get(each.id))}
                   {each.failing?.first ? (
                     <p class="fault">
-                      Since {each.failing.since}: {each.failing.first.message} <small>{each.failing.first.detail}</small>
+                      Failing since {each.failing.since}: {each.failing.first.message} <small>{each.failing.first.detail}</small>
                     </p>
                   ) : null}
                 </td>
@@ -89,7 +89,7 @@ export function Pool() {
           models.value = answer.data;
           ready.value = ready_;
           fault.value = "";
-          // for administrators alone; for others the page is without it
+          // only administrators may read this; other users see the page without it
           if (mayAskState)
             return get<{ data: WorkerState[] }>("/v1/workers")
               .then((told) => void (state.value = told.data))
@@ -113,7 +113,7 @@ export function Pool() {
       {ready.value ? (
         <p role="status">
           The server is <span class="chip">{ready.value.status}</span>
-          {ready.value.running === undefined ? "" : `, ${ready.value.running} under way`}.
+          {ready.value.running === undefined ? "" : `. Running runs: ${ready.value.running}`}.
         </p>
       ) : null}
       <h2>Workers</h2>
@@ -122,9 +122,9 @@ export function Pool() {
           <li key={worker.id} style={{ "--hue": `${hue(worker.id)}` }}>
             <h3>{worker.id}</h3>
             <p>{worker.podium.card || "No card."}</p>
-            {worker.podium.adapter ? <p class="small">Answers with the adapter {worker.podium.adapter}.</p> : null}
+            {worker.podium.adapter ? <p class="small">Uses the adapter {worker.podium.adapter}.</p> : null}
             <p class="small">
-              {[worker.podium.model, priceOf(worker), worker.podium.provenance, worker.podium.sees_images ? "sees images" : "", worker.podium.in_pool ? "" : "asked by name only"]
+              {[worker.podium.model, priceOf(worker), worker.podium.provenance, worker.podium.sees_images ? "accepts images" : "", worker.podium.in_pool ? "" : "called only by name"]
                 .filter(Boolean)
                 .join(" · ")}
             </p>
@@ -136,7 +136,7 @@ export function Pool() {
       <ul>
         {[...of("conductor"), ...of("workflow")].map((each) => (
           <li key={each.id}>
-            <strong>{each.id}</strong> {each.podium.kind === "workflow" ? "a fixed plan" : `led by ${each.podium.conductor?.worker ?? "nobody"}`}
+            <strong>{each.id}</strong> {each.podium.kind === "workflow" ? "a fixed plan" : `plans by ${each.podium.conductor?.worker ?? "an unknown conductor"}`}
           </li>
         ))}
       </ul>

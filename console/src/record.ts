@@ -1,4 +1,4 @@
-/** What `GET /v1/workflows/{id}` gives, as far as the page reads it. */
+/** Fields of `GET /v1/workflows/{id}` that the console reads. */
 import type { Wait } from "./waits";
 
 export interface Usage {
@@ -8,7 +8,7 @@ export interface Usage {
   reasoning_tokens: number;
 }
 
-/** What went wrong. Operators are told the `detail` too; what failed before it is in `podium`. */
+/** Error of a run, plan or step. Only operators see `detail`. `podium` has the failed attempts before it. */
 export interface ApiFault {
   message: string;
   detail?: string;
@@ -22,9 +22,9 @@ export interface Attempt {
   /** For operators only. */
   detail?: string;
   waited_s: number;
-  /** `failed`, `cut`, or `lost_race`: another call of the same question answered before it. */
+  /** `failed`, `cut`, or `lost_race` if another call for the same question answered first. */
   outcome?: string;
-  /** Whether it was a second call beside a slow one. */
+  /** Whether this call was a hedge, which is sent in addition to a slow call. */
   hedge?: boolean;
   took_s?: number | null;
 }
@@ -34,17 +34,17 @@ export interface ApiMessage {
   content: string;
 }
 
-/** A call of one of the client's tools, and what came of it. */
+/** Call of one of the client's tools, and its result. */
 export interface ToolCall {
   number: number;
   name: string;
   arguments: string;
-  /** null, or missing: it is waited for. */
+  /** Null or missing until the client sends the result. */
   result?: string | null;
   is_error?: boolean;
 }
 
-/** What a step said, the tools it called with that, what they gave. */
+/** Output of a step, the tools that it called, and their results. */
 export interface Turn {
   output: string;
   tool_calls: ToolCall[];
@@ -71,7 +71,7 @@ export interface ApiStep {
   usage: Usage | null;
   cost_usd: number | null;
   finish_reason: string | null;
-  /** Of its call, in the trace; none where nothing is traced. */
+  /** Span of the step's call in the trace. Missing if tracing is off. */
   span_id?: string;
   attempts: Attempt[];
   notes: string[];
@@ -103,7 +103,7 @@ export interface ApiPlan {
   ended_s: number | null;
 }
 
-/** What somebody said of a run. */
+/** Feedback on a run. */
 export interface ApiFeedback {
   key_id: string | null;
   score: number | null;
@@ -129,9 +129,9 @@ export interface ApiRun {
   usage: { total_tokens: number };
   cost_usd: number | null;
   wall_s: number;
-  /** Of a run that goes on: for how long already, by the server's clock. */
+  /** Seconds since the start of a running run, by the server's clock. */
   now_s?: number;
-  /** Its plan was written, and nothing of it run. */
+  /** Whether only a plan was requested and no step ran. */
   plan_only?: boolean;
   critical_path_s: number;
   plans: ApiPlan[];

@@ -1,10 +1,10 @@
-/** Which page is shown: what stands after `#/` in the address. */
+/** Page to show, which is the part of the URL after `#/`. */
 import { signal } from "@preact/signals";
 
 function now(): string {
   try {
     return decodeURI(location.hash.replace(/^#\/?/, "")) || "ask";
-  } catch { // no address of ours, such as #/%
+  } catch { // not a URL of the console, such as #/%
     return "ask";
   }
 }

@@ -1,12 +1,12 @@
-/** A run as the page shows it: made of its record, of its events while they come, or replayed from its record. */
+/** Run as the page shows it, built from its record or its events, or replayed from its record. */
 import { type Signal, signal } from "@preact/signals";
 import type { ApiFault, ApiFeedback, ApiPlan, ApiRun, ApiStep, Attempt, ToolCall, Turn, Usage } from "./record";
 import type { Wait } from "./waits";
 
 export interface Step extends Omit<ApiStep, "output"> {
-  /** Its conversation with the client's tools. */
+  /** Calls of the client's tools, and their results. */
   turns: Turn[];
-  /** Its words so far; a signal, so that a word changes one text on the page. */
+  /** Output so far. It is a signal, so that a new word redraws only one text. */
   words: Signal<string>;
 }
 
@@ -21,7 +21,7 @@ export interface Run {
   status: string;
   created: number;
   trace_id: string | null;
-  /** `length`: the answer is cut off. */
+  /** `length` if the answer was cut off at a token limit. */
   finish_reason: string | null;
   error: ApiFault | null;
   fallback: string | null;
@@ -29,15 +29,15 @@ export interface Run {
   total_tokens: number | null;
   critical_path_s: number | null;
   has_content: boolean;
-  /** The newest words of the user. */
+  /** Newest message of the user. */
   question: string;
   plans: Plan[];
-  /** The times that it waited for its client's tools. */
+  /** Waits for the client's tools. */
   waits: Wait[];
   feedback: ApiFeedback[];
   answer: Signal<string>;
   thoughts: Signal<string>;
-  /** Seconds since it began, as far as the page has got. */
+  /** Seconds from the start of the run to the state that is shown. */
   now_s: number;
 }
 
@@ -73,7 +73,7 @@ export function questionOf(api: ApiRun): string {
   return api.messages.findLast((message) => message.role === "user")?.content ?? "";
 }
 
-/** A run of which nothing is told yet but its record's head: its events say the rest, from its beginning. */
+/** Return a running run without plans and answer. Its events, read from the beginning, add them. */
 export function begun(api: ApiRun): Run {
   return {
     id: api.id,
@@ -126,7 +126,7 @@ const NOTHING_YET = {
   turns: [],
 };
 
-/** The run once `event` has happened. Words go into signals; anything else makes a new value. */
+/** Return the run after `event`. New words change signals. All other events return a new object. */
 export function after(run: Run, event: RunEvent): Run {
   const at = event.at_s ?? run.now_s;
   const text = typeof event.text === "string" ? event.text : "";
@@ -181,7 +181,7 @@ export function after(run: Run, event: RunEvent): Run {
   }
 }
 
-/** The run goes on: with results of tools where it waited for some, else in another process. */
+/** Return the run after it resumed: with tool results if it waited for some, else in another process. */
 function resumed(run: Run, event: RunEvent, at: number): Run {
   const results = event.results as ToolCall[] | undefined;
   if (!results) return { ...run, status: "running" };
@@ -200,7 +200,7 @@ function answered(step: Step, given: Map<number, ToolCall>, at: number): Step {
   return { ...step, turns: [...step.turns.slice(0, -1), turn], status: isWhole ? "planned" : step.status };
 }
 
-/** The words of the last step are the answer's. */
+/** Add words of the last step, which are the answer. */
 function sayLast(run: Run): void {
   speak(run.plans.at(-1)?.steps.at(-1)?.words, run.answer.value);
 }
@@ -296,9 +296,9 @@ function stepFacts(event: RunEvent, at: number, step: Step | undefined): Partial
     case "step_reused":
       return { status: "done", ended_s: at, reused_from: (event.reused_from as number) ?? null };
     case "step_restarted":
-      return { status: "planned", first_token_s: null, notes: [`${(event.error as Step["error"])?.message ?? ""} It begins again.`] };
+      return { status: "planned", first_token_s: null, notes: [`${(event.error as Step["error"])?.message ?? ""} The step restarts.`] };
     case "step_continued":
-      return { status: "planned", first_token_s: null, notes: [`${(event.error as Step["error"])?.message ?? ""} It goes on.`] };
+      return { status: "planned", first_token_s: null, notes: [`${(event.error as Step["error"])?.message ?? ""} The step continues.`] };
     case "step_lost":
       return { status: String(event.why), ended_s: at, error: (event.error as Step["error"]) ?? null };
     default:
@@ -306,7 +306,7 @@ function stepFacts(event: RunEvent, at: number, step: Step | undefined): Partial
   }
 }
 
-/** The run as it was so many seconds after it began. */
+/** Return the state of the run at `now_s` seconds after its start. */
 export function at(record: Run, now_s: number): Run {
   const plans = record.plans
     .filter((plan) => (plan.started_s ?? 0) <= now_s)
@@ -346,14 +346,14 @@ function known(time_s: number | null, now_s: number): number | null {
   return time_s !== null && time_s <= now_s ? time_s : null;
 }
 
-/** How much of `text` was there: its words are taken to have come evenly. */
+/** Return the part of `text` that had arrived at `now_s`, assuming a constant speed. */
 function spoken(text: string, from_s: number | null | undefined, to_s: number | null | undefined, now_s: number): string {
   if (from_s === null || from_s === undefined || now_s < from_s) return "";
   if (to_s === null || to_s === undefined || now_s >= to_s) return text;
   return text.slice(0, Math.round((text.length * (now_s - from_s)) / Math.max(to_s - from_s, 1e-9)));
 }
 
-/** The steps of the longest chain of waiting through the plan: what made it take as long as it did. */
+/** Return the steps of the critical path, which determined how long the plan took. */
 export function criticalPath(plan: Plan): Set<number> {
   const path = new Set<number>();
   let step = plan.steps.at(-1);

@@ -1,4 +1,4 @@
-/** One run: live from its events, or from its record, replayed at any speed. */
+/** One run: live from its events, or from its record, which can be replayed at any speed. */
 import { signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { useClock } from "./clock";
@@ -13,7 +13,7 @@ import { follow } from "./sse";
 import { cutWord, statusWord } from "./status";
 import { Timeline } from "./timeline";
 
-/** A run that is watched: its newest state, and what is wrong with watching it. */
+/** Watch a run. Return its newest state, the error if it cannot be watched, and whether it is connected. */
 export function useRun(id: string) {
   const run = useSignal<Run | null>(null);
   const fault = useSignal("");
@@ -70,10 +70,10 @@ export function RunView(props: { id: string }) {
   if (fault.value)
     return (
       <p class="fault" role="alert">
-        {fault.value} <a href="#/runs">The newest runs</a>
+        {fault.value} <a href="#/runs">Show the newest runs</a>
       </p>
     );
-  if (!shown) return <p role="status">Reading the run…</p>;
+  if (!shown) return <p role="status">Loading the run…</p>;
   const step = selected.value && shown.plans[selected.value.plan]?.steps[selected.value.step];
   const onSelect = (each: Step) => (selected.value = { plan: each.plan, step: each.step });
   return (
@@ -103,7 +103,7 @@ function Head(props: { run: Run; connected: boolean }) {
       </h1>
       <ul class="facts">
         <li>{seconds(run.now_s)}</li>
-        {run.critical_path_s ? <li title="How long it had taken, had every step begun the moment it could">critical path {seconds(run.critical_path_s)}</li> : null}
+        {run.critical_path_s ? <li title="Time that the run would have taken if every step had started as soon as it could">critical path {seconds(run.critical_path_s)}</li> : null}
         {OVER.has(run.status) ? <li>{dollars(run.cost_usd)}</li> : null}
         {run.total_tokens ? <li>{count(run.total_tokens)} tokens</li> : null}
         <li>{when(run.created)}</li>
@@ -111,16 +111,16 @@ function Head(props: { run: Run; connected: boolean }) {
           <code>{run.id}</code>
         </li>
       </ul>
-      {props.connected ? null : <p role="status">The connection is cut; it is taken up again where it broke.</p>}
+      {props.connected ? null : <p role="status">The connection is lost. Reconnecting…</p>}
       <Fault fault={run.error} />
       {run.question ? <pre class="question">{run.question}</pre> : null}
-      {run.fallback ? <p class="note">One worker answered alone: {run.fallback}</p> : null}
-      {run.has_content ? null : <p class="note">Texts of this run are not kept, only numbers.</p>}
+      {run.fallback ? <p class="note">One worker answered without a plan: {run.fallback}</p> : null}
+      {run.has_content ? null : <p class="note">The texts of this run are not stored, only its numbers.</p>}
     </header>
   );
 }
 
-/** What one may do with a run: stop it, or ask again. */
+/** Actions on a run: cancel it, or ask again. */
 function Actions(props: { run: Run; isOver: boolean }) {
   const fault = useSignal("");
   const stop = () =>
@@ -128,10 +128,10 @@ function Actions(props: { run: Run; isOver: boolean }) {
   return (
     <p class="actions">
       {props.isOver ? (
-        <a href={`#/again/${props.run.id}`}>Ask again on another plan</a>
+        <a href={`#/again/${props.run.id}`}>Ask again with another plan</a>
       ) : (
         <button type="button" onClick={() => void stop()}>
-          Stop this run
+          Cancel this run
         </button>
       )}
       <span class="fault" role="alert">
@@ -148,10 +148,10 @@ function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onS
       {props.many ? (
         <h2>
           Plan {plan.plan + 1}: {plan.source}
-          {plan.accepted ? ", keeps the answer" : ""}
+          {plan.accepted ? ", accepts the previous answer" : ""}
         </h2>
       ) : null}
-      {plan.rejected ? <p class="fault">Refused: {plan.why}</p> : null}
+      {plan.rejected ? <p class="fault">Rejected: {plan.why}</p> : null}
       <Fault fault={plan.error} />
       {plan.steps.length ? <Graph plan={plan} selected={props.selected} onSelect={props.onSelect} /> : null}
       {plan.worker ? <PlanText plan={plan} /> : null}
@@ -161,10 +161,10 @@ function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onS
 
 function PlanText(props: { plan: Plan }) {
   const text = props.plan.words.value;
-  if (!text) return props.plan.ended_s === null ? <p role="status">{props.plan.worker} writes the plan…</p> : null;
+  if (!text) return props.plan.ended_s === null ? <p role="status">{props.plan.worker} is writing the plan…</p> : null;
   return (
     <details open={props.plan.ended_s === null}>
-      <summary>The plan as {props.plan.worker} wrote it</summary>
+      <summary>Plan as written by {props.plan.worker}</summary>
       <pre>{text}</pre>
     </details>
   );
@@ -175,8 +175,8 @@ function Answer(props: { run: Run }) {
   return (
     <div class="answer">
       <h2>Answer</h2>
-      <pre class="said">{text || (OVER.has(props.run.status) ? "There is none." : "Not yet.")}</pre>
-      {cutWord(props.run.status, props.run.finish_reason) ? <p class="note">The answer is {cutWord(props.run.status, props.run.finish_reason)}. It is not whole.</p> : null}
+      <pre class="said">{text || (OVER.has(props.run.status) ? "No answer." : "No answer yet.")}</pre>
+      {cutWord(props.run.status, props.run.finish_reason) ? <p class="note">The answer is incomplete: it was {cutWord(props.run.status, props.run.finish_reason)}.</p> : null}
     </div>
   );
 }
@@ -187,7 +187,7 @@ interface Replay {
   speed: { value: number };
 }
 
-/** A run played again from its record. */
+/** Replay a run from its record. */
 function useReplay(run: Run | null): Replay {
   const now_s = useSignal<number | null>(null);
   const speed = useSignal(0);
@@ -235,7 +235,7 @@ function ReplayBar(props: { replay: Replay; whole: number }) {
           type="number"
           min="0"
           step="any"
-          aria-label="Speed of the replay"
+          aria-label="Replay speed"
           value={replay.speed.value || ""}
           onChange={(event) => {
             replay.speed.value = Math.max(0, event.currentTarget.valueAsNumber || 0);
@@ -245,13 +245,13 @@ function ReplayBar(props: { replay: Replay; whole: number }) {
         ×
       </label>
       <input
-        key={props.whole} // a value that is set before a greater maximum would be cut down to the smaller one
+        key={props.whole} // a new element, because a value above the previous maximum would be reduced to that maximum
         type="range"
         min="0"
         max={props.whole}
         step="any"
         value={at_s}
-        aria-label="Moment of the run"
+        aria-label="Replay position"
         aria-valuetext={seconds(at_s)}
         onInput={(event) => {
           const value = Number(event.currentTarget.value);

@@ -1,4 +1,4 @@
-/** The newest runs, without their texts. */
+/** List of the newest runs, without their texts. */
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, words } from "./api";
@@ -35,7 +35,7 @@ export function Runs() {
     }
   };
   useEffect(() => {
-    const timer = setTimeout(() => void load(""), 200); // while somebody types
+    const timer = setTimeout(() => void load(""), 200); // wait until the user stops typing
     return () => clearTimeout(timer);
   }, [filter.value]);
   const change = (name: keyof typeof filter.value) => (event: { currentTarget: { value: string } }) => {
@@ -69,16 +69,16 @@ export function Runs() {
           <input value={filter.value.team} onInput={change("team")} />
         </label>
         <label>
-          Words in question or answer
-          <input value={filter.value.words} placeholder="3 letters or more" onInput={change("words")} />
+          Text in question or answer
+          <input value={filter.value.words} placeholder="at least 3 characters" onInput={change("words")} />
         </label>
         <label>
-          Dollars at least
+          Minimum cost ($)
           <input type="number" min="0" step="any" value={filter.value.min_cost_usd} onInput={change("min_cost_usd")} />
         </label>
         <label class="check">
           <input type="checkbox" checked={filter.value.rated !== ""} onChange={(event) => (filter.value = { ...filter.value, rated: event.currentTarget.checked ? "true" : "" })} />
-          only rated ones
+          Only rated runs
         </label>
         <button type="button" onClick={() => void load("")}>
           Refresh
@@ -91,7 +91,7 @@ export function Runs() {
       ) : null}
       <div class="scrolls" role="group" aria-label="Runs" tabIndex={0}>
         <table>
-          <Columns names={["Began", "Model", "Status", "Steps", "Workers", "Took", "Tokens", "Cost", "Run"]} />
+          <Columns names={["Started", "Model", "Status", "Steps", "Workers", "Duration", "Tokens", "Cost", "Run"]} />
           <tbody>
             {runs.value.map((run) => (
               <tr key={run.id}>
@@ -113,10 +113,10 @@ export function Runs() {
           </tbody>
         </table>
       </div>
-      {runs.value.length || fault.value ? null : <p role="status">{more.value ? "No such run among the newest." : Object.values(filter.value).some(Boolean) ? "No such run." : <>No run yet. <a href="#/ask">Ask something.</a></>}</p>}
+      {runs.value.length || fault.value ? null : <p role="status">{more.value ? "No match among the newest runs." : Object.values(filter.value).some(Boolean) ? "No run matches." : <>No runs yet. <a href="#/ask">Ask a question.</a></>}</p>}
       {more.value ? (
         <button type="button" onClick={() => void load(more.value)}>
-          {runs.value.length ? "Older ones" : "Look further back"}
+          {runs.value.length ? "Show older runs" : "Search older runs"}
         </button>
       ) : null}
     </section>

@@ -1,13 +1,13 @@
-/** Server-sent events by `fetch`: `EventSource` cannot send a key. */
+/** Server-sent events by `fetch`, because `EventSource` cannot send a key. */
 import { ApiError, headers, send } from "./api";
 import { type ServerEvent, read } from "./frames";
 
 const FIRST_PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 5000;
 
-/** The events at `path` until the one named `end`; a connection that breaks is taken up where it broke.
+/** Yield the events at `path` until the one named `end`. A broken connection is resumed after the last event.
  *
- * @param onState told whether it is connected.
+ * @param onState called with whether it is connected.
  */
 export async function* follow(
   path: string,

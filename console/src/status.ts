@@ -1,4 +1,4 @@
-/** How a step's status and its worker look and read. */
+/** Words for the status of runs and steps, and colours of workers. */
 
 const WORDS: Record<string, string> = {
   planned: "waiting",
@@ -7,16 +7,16 @@ const WORDS: Record<string, string> = {
   done: "done",
   failed: "failed",
   not_needed: "not needed",
-  cancelled: "stopped",
+  cancelled: "cancelled",
   finished: "finished",
-  expired: "waited too long",
+  expired: "timed out waiting for tools",
   detached: "moving to another server",
   lost: "lost",
 };
 
 const CUT: Record<string, string> = { length: "cut off", content_filter: "cut off by a content filter" };
 
-/** Whether an answer is not whole, by its finish reason, in words; "" for one that is. */
+/** Say why an answer is incomplete, by its finish reason, or return "" if it is complete. */
 export function cutWord(status: string, finish: string | null | undefined): string {
   return status === "finished" || status === "done" ? (CUT[finish ?? ""] ?? "") : "";
 }
@@ -26,7 +26,7 @@ export function statusWord(status: string, finish?: string | null): string {
   return (WORDS[status] ?? status) + (cut ? `, ${cut}` : "");
 }
 
-/** A colour for a worker: the same name, the same colour, in every picture. */
+/** Return the hue of a worker's colour. The same name has the same colour everywhere. */
 export function hue(name: string): number {
   let hash = 2166136261; // FNV-1a, so that names that differ in one letter are far apart
   for (const char of name) hash = Math.imul(hash ^ char.charCodeAt(0), 16777619);

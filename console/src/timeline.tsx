@@ -1,15 +1,15 @@
-/** A plan over time: for each step when it waited, when it was asked and silent, and when it talked. */
+/** Timeline of plans: for each step, when it waited, when it was called, and when it wrote. */
 import { seconds } from "./format";
 import { type Plan, type Step, criticalPath } from "./run";
 import { hue, statusWord } from "./status";
 import { type Room, type Wait, roomOf, took } from "./waits";
 
-/** What became of a call that was made before its plan. */
+/** Timeline of a run's plans and steps, and of its waits for the client's tools. */
 export function Timeline(props: {
   plans: Plan[];
   waits: Wait[];
   now_s: number;
-  /** Where the axis ends; a replay is somewhere before it. */
+  /** End of the axis in seconds. A replay is at some time before it. */
   whole_s: number;
   selected: Step | null;
   onSelect: (step: Step) => void;
@@ -18,7 +18,7 @@ export function Timeline(props: {
   const room = roomOf(props.whole_s, props.waits, unix_s);
   const share = (place: number) => `${(100 * Math.min(Math.max(place, 0), room.whole)) / room.whole}%`;
   return (
-    <div class="timeline" role="group" aria-label="The run over time">
+    <div class="timeline" role="group" aria-label="Timeline of the run">
       <div class="axis" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => (
           <span key={part} style={{ left: `${100 * part}%` }}>
@@ -27,16 +27,16 @@ export function Timeline(props: {
         ))}
       </div>
       <p class="legend small" aria-hidden="true">
-        <span class="bar waits" /> waits <span class="bar silent" /> asked, silent <span class="bar talks" /> writes, in <b>bold</b>: the critical path{" "}
+        <span class="bar waits" /> waiting <span class="bar silent" /> called, no output yet <span class="bar talks" /> writing; <b>bold</b>: critical path{" "}
         {props.waits.length ? (
           <>
-            <span class="bar tools" /> its client works on its calls of tools
+            <span class="bar tools" /> client runs its tools
           </>
         ) : null}
       </p>
       {props.waits.map((wait, index) => (
         <p key={index} class="small note">
-          Waited {seconds(took(wait, unix_s)) || "0 s"} for its client's tools, {seconds(wait.at_s)} after it began{wait.waited_s === null ? ", and waits still" : ""}.
+          At {seconds(wait.at_s)}: {wait.waited_s === null ? "waiting for the client's tools, for" : "waited for the client's tools for"} {seconds(took(wait, unix_s)) || "0 s"}{wait.waited_s === null ? " so far" : ""}.
         </p>
       ))}
       {props.plans.map((plan) => (
@@ -64,7 +64,7 @@ function PlanBars(props: {
         <div class="row">
           <span class="row-name">plan by {plan.worker}</span>
           <span class="row-bars">
-            <Bar kind="planning" from={share(room.before(began))} to={share(room.before(ended))} hue={hue(plan.worker)} title={`writes the plan for ${seconds(ended - began)}`} />
+            <Bar kind="planning" from={share(room.before(began))} to={share(room.before(ended))} hue={hue(plan.worker)} title={`wrote the plan for ${seconds(ended - began)}`} />
           </span>
         </div>
       ) : null}
@@ -101,8 +101,8 @@ function Bars(props: { step: Step; now_s: number; room: Room; share: (place: num
       <Bar kind="waits" from={share(planned)} to={share(started)} hue={colour} title={`waited ${seconds(started - planned)}`} />
       {step.started_s === null ? null : (
         <>
-          <Bar kind="silent" from={share(started)} to={share(spoke)} hue={colour} title={`first word after ${seconds(spoke - started)}`} />
-          <Bar kind="talks" from={share(spoke)} to={share(ended)} hue={colour} title={`talked for ${seconds(ended - spoke)}`} />
+          <Bar kind="silent" from={share(started)} to={share(spoke)} hue={colour} title={`first token after ${seconds(spoke - started)}`} />
+          <Bar kind="talks" from={share(spoke)} to={share(ended)} hue={colour} title={`wrote for ${seconds(ended - spoke)}`} />
         </>
       )}
       {step.turns.map((turn, index) =>
@@ -129,7 +129,7 @@ function Bar(props: { kind: string; from: string; to: string; hue: number; title
 function described(step: Step, now_s: number): string {
   const ended = step.ended_s ?? now_s;
   const waited = (step.started_s ?? ended) - (step.planned_s ?? 0);
-  const worked = step.started_s === null ? "" : `, then worked ${seconds(ended - step.started_s)}`;
+  const worked = step.started_s === null ? "" : `, then ran for ${seconds(ended - step.started_s)}`;
   const tools = step.turns.flatMap((turn) => turn.tool_calls.map((call) => call.name));
   const called = tools.length ? `, called ${tools.join(", ")}` : "";
   return `${statusWord(step.status, step.finish_reason)}: waited ${seconds(waited)}${worked}${called}`;

@@ -1,31 +1,31 @@
-/** Where a time of a run stands in a picture. The run's own clock stands still while its client works on calls of
- * tools; the picture gives that time a room of its own. */
+/** Positions of times on a timeline. The run's clock stops while the client runs its tools. The timeline shows that
+ * time as a separate section. */
 
-/** A time that a run waited for its client. */
+/** Period in which a run waited for its client. */
 export interface Wait {
-  /** When it began, by the run's clock. */
+  /** Start by the run's clock. */
   at_s: number;
-  /** How long it took; null: it waits still. */
+  /** Duration in seconds, or null if the run is still waiting. */
   waited_s: number | null;
-  /** Unix time of its beginning. */
+  /** Unix time of the start. */
   suspended: number | null;
 }
 
 export interface Room {
-  /** How wide the whole picture is, in seconds. */
+  /** Length of the whole timeline in seconds. */
   whole: number;
-  /** Where a time of the run's clock stands, before a wait that began right then. */
+  /** Position of a time of the run's clock, before a wait that starts at this time. */
   before: (s: number) => number;
-  /** The same, after it. */
+  /** Position of a time of the run's clock, after a wait that starts at this time. */
   behind: (s: number) => number;
-  /** The time of the run's clock at a place. */
+  /** Time of the run's clock at a position. */
   told: (place: number) => number;
 }
 
-/** The longest that a wait is drawn, in lengths of all that the run did itself: an hour would leave no room for it. */
+/** Maximum drawn length of a wait, as a share of the run's own time. A wait of an hour would leave no space for steps. */
 const MOST = 0.6;
 
-/** The room of a run that has come to `now_s`, with its waits in order. */
+/** Return the timeline of a run up to `now_s`. The waits are in order. */
 export function roomOf(now_s: number, waits: readonly Wait[], unix_s: number): Room {
   const own = Math.max(now_s, 0.001);
   const drawn = waits.map((wait) => ({ at_s: wait.at_s, width: Math.min(took(wait, unix_s), MOST * own) }));
@@ -46,7 +46,7 @@ export function roomOf(now_s: number, waits: readonly Wait[], unix_s: number): R
   };
 }
 
-/** How long a wait took, or takes by now. */
+/** Return the seconds that a wait took, or has taken so far. */
 export function took(wait: Wait, unix_s: number): number {
   return wait.waited_s ?? (wait.suspended === null ? 0 : Math.max(0, unix_s - wait.suspended));
 }

@@ -47,12 +47,12 @@ class InProcessBackend:
         local = [worker.name for worker in settings.workers if isinstance(worker, VllmSettings)]
         if local:
             raise EvaluationError(
-                f"Worker {local[0]!r} is a vLLM engine, which needs a server. Start one with `make serve`, "
+                f"Worker {local[0]!r} is a vLLM engine, which needs a running server. Start one with `make serve`, "
                 "and use --url http://127.0.0.1:8000 instead of --settings."
             )
         if model is not None and model not in settings.models:
             there = ", ".join(settings.models) or "none"
-            raise EvaluationError(f"The settings have no model {model!r}; their `models` are: {there}.")
+            raise EvaluationError(f"The settings have no model {model!r}. Available models: {there}.")
         self._team = settings.models[model].workers if model else None
         self._settings = settings
         environment = os.environ if environment is None else environment
@@ -90,7 +90,9 @@ class InProcessBackend:
         model: str | None = None,
     ) -> RunOutcome:
         if plan is None and not self.has_conductor:
-            return RunOutcome(error="NoPlan", message="The settings have no conductor.")
+            return RunOutcome(
+                error="NoPlan", message="The settings have no conductor. Add `conductor` to the settings."
+            )
         task = Task(
             conversation=(Message.of("user", question.text),),
             model=model or "evaluation",
@@ -132,12 +134,16 @@ def with_conductor_at(settings: Settings, url: str, model: str | None = None) ->
         EvaluationError: `url` is not a URL, or the settings have no conductor or no name for its model.
     """
     if not url.startswith(("http://", "https://")):
-        raise EvaluationError(f"at={url} is not a URL. Write at=http://127.0.0.1:8001/v1.")
+        raise EvaluationError(f"at={url} is not a URL. Use a URL such as at=http://127.0.0.1:8001/v1.")
     if settings.conductor is None:
-        raise EvaluationError(f"at={url} is the URL of a conductor, but the settings have no `conductor`.")
+        raise EvaluationError(
+            f"at={url} is the URL of a conductor, but the settings have no `conductor`. Add it to the settings."
+        )
     own = settings.worker(settings.conductor.worker)
     if (name := model or getattr(own, "model", None)) is None:
-        raise EvaluationError(f"at={url}: add &model=NAME, the conductor's name at that server.")
+        raise EvaluationError(
+            f"at={url} needs &model=NAME, which is the name of the conductor's model at that server."
+        )
     shared = set(OpenAISettings.model_fields) - {"kind", "price"}
     fields = own.model_dump(include=shared, exclude_unset=True) | {"price": own.price}
     remote = OpenAISettings.model_validate(fields | {"kind": "openai", "model": name, "base_url": url})

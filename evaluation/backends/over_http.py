@@ -56,11 +56,13 @@ class HttpBackend:
         except (openai.OpenAIError, KeyError, ValueError) as exc:
             await client.close()
             raise EvaluationError(
-                f"No Podium answers at {base_url} ({type(exc).__name__}: {exc}). Start one with `make serve`."
+                f"No Podium server responds at {base_url} ({type(exc).__name__}: {exc}). Start one with `make serve`, or set --url."
             ) from exc
         if model is not None and model not in models:
             await client.close()
-            raise EvaluationError(f"{base_url} does not serve {model!r}; it serves {', '.join(models)}.")
+            raise EvaluationError(
+                f"{base_url} does not serve the model {model!r}. Available models: {', '.join(models)}."
+            )
         return cls(client, base_url, models, model)
 
     @property
@@ -199,7 +201,7 @@ def _without_none(fields: Json) -> Json:
 
 
 def outcome_of_workflow(record: Json) -> RunOutcome:
-    """Return the figures of a run's record, in the form in which a server returns the record."""
+    """Convert a run's record, in the JSON form of `GET /v1/workflows/{id}`, to a `RunOutcome`."""
     calls = [each for each in [*record["plans"], *record["steps"]] if _is_call(each)]
     usages = [call["usage"] for call in calls if call["usage"]]
     metered = not record["unmetered_calls"]
@@ -223,7 +225,7 @@ def outcome_of_workflow(record: Json) -> RunOutcome:
 
 
 def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
-    """Return the figures of a run whose record cannot be read, from a `chat.completion` with its steps.
+    """Convert a `chat.completion` with its steps to a `RunOutcome`, if the run's record cannot be read.
 
     An answer lists neither the conductor's calls nor the rejected plans. Both are derived from the numbers of
     the plans. The result is exact, with two exceptions. A failure of the conductor counts as a rejected plan,

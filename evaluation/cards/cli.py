@@ -40,8 +40,8 @@ MOST_NAME_CHARS = 100
 EPILOG = """\
 A card names the kinds of question that a worker is best and worst at, with the share of right answers, and the
 number of graded questions. A kind is named only if its 95 % interval excludes the worker's overall share.
-Only the training side of a recorded pool is read: the held-out side judges conductors, which must not read
-cards made from it. Records of runs have no grades; they give cost and speed.
+Only the training side of a recorded pool is read. The held-out side judges conductors, which must not read
+cards made from it. Records of runs have no grades, but they give cost and speed.
 
 Examples:
   podium cards --results build/eval --records http://127.0.0.1:8000
@@ -63,7 +63,7 @@ class CardOptions:
     ] = field(default_factory=list[Path])
     recorded: Annotated[
         str | None,
-        Option(metavar="SET", help="the training side of a recorded pool: 'recorded:FILE?part=train'"),
+        Option(metavar="SET", help="training side of a recorded pool, such as 'recorded:FILE?part=train'"),
     ] = None
     records: Annotated[
         list[str],
@@ -86,7 +86,7 @@ class CardOptions:
         bool,
         Option(
             "--named",
-            help="begin each card with the worker's name, for a conductor trained on these workers",
+            help="start each card with the worker's name, for a conductor that was trained on these workers",
         ),
     ] = False
     print_yaml: Annotated[
@@ -94,7 +94,7 @@ class CardOptions:
     ] = False
     workers: Annotated[
         list[str] | None,
-        Option(metavar="NAME...", help="only these workers", show_default="all that were measured"),
+        Option(metavar="NAME...", help="only these workers", show_default="all measured workers"),
     ] = None
     name: Annotated[
         list[str],
@@ -138,7 +138,9 @@ def _run(options: CardOptions, worker_of: Mapping[str, str]) -> int:
     from serving.settings.settings import load
 
     if options.into and options.settings:
-        raise EvaluationError("Use --settings or --into, not both. --into also shows the cards.")
+        raise EvaluationError(
+            "--settings and --into cannot be used together. Use --into, which also shows the cards."
+        )
     measured, notes = _measure(options)
     path = options.into or options.settings
     settings = load(path) if path else None
@@ -146,17 +148,17 @@ def _run(options: CardOptions, worker_of: Mapping[str, str]) -> int:
         measured, unmatched = match_workers(measured, settings, worker_of)
         if unmatched:
             notes.append(
-                f"No worker of {path} is called {', '.join(unmatched)}. Use --name MEASURED=WORKER to match them."
+                f"{path} has no worker for these measured names: {', '.join(unmatched)}. Match them with --name MEASURED=WORKER."
             )
     elif worker_of:
         raise EvaluationError(
-            "--name needs --settings or --into. It matches measurements to the workers of that settings file."
+            "--name needs --settings or --into, because it matches measured names to the workers of a settings file."
         )
     measured = _only(options.workers, measured)
     cards = write_cards(measured, settings, named=options.named)
     notes += [_why_none(name, each) for name, each in measured.items() if name not in cards]
     if not cards and not any(each.tokens_per_s or each.usd_per_call for each in measured.values()):
-        raise EvaluationError(" ".join(["There is nothing to write.", *notes]))
+        raise EvaluationError(" ".join(["There are not enough measurements for any card.", *notes]))
     with _standard_output():
         if options.print_yaml:
             plain: Fields = {name: {"card": card} for name, card in cards.items()}
@@ -166,7 +168,7 @@ def _run(options: CardOptions, worker_of: Mapping[str, str]) -> int:
     if options.into and settings:
         update = changes(measured, cards, settings, replace=options.replace)
         if update.kept:
-            notes.append(f"Unchanged: {', '.join(update.kept)}. Use --replace to overwrite.")
+            notes.append(f"Kept unchanged: {', '.join(update.kept)}. Use --replace to overwrite.")
         notes.append(_write(options.into, update.fields))
     for note in notes:
         _say(note)
@@ -190,7 +192,7 @@ def _measure(options: CardOptions) -> tuple[dict[str, CardMeasurement], list[str
     if options.records:
         sources.append(measure_records([run for place in options.records for run in read_records(place)]))
     if not sources:
-        raise EvaluationError("No measurements were named. Use --results, --recorded or --records.")
+        raise EvaluationError("No source of measurements was given. Use --results, --recorded or --records.")
     return combine([{_plain(name): each} for source in sources for name, each in source.items()]), notes
 
 
@@ -207,13 +209,13 @@ def _only(names: Sequence[str] | None, measured: dict[str, CardMeasurement]) -> 
     if names is None:
         return measured
     if unknown := [name for name in names if name not in measured]:
-        raise EvaluationError(f"No measurements of {unknown[0]!r}. Choose from: {', '.join(measured)}.")
+        raise EvaluationError(f"{unknown[0]!r} has no measurements. Choose from: {', '.join(measured)}.")
     return {name: measured[name] for name in names}
 
 
 def _why_none(name: str, measured: CardMeasurement) -> str:
     graded = measured.overall.n if measured.overall else 0
-    return f"No card for {name}: {graded or 'no'} graded questions. A card needs {MIN_QUESTIONS}."
+    return f"No card for {name}, because it has {graded or 'no'} graded questions. A card needs at least {MIN_QUESTIONS}."
 
 
 @contextmanager
@@ -242,7 +244,7 @@ def _print_patch(fields: Fields) -> None:
 def _show(measured: Mapping[str, CardMeasurement], cards: Mapping[str, str]) -> None:
     from evaluation.cards.settings_cards import usd
 
-    rows = table("worker", "card", right=("graded", "US$ a call", "tokens/s"))
+    rows = table("worker", "card", right=("graded", "US$ per call", "tokens/s"))
     for name, each in measured.items():
         rows.add_row(
             name,
@@ -280,13 +282,13 @@ def _write(path: Path, fields: Fields) -> str:
     finally:
         new.unlink(missing_ok=True)
     count = sum(map(len, fields.values()))
-    return f"{path}: {count} field{'s' * (count > 1)} set, for {', '.join(fields)}."
+    return f"Set {count} field{'s' * (count > 1)} in {path}, for {', '.join(fields)}."
 
 
 def _renaming(text: str) -> tuple[str, str]:
     measured, equals, worker = text.rpartition("=")
     if not equals or not measured or not worker:
-        raise BadParameter(f"{text!r} is not MEASURED=WORKER", param_hint="--name")
+        raise BadParameter(f"{text!r} is invalid. Use MEASURED=WORKER", param_hint="--name")
     return measured, worker
 
 

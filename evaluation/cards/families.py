@@ -1,4 +1,4 @@
-"""Names of question families on cards, in words, where question sets use names such as `chain_sum` or
+"""Readable names for the families of questions on cards. Question sets use names such as `chain_sum` or
 `gsm8k`.
 
 Families of one kind share a name, so that their questions are counted together: a card has room for only a

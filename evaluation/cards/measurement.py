@@ -71,7 +71,7 @@ def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
     """
     spec = Spec.parse(name)
     if spec.name != "recorded":
-        raise EvaluationError(f"{name!r} is not a recorded pool. Write 'recorded:FILE?part=train'.")
+        raise EvaluationError(f"{name!r} is not a recorded pool. Use 'recorded:FILE?part=train'.")
     if spec.options.get("part") != "train":
         raise EvaluationError(
             f"{name!r} includes held-out questions, which judge workers and conductors. "
@@ -83,7 +83,7 @@ def measure_recorded(name: str) -> Mapping[str, CardMeasurement]:
         for model, answer in question.models.items()
     ]
     if not answers:
-        raise EvaluationError(f"{name!r} has no answers. Check its options.")
+        raise EvaluationError(f"{name!r} has no recorded answers. Check its options.")
     return measure_answers(answers)
 
 

@@ -64,7 +64,7 @@ def match_workers(
         if name not in measured or worker not in names:
             choices, what = (names, worker) if name in measured else (list(measured), name)
             raise EvaluationError(
-                f"--name {name}={worker}: {what!r} is unknown. Choose from: {', '.join(choices)}."
+                f"--name {name}={worker}: {what!r} does not exist. Choose from: {', '.join(choices)}."
             )
     replayed = {
         str(worker.options.get("model")): worker.name
@@ -81,7 +81,7 @@ def match_workers(
             worker = tail
             if (other := by_tail.setdefault(tail, name)) != name:
                 raise EvaluationError(
-                    f"{other} and {name} both end in {tail}. Choose one, such as --name {name}={tail}."
+                    f"{other} and {name} both match the worker {tail}. Choose one of them, for example with --name {name}={tail}."
                 )
         if worker:
             matched.append({worker: each})

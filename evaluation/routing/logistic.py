@@ -71,7 +71,7 @@ def factor_for(chances_Q_W: Floats, usd_W: Floats, target_usd: float) -> float:
         ValueError: even the cheapest worker costs more.
     """
     if usd_W.min() > target_usd:
-        raise ValueError(f"even the cheapest worker costs {usd_W.min():g} US$ a question")
+        raise ValueError(f"even the cheapest worker costs ${usd_W.min():g} per question")
 
     def affordable(factor: float) -> bool:
         return float(usd_W[choose(chances_Q_W, usd_W, factor)].mean()) <= target_usd

@@ -23,7 +23,7 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     spec.allow_only("part", "family")
     if spec.detail:
         raise EvaluationError(
-            f"everyday does not take {spec.detail!r}. Write `everyday` or everyday?part=test."
+            f"everyday does not accept {spec.detail!r}. Use `everyday` or `everyday?part=test`."
         )
     part = _choice(spec, "part", PARTS)
     family = _choice(spec, "family", ("all", *FAMILIES))

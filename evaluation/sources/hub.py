@@ -16,21 +16,21 @@ from evaluation.spec import Spec
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     spec.allow_only("config", "split", *FIELDS)
     if not (name := spec.detail):
-        raise EvaluationError("hub needs a data set's name: hub:OWNER/NAME.")
+        raise EvaluationError("hub needs the name of a data set. Use hub:OWNER/NAME.")
     try:
         import httpx
         from datasets import load_dataset
     except ImportError as exc:
         raise EvaluationError(
-            "hub questions need the package datasets: in a checkout, run `make setup-learning`; "
-            "elsewhere, pip install datasets."
+            "Questions from the hub need the package datasets. In a checkout, run `make setup-learning`. "
+            "Elsewhere, run `pip install datasets`."
         ) from exc
     try:
         rows: Any = load_dataset(name, spec.options.get("config"), split=spec.options.get("split", "test"))
     except (OSError, ValueError, RuntimeError, httpx.HTTPError) as exc:
         raise EvaluationError(
-            f"hub:{name} cannot be loaded: {type(exc).__name__}: {exc}. Check name, config and split, "
-            "and HF_ENDPOINT and HF_HUB_OFFLINE; without a hub, use jsonl:PATH."
+            f"hub:{name} cannot be loaded: {type(exc).__name__}: {exc}. Check the name, config and split, "
+            "and the variables HF_ENDPOINT and HF_HUB_OFFLINE. Without access to a hub, use jsonl:PATH."
         ) from exc
     return questions_from_rows(
         spec, ((f"{name}[{index}]", dict(row)) for index, row in enumerate(rows)), name

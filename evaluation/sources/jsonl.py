@@ -16,5 +16,5 @@ from evaluation.spec import Spec
 def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     spec.allow_only(*FIELDS)
     if not spec.detail:
-        raise EvaluationError("jsonl needs a path: jsonl:PATH.")
+        raise EvaluationError("jsonl needs the path of a file. Use jsonl:PATH.")
     return questions_from_rows(spec, read_json_lines(spec.detail), Path(spec.detail).name.split(".")[0])

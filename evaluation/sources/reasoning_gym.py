@@ -21,7 +21,7 @@ from evaluation.questions import Question
 from evaluation.spec import Spec
 
 SEEDS_APART = 1_000_003
-"""Factor that keeps seeds apart.
+"""Factor by which a seed is multiplied, so that different seeds give different questions.
 
 reasoning-gym makes question i of seed s from s + i, so neighbouring seeds would share most questions.
 """
@@ -51,7 +51,7 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     for name in names:
         if name not in WHITELIST:
             raise EvaluationError(
-                f"reasoning_gym:{name} is unknown, or its scorer is not reliable. "
+                f"reasoning_gym:{name} does not exist, or its scorer is not reliable. "
                 f"Choose from: {', '.join(WHITELIST)}."
             )
     total = count or DEFAULT_COUNT
@@ -64,7 +64,7 @@ def _generate(name: str, size: int, seed: int) -> list[Question]:
         import reasoning_gym
     except ImportError as exc:
         raise EvaluationError(
-            f"reasoning_gym questions need the package reasoning-gym. {HOW_TO_INSTALL}"
+            f"Questions of reasoning_gym need the package reasoning-gym. {HOW_TO_INSTALL}"
         ) from exc
     with localcontext():  # decimal_arithmetic lowers the thread's precision, and costs are decimals too
         entries = list(reasoning_gym.create_dataset(name, size=size, seed=seed * SEEDS_APART))

@@ -28,7 +28,7 @@ def select(spec: Spec) -> list[tuple[str, RecordedQuestion]]:
     """
     spec.allow_only("part", "share", "difficulty", "category", "max_chars")
     if not spec.detail:
-        raise EvaluationError("recorded needs a path: recorded:PATH.")
+        raise EvaluationError("recorded needs the path of a recorded pool. Use recorded:PATH.")
     part = spec.options.get("part", "all")
     if part not in PARTS:
         raise EvaluationError(f"recorded: part={part!r} must be one of {', '.join(PARTS)}.")

@@ -54,6 +54,6 @@ def _text(row: dict[str, Any], field: str, place: str, role: str) -> str:
         has = ", ".join(map(str, row)) or "nothing"
         fault = f"must be a number or non-empty text, not {value!r:.40}" if field in row else "is missing"
         raise EvaluationError(
-            f"{place}: the field {field!r} {fault}. Choose another field with ?{role}=FIELD; the row has {has}."
+            f"{place}: the field {field!r} {fault}. Choose another field with ?{role}=FIELD; the fields of the row are {has}."
         )
     return str(value)

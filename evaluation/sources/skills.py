@@ -11,7 +11,7 @@ def questions(spec: Spec, count: int | None, seed: int) -> list[Question]:
     spec.allow_only()
     if spec.detail:
         raise EvaluationError(
-            f"skills does not take {spec.detail!r}. Write `skills`, with --count and --seed."
+            f"skills does not accept {spec.detail!r}. Use `skills`, and set --count and --seed."
         )
     try:
         from evaluation.synthetic.questions import questions as generate

@@ -74,5 +74,5 @@ def make(names: Sequence[str], backend: EvaluationBackend, open_backend: OpenBac
     labels = [each.label for each in strategies]
     for label in labels:
         if labels.count(label) > 1:
-            raise EvaluationError(f"The strategy {label!r} is named twice.")
+            raise EvaluationError(f"The strategy {label!r} is listed twice. List it once.")
     return strategies

@@ -179,7 +179,7 @@ class Setup:
         """
         if name and name not in self.backend.workers:
             has = ", ".join(self.backend.workers)
-            raise EvaluationError(f"{label}: unknown worker {name!r}; the pool has: {has}.")
+            raise EvaluationError(f"{label}: unknown worker {name!r}. Choose from: {has}.")
         return name
 
     def workers(self, names: str, label: str) -> tuple[str, ...]:
@@ -211,7 +211,6 @@ def require_training(training: TrainingSet | None, label: str) -> TrainingSet:
     """
     if training is None:
         raise EvaluationError(
-            f"{label} needs training questions. Name some with --train, such as "
-            "--train 'recorded:PATH?part=train'."
+            f"{label} needs training questions. Set --train, for example --train 'recorded:PATH?part=train'."
         )
     return training

@@ -57,7 +57,7 @@ class BestOfN(OneWorkerStrategy):
             part = context.caps.part(n)
             outcomes = await samples(question, context, self.worker, n, self.temperature, part)
         elif tokens is None:
-            message = f"{self.match}'s tokens are unknown; use by=calls."
+            message = f"The token counts of {self.match} are unknown. Use by=calls."
             return StrategyAnswer(RunOutcome(error="UnknownTokens", message=message))
         else:
             outcomes = await self._samples_for(tokens, question, context)
@@ -90,7 +90,7 @@ def make(spec: Spec, setup: Setup) -> Sequence[BestOfN]:
     if match not in setup.labels:
         raise EvaluationError(
             f"best_of_n needs the results of {match!r}, which is not among the strategies. "
-            "Add it, or choose another with ?match=."
+            "Add that strategy, or choose another one with ?match=."
         )
     worker, first = setup.worker(spec.detail, "best_of_n"), solo_workers(setup.backend)[0]
     about = f"majority of samples with as many {by} as {match}"

@@ -55,20 +55,20 @@ def make(spec: Spec, setup: Setup) -> Sequence[ConductorStrategy]:
     path, model, at = (spec.options.get(option) for option in ("settings", "model", "at"))
     if spec.name == "trained" and not (path or model or at):
         raise EvaluationError(
-            "trained needs a conductor: trained?settings=FILE, trained?at=URL of an engine, or "
+            "trained needs a conductor. Use trained?settings=FILE, trained?at=URL for an engine, or "
             "trained?model=NAME if a server has several."
         )
     own = setup.open_backend(path, at, model) if path or at else None
     if not (own or setup.backend).has_conductor:
         raise EvaluationError(
-            f"{spec.name}: the pool has no conductor that this process can call. Set `conductor` in its "
-            "settings; if it is a vLLM engine, start it with `vllm serve` and use "
+            f"{spec.name}: the pool has no conductor that this process can call. Set `conductor` in the "
+            "settings. If the conductor is a vLLM engine, start it with `vllm serve` and use "
             f"'{spec.name}?at=http://127.0.0.1:8001/v1'."
         )
     if own is not None and (differing := sorted({*own.workers} ^ {*setup.backend.workers})):
         raise EvaluationError(
-            f"{path} has other workers than the evaluation ({', '.join(differing)} in only one of them). "
-            "Strategies must be compared over the same workers."
+            f"{path} and the evaluation have different workers ({', '.join(differing)} are only in one of them). "
+            "Use the same workers in both."
         )
     about = "a conductor's plans" if spec.name == "conductor" else "a trained conductor's plans"
     source = ", ".join(each for each in (path, at, model) if each)

@@ -136,7 +136,7 @@ def make(spec: Spec, setup: Setup) -> Sequence[MasRouter]:
         if mode not in MODES:
             raise EvaluationError(f"{label}: unknown mode {mode!r}. Choose from: {', '.join(MODES)}.")
     if not modes:
-        raise EvaluationError(f"{label}: modes= is empty. Choose from: {', '.join(MODES)}.")
+        raise EvaluationError(f"{label}: modes= is empty. Choose at least one of: {', '.join(MODES)}.")
     final = setup.worker(spec.options.get("final", ""), label)
     agents, epochs = spec.value("max_agents", 6, count), spec.value("epochs", 5, count)
     cost_weight = spec.value("cost_weight", 100.0, float)

@@ -69,7 +69,7 @@ class RouteLLM(LearningStrategy):
         try:
             self.model = factorisation.fit(x[fit], training.right_Q_W[fit], training.seed)
         except ValueError as exc:
-            raise EvaluationError(f"{self.label}: {exc}; learn from other questions.") from exc
+            raise EvaluationError(f"{self.label}: {exc}. Choose other training questions.") from exc
         strong_share = self._strong_share(training, allowed)
         self.threshold = factorisation.threshold(self._win_rate(x[held_back]), strong_share)
         finite = math.isfinite(self.threshold)
@@ -91,19 +91,20 @@ class RouteLLM(LearningStrategy):
         return self.model.win_rate(x, workers.index(self.strong), workers.index(self.weak))
 
     def _strong_share(self, training: TrainingSet, allowed: float) -> float:
-        """Return the share of questions for the strong worker: the configured share, or what the mean cost
-        allows.
+        """Return the share of questions that go to the strong worker.
+
+        It is the configured share, or the largest share whose mean cost is within the limit.
         """
         if not self.usd:
             return 0.5 if self.share is None else self.share
         strong, weak = (training.usd_W[training.workers.index(name)] for name in (self.strong, self.weak))
         if math.isnan(strong) or math.isnan(weak) or strong <= weak:
             raise EvaluationError(
-                f"{self.label}: usd= needs a strong worker whose cost is known and above the weak one's."
+                f"{self.label}: usd= needs a strong worker of known cost that is more expensive than the weak worker."
             )
         if weak > allowed:
             raise EvaluationError(
-                f"{self.label}: {self.weak} costs {weak:g} US$ a question, more than usd=. Choose a cheaper weak=."
+                f"{self.label}: {self.weak} costs ${weak:g} per question, which is more than usd= allows. Choose a cheaper worker with weak=."
             )
         return float(min(1.0, (allowed - weak) / (strong - weak)))
 
@@ -126,7 +127,7 @@ class LearnedRouter(LearningStrategy):
         if self.usd:
             if np.isnan(training.usd_W).any():
                 raise EvaluationError(
-                    f"{self.label}: usd= needs every worker's cost, and one is unknown; set their prices."
+                    f"{self.label}: usd= needs the cost of every worker, but one is unknown. Set `price` for each worker."
                 )
             chances = logistic.out_of_fold(x, training.right_Q_W, training.seed)
             target = target_usd(self.usd, training, self.label)
@@ -151,7 +152,7 @@ def split(training: TrainingSet) -> tuple[Any, Any]:
     order = np.random.default_rng(training.seed).permutation(len(training.questions))
     held_back = max(1, round(HELD_BACK * len(order)))
     if len(order) <= held_back:
-        raise EvaluationError("One question is too few to learn from; raise --train-count.")
+        raise EvaluationError("One training question is not enough to learn from. Raise --train-count.")
     return order[held_back:], order[:held_back]
 
 
@@ -175,10 +176,10 @@ def weaker_worker(training: TrainingSet, strong: str, allowed_usd: float = math.
     rights = training.right_Q_W.sum(axis=0)
     if not cheap and math.isfinite(allowed_usd):
         raise EvaluationError(
-            f"routellm: no worker other than {strong} is known to cost less than {allowed_usd:g} US$."
+            f"routellm: no worker other than {strong} is known to cost less than ${allowed_usd:g} per question. Raise usd=."
         )
     if not others:
-        raise EvaluationError("routellm needs two workers; the pool has one.")
+        raise EvaluationError("routellm needs at least two workers, but the pool has only one.")
     return training.workers[max(cheap or others, key=lambda w: rights[w])]
 
 
@@ -194,13 +195,15 @@ def target_usd(usd: str, training: TrainingSet, label: str) -> float:
         cost = float(training.usd_W[training.workers.index(training.best)])
         if math.isnan(cost):
             raise EvaluationError(
-                f"{label}: the cost of {training.best} is unknown; set its price, or write usd=NUMBER."
+                f"{label}: the cost of {training.best} is unknown. Set its `price`, or use usd=NUMBER."
             )
         return cost * (1 + 1e-9)
     try:
         return float(usd)
     except ValueError as exc:
-        raise EvaluationError(f"{label}: usd={usd!r} is neither a number of dollars nor `best`.") from exc
+        raise EvaluationError(
+            f"{label}: usd={usd!r} is invalid. Use a number of dollars, or `best`."
+        ) from exc
 
 
 def make(spec: Spec, setup: Setup) -> Sequence[RouteLLM | LearnedRouter]:
@@ -214,7 +217,7 @@ def make(spec: Spec, setup: Setup) -> Sequence[RouteLLM | LearnedRouter]:
     strong_share = spec.value("share", None, share)
     if usd and strong_share is not None:
         raise EvaluationError(
-            f"{label}: share= and usd= both set how often the strong worker is called; keep one."
+            f"{label}: share= and usd= cannot be used together, because both set how often the strong worker is called. Remove one."
         )
     about = "RouteLLM's matrix factorisation, retrained (arXiv 2406.18665)"
     return [RouteLLM(label, about, strong, weak, strong_share, usd)]

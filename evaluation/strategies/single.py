@@ -71,7 +71,7 @@ class Cheapest(Strategy):
             }
         if not usd_by_worker:
             raise EvaluationError(
-                "cheapest: no worker's cost is known. Set `price` in the settings, or use --train."
+                "cheapest: the cost of no worker is known. Set `price` in the settings, or use --train."
             )
         self.worker = min(usd_by_worker, key=lambda name: usd_by_worker[name])
         return {"worker": self.worker}

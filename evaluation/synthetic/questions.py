@@ -49,7 +49,7 @@ def questions(
         ValueError: a family is unknown, or the families have fewer questions than `count`.
     """
     if unknown := [family for family in families if family not in FAMILIES]:
-        raise ValueError(f"unknown family {unknown[0]!r}; choose from: {', '.join(FAMILIES)}")
+        raise ValueError(f"unknown family {unknown[0]!r}. Choose from: {', '.join(FAMILIES)}")
     rng, drawn = random.Random(f"{seed} {split}"), dict[str, Question]()
     usable = [operation for operation in OPERATIONS if operation.family in families]
     tries, composite = 0, rng.random() < composite_share
@@ -130,7 +130,9 @@ def _composite(rng: random.Random, usable: Sequence[TaskOperation]) -> tuple[str
     fitting = [operation for operation in usable if of_result(operation, first)]
     if not fitting:
         if not any(of_result(b, a) for a in usable for b in usable):
-            raise ValueError("no two of the families can be chained; name more, or set composite_share to 0")
+            raise ValueError(
+                "no two of the families can be chained. Add families, or set composite_share to 0"
+            )
         return _composite(rng, usable)
     then = _family(rng, fitting)
     words = first.phrase(rng, operand(rng, first.takes)), then.phrase(rng, RESULT)

@@ -75,7 +75,7 @@ class Skill:
         seed: int = 0,
     ) -> None:
         if unknown := [family for family in families if family not in FAMILIES]:
-            raise ValueError(f"unknown family {unknown[0]!r}; choose from: {', '.join(FAMILIES)}")
+            raise ValueError(f"unknown family {unknown[0]!r}. Choose from: {', '.join(FAMILIES)}")
         if not 0 <= error_rate <= 1:
             raise ValueError(f"error_rate must be between 0 and 1, not {error_rate}")
         self.name, self.price = name, price
@@ -115,10 +115,10 @@ class Skill:
         return result or ""
 
     def _parts_to_do(self, assignment: Assignment) -> list[TaskPart]:
-        """Return the parts to solve: those that the task names by their words or family. If it names none,
-        return all parts.
+        """Return the parts to solve.
 
-        In the latter case, a first part that another step has solved is skipped.
+        These are the parts that the task names by their words or family. If it names none, they are all parts,
+        except a first part that another step has solved.
         """
         whole = [part for words in parts(assignment.question) if (part := read(words))]
         own = read(assignment.task)

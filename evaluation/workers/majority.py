@@ -38,8 +38,8 @@ class Majority:
         outputs = read_assignment(user, call.mark_key)[0]
         if not outputs:
             raise WorkerRefused(
-                f"{self.name} is a program that counts the votes of earlier steps; "
-                "give its step an access list.",
+                f"{self.name} is a program that counts the votes of earlier steps. "
+                "Give its step an access list.",
                 worker=self.name,
             )
         answers = [answer_tag(output) for output in outputs]

@@ -50,10 +50,10 @@ class Replay:
         except EvaluationError as exc:
             raise ValueError(exc.message) from exc
         except InvalidOperation as exc:
-            raise ValueError(f"usd_per_call: {usd_per_call!r} is not a number of US dollars") from exc
+            raise ValueError(f"usd_per_call: {usd_per_call!r} is not an amount in US dollars") from exc
         models = {name for each in self._recordings.values() for name in each.models}
         if model not in models:
-            raise ValueError(f"model: {model!r} is not in {path}; it has {', '.join(sorted(models))}")
+            raise ValueError(f"model: {model!r} is not in {path}. Choose from {', '.join(sorted(models))}")
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Reply with the recorded answer.
@@ -70,8 +70,8 @@ class Replay:
     def _find_answer(self, call: Call) -> str | None:
         if call.site.access:
             raise WorkerRefused(
-                f"{self.name} replays recorded answers; none was recorded for a prompt that shows other "
-                "steps. Give it steps with an empty access list.",
+                f"{self.name} replays recorded answers, and none was recorded for prompts that show other "
+                "steps. Give its steps an empty access list.",
                 worker=self.name,
             )
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")

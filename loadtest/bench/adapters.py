@@ -162,7 +162,7 @@ async def make_adapters(folder: Path) -> dict[str, str]:
     )
     output, errors = await process.communicate()
     if process.returncode:
-        raise RigError(f"cannot make the adapters: {errors.decode(errors='replace')[-500:]}")
+        raise RigError(f"The adapters could not be created: {errors.decode(errors='replace')[-500:]}")
     return dict(zip(WORDS, json.loads(output.decode().splitlines()[-1]), strict=True))
 
 
@@ -189,7 +189,9 @@ async def _deploy(session: aiohttp.ClientSession, server: BenchServer, adapter: 
     headers = {"Authorization": f"Bearer {TOKEN.read_text().strip()}"} if TOKEN.exists() else {}
     async with session.put(url, json=config, headers=headers) as response:
         if response.status != 200:
-            raise RigError(f"the config was rejected: {response.status} {(await response.read())[:300]!r}")
+            raise RigError(
+                f"The Serve config was rejected with status {response.status}: {(await response.read())[:300]!r}"
+            )
 
 
 async def _wait_until_in_use(client: BenchClient, name: str) -> None:
@@ -197,4 +199,4 @@ async def _wait_until_in_use(client: BenchClient, name: str) -> None:
         if (await client.get(f"/v1/models/{WORKER}"))["podium"]["model"].endswith(f"+{name}"):
             return
         await asyncio.sleep(POLL_S)
-    raise RigError(f"adapter {name} was not in use within {SWITCHED_WITHIN_S:.0f} s")
+    raise RigError(f"The server did not switch to the adapter {name} within {SWITCHED_WITHIN_S:.0f} s.")

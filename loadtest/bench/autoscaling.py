@@ -71,7 +71,7 @@ def figures(run: ScalingRun) -> list[Figure]:
     """
     second_up_s = [each.at_s for each in run.snapshots if each.running >= 2]
     if not second_up_s or run.snapshots[-1].running:
-        raise ValueError("the replicas did not scale up and down; see build/bench/autoscaling.svg")
+        raise ValueError("the replicas did not scale up and down. See build/bench/autoscaling.svg.")
     last_stream_s = max(each.at_s for each in run.snapshots if each.streams)
     return [
         reading("autoscaling_lost", sum(words != WORDS for words in run.words)),
@@ -88,7 +88,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
     run = ScalingRun()
     async with start_isolated("autoscaling", HERE / "autoscaling.yaml") as (client, _):
         if (await replica_states(client)).get("running"):
-            raise RigError("a replica was up before the first request")
+            raise RigError("A replica was running before the first request.")
         await _load(client, run, tick)
     OUTPUT.write_text(json.dumps([asdict(each) for each in run.snapshots]) + "\n")
     for suffix in (".svg", ".png"):

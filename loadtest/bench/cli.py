@@ -111,11 +111,13 @@ async def running_parts(console: Console) -> AsyncGenerator[list[BenchPart]]:
     up = FakeOpenAI(disconnects.script_of)
     async with up.running() as url, open_session() as session:
         server = default_server(url)
-        console.print("Starting Ray Serve: the router, a router over an upstream, the baseline ingress ...")
+        console.print(
+            "Starting Ray Serve with the router, a router with an upstream, and the baseline ingress ..."
+        )
         began_s = time.monotonic()
         async with running(server):
             log = server.log.relative_to(ROOT)
-            console.print(f"ready after {time.monotonic() - began_s:.0f} s (log: {log})")
+            console.print(f"Ready after {time.monotonic() - began_s:.0f} s (log: {log})")
             yield list_shared_parts(BenchClient(session, server.url), server, up, console.print)
 
 
@@ -166,10 +168,12 @@ def summarise(figures: list[Figure], failures: list[str], took_s: float, console
     console.print(table(figures))
     missed = [each.name for each in figures if each.meets_target is False]
     met = sum(each.meets_target is True for each in figures)
-    console.print(f"{len(figures)} figures in {took_s:.0f} s; written to {OUTPUT.relative_to(ROOT)}")
-    console.print(f"{met} targets met, {len(missed)} not.")
+    console.print(
+        f"Measured {len(figures)} figures in {took_s:.0f} s and wrote them to {OUTPUT.relative_to(ROOT)}."
+    )
+    console.print(f"Targets met: {met}. Targets missed: {len(missed)}.")
     if missed:
-        console.print(f"[bold red]Not met:[/] {', '.join(missed)}")
+        console.print(f"[bold red]Targets missed:[/] {', '.join(missed)}")
     for failure in failures:
         console.print(f"[bold red]Not measured:[/] {failure}")
 
@@ -179,9 +183,11 @@ main = Program("podium bench")
 
 @main.command(epilog=f"Parts: {', '.join(PARTS)}\n\nExample: podium bench --only dag,steps")
 def measure(
-    only: Annotated[str, Option(help="comma-separated parts", show_default="all")] = ",".join(PARTS),
+    only: Annotated[str, Option(help="parts to measure, separated by commas", show_default="all")] = ",".join(
+        PARTS
+    ),
 ) -> int:
-    """Measure Podium on this machine.
+    """Measure Podium on this machine, and compare the figures with their targets.
 
     Raises:
         BadParameter: a part does not exist.
@@ -198,14 +204,16 @@ def measure(
         OUTPUT.unlink()
     busy = psutil.getloadavg()[0] / (os.cpu_count() or 1)
     if busy > 0.5:
-        console.print(f"[yellow]This machine is busy (load {busy:.1f} per core): check the noise column.[/]")
+        console.print(
+            f"[yellow]This machine is busy (load {busy:.1f} per core). Check the noise column of the results.[/]"
+        )
     began_s = time.monotonic()
     try:
         figures, failures = asyncio.run(run(parts, console))
     except RigError as exc:
         figures, failures = [], [str(exc)]
     except KeyboardInterrupt:
-        console.print("Stopped. Nothing is left running, and nothing was written.")
+        console.print("Stopped. No process is left running, and no results were written.")
         return 130
     OUTPUT.parent.mkdir(exist_ok=True)
     OUTPUT.write_text(json.dumps(to_json(figures), indent=2) + "\n")

@@ -122,5 +122,5 @@ async def measure(client: BenchClient, upstream: FakeOpenAI, tick: Callable[[], 
     try:
         results = await asyncio.gather(*(one(number) for number in range(EACH * len(STAGES))))
     except TimeoutError as exc:
-        raise RigError("a run did not reach its stage within 30 s") from exc
+        raise RigError("A run did not reach its stage within 30 s.") from exc
     return figures([each for each in results if each is not None], await client.wait_until_idle(GIVE_UP_S))

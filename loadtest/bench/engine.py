@@ -151,7 +151,7 @@ async def _ask_ingress(client: BenchClient, question: str) -> float:
     body, began_s = {"prompt": question, "max_tokens": TOKENS}, time.monotonic()
     async with client.session.post(f"{client.url}{DIRECT}/stream", json=body) as response:
         if response.status != 200 or not await response.content.readany():
-            raise RigError(f"the empty ingress: {response.status}")
+            raise RigError(f"The empty ingress returned status {response.status}.")
         first_ms = 1000 * (time.monotonic() - began_s)
         await response.read()
     return first_ms
@@ -169,7 +169,7 @@ async def _ask_router(client: BenchClient, lines: list[list[str]]) -> EngineSide
         body = chat("writer", question=question, max_tokens=TOKENS, stream_options=usage)
         result, _ = await client.stream(body)
         if result.first_token_ms is None or not result.output_tokens:
-            raise RigError("the engine answered without a token")
+            raise RigError("The engine's answer has no tokens.")
         return result.first_token_ms, result.output_tokens
 
     async def ask_line(line: list[str]) -> list[tuple[float, int]]:

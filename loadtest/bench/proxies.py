@@ -112,7 +112,7 @@ async def _first_token_ms(client: BenchClient) -> float:
 
 def _check_text(text: str, url: str) -> None:
     if text != TEXT:
-        raise RigError(f"{url} answered {text!r} instead of {TEXT!r}")
+        raise RigError(f"{url} returned {text!r} instead of {TEXT!r}.")
 
 
 async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:

@@ -112,12 +112,14 @@ async def _run_plan(client: BenchClient, plan: list[Json]) -> Walls:
     body = chat(MODEL, question="\n".join(json.dumps(each) for each in plan))
     podium, podium_s = await client.answer(body)
     if podium["fallback"] is not None:
-        raise RigError(f"a plan was not run as written: {podium['fallback']}")
+        raise RigError(f"A plan did not run as written: {podium['fallback']}")
     began_s = time.monotonic()
     preview = await client.post_json("/v1/plans", body)
     plan_s = time.monotonic() - began_s
     if len(preview["plan"]) != len(plan):
-        raise RigError(f"requested {len(plan)} steps, but {len(preview['plan'])} were written")
+        raise RigError(
+            f"A plan of {len(plan)} steps was requested, but the conductor wrote {len(preview['plan'])}."
+        )
     then_run, _ = await client.answer(chat(MODEL, podium={"plan": plan}))
     sequence, _ = await client.answer(chat(MODEL, podium={"plan": in_sequence(plan)}))
     return Walls(podium_s, plan_s + then_run["wall_s"], plan_s + sequence["wall_s"])

@@ -137,7 +137,7 @@ async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int
         most = MemoryUse(*map(max, most, now))
         if still == STILL_S:
             return (await client.get("/readyz"))["running"], most
-    raise RigError(f"memory still grew after {MOST_S} s: {most}")
+    raise RigError(f"The memory was still growing after {MOST_S} s: {most}.")
 
 
 def _memory(server: BenchServer) -> MemoryUse:

@@ -48,7 +48,7 @@ async def measure(
         try:
             result, _ = await client.stream(chat("patient"))
         except REQUEST_ERRORS as exc:
-            say(f"stream {number} was lost: {type(exc).__name__}: {exc}")
+            say(f"Stream {number} is incomplete: {type(exc).__name__}: {exc}")
             return None
         finally:
             tick()

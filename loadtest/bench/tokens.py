@@ -65,12 +65,12 @@ async def _way_out_ms(proxied: BenchClient, upstream: FakeOpenAI, number: int) -
     result, began_s = await proxied.stream(chat("brief", question=question))
     spoke_s = upstream.calls_of(question)[0].spoke_s
     if result.first_token_ms is None or spoke_s is None:
-        raise RigError("a stream of the worker `brief` ended without a word")
+        raise RigError("A stream of the worker `brief` ended without any text.")
     return result.first_token_ms - 1000 * (spoke_s - began_s)
 
 
 async def _round_trip_ms(client: BenchClient) -> float:
     result, _ = await client.stream(chat("prompt"))
     if result.first_token_ms is None:
-        raise RigError("a stream of the worker `prompt` ended without a word")
+        raise RigError("A stream of the worker `prompt` ended without any text.")
     return result.first_token_ms

@@ -38,7 +38,7 @@ def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) 
         ValueError: there were not two replicas, or they did nothing.
     """
     if len(used_s) != 2 or not sum(used_s.values()):
-        raise ValueError(f"expected CPU seconds of two engines, got {dict(used_s)}")
+        raise ValueError(f"expected the CPU time of two engines, but got {dict(used_s)}")
     return [
         reading("two_engines_up_s", up_s),
         reading("two_engines_lost", complete.count(False)),
@@ -76,7 +76,7 @@ async def _wait_for_second_engine(client: BenchClient) -> None:
         if (await replica_states(client)).get("running", 0) >= 2:
             return
         await asyncio.sleep(POLL_S)
-    raise RigError(f"no second engine started within {COMES_WITHIN_S:.0f} s of load")
+    raise RigError(f"No second engine started within {COMES_WITHIN_S:.0f} s of load.")
 
 
 def engine_cpu_s(server: BenchServer) -> dict[int, float]:

@@ -1,4 +1,4 @@
-"""What it costs the router that clients watch a run: CPU time per second of the run, and time to first token.
+"""Cost for the router of clients that watch a run: CPU time per second of the run, and time to first token.
 
 A run has two sequential steps that write 30 tokens per second. The router runs without Ray, over SQLite. Runs
 with no watcher, one watcher and ten watchers take turns.
@@ -76,7 +76,7 @@ async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> W
     async with _watching(client, watchers):
         result, _ = await asking
     if result.first_token_ms is None or result.done_ms is None:
-        raise RigError("a watched run returned no answer")
+        raise RigError("A watched run returned no answer.")
     return WatchedRun(1e6 * (cpu_s([process]) - before_s) / result.done_ms, result.first_token_ms)
 
 
@@ -93,7 +93,7 @@ async def _find_run(client: BenchClient) -> str:
     """Wait for a run to start, and return its id."""
     runs = await poll(lambda: client.get(UNDER_WAY), lambda page: page["data"], within_s=5, every_s=0.02)
     if not runs["data"]:
-        raise RigError("the run to watch did not start")
+        raise RigError("The run to watch did not start.")
     return str(runs["data"][0]["id"])
 
 
@@ -101,4 +101,4 @@ async def _watch(client: BenchClient, path: str) -> None:
     async with client.session.get(client.url + path) as response:
         events = await response.read()
     if b"event: end" not in events:
-        raise RigError(f"a watcher did not receive the end event: {events[-300:]!r}")
+        raise RigError(f"A watcher did not receive the end event: {events[-300:]!r}")

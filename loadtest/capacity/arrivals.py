@@ -67,13 +67,17 @@ def from_csv(path: Path) -> Times:
     """
     if not path.is_file():
         kinds = f"{', '.join(KINDS)}, or a CSV file with a column `arrival_s`"
-        raise InputsError(f"unknown traffic {str(path)!r}. Use {kinds}.")
+        raise InputsError(f"--traffic: unknown traffic {str(path)!r}. Choose from {kinds}.")
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     try:
         times = np.sort(np.array([float(row["arrival_s"]) for row in rows]))
     except (KeyError, TypeError, ValueError) as exc:
-        raise InputsError(f"{path}: every line needs a number of seconds in a column `arrival_s`") from exc
+        raise InputsError(
+            f"{path}: each line must have a number of seconds in the column `arrival_s`."
+        ) from exc
     if not len(times) or not np.isfinite(times).all() or times[0] < 0:
-        raise InputsError(f"{path}: `arrival_s` needs at least one value, and no value below 0")
+        raise InputsError(
+            f"{path}: the column `arrival_s` must have at least one value, and all values must be at least 0."
+        )
     return times

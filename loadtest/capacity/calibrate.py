@@ -62,14 +62,16 @@ def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
     pids = {s.pid for s in sockets if s.status == psutil.CONN_LISTEN and s.laddr.port == port}
     fronts = sorted((psutil.Process(pid) for pid in pids if pid), key=lambda front: front.create_time())
     if not fronts or fronts[-1].pid == os.getpid():
-        raise ValueError(f"no process on this machine listens on port {port}")
+        raise ValueError(
+            f"no process on this machine listens on port {port}. Start the server on this machine."
+        )
     proxy = fronts[-1]
     # HAProxy's parent is an actor, whose parent is the raylet; Serve's own proxy is an actor itself.
     for parent in proxy.parents():
         for process in parent.children(recursive=True):
             if "ServeReplica" in (command := "".join(process.cmdline())) and "router" in command:
                 return process, proxy
-    raise ValueError(f"no router replica belongs to the proxy on port {port}")
+    raise ValueError(f"the proxy on port {port} has no router replica.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,7 +233,7 @@ def run(
     try:
         sections = asyncio.run(measure(url, rates, duration_s, console(errors=True)))
     except (RigError, ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
-        raise CommandError(f"Measurement failed: {exc}") from exc
+        raise CommandError(f"The measurement failed: {exc}") from exc
     print(yaml.safe_dump(sections, sort_keys=False, width=120))
     return 0
 

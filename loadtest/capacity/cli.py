@@ -1,7 +1,6 @@
-"""`podium capacity`: print tables, and write build/simulator/simulator.json.
+"""Estimate how many replicas, GPUs and dollars each request rate needs, and how long users wait.
 
-Everything is simulated again each time, from the same seed, in about four minutes on a slow core. The exit
-code is 2 if the inputs are invalid.
+Prints tables, and writes build/simulator/simulator.json. The simulation takes a few minutes on a slow core. The exit code is 2 if the inputs are invalid.
 """
 
 import json
@@ -70,8 +69,8 @@ def capacity_table(forecasts: list[report.Forecast], conductor: str) -> Table:
         cells = [*size_cells(needs, conductor), f"{workers:,}", f"{usd:,.2f}", *times]
         return [f"{needs.rate_rps:,g}", *cells, bottleneck(forecast)]
 
-    times = ("first token p50/p95/p99 s", "end p50/p95/p99 s")
-    headings = ("requests/s", *SIZE_HEADINGS, "workers", "$ per 1,000", *times, "<first bottleneck")
+    times = ("first token p50/p95/p99 s", "end of answer p50/p95/p99 s")
+    headings = ("requests/s", *SIZE_HEADINGS, "workers", "$ per 1,000 requests", *times, "<first bottleneck")
     return make_table("Requirements and waiting times by rate", headings, map(row, forecasts))
 
 
@@ -79,7 +78,9 @@ def bottleneck(forecast: report.Forecast) -> str:
     """Describe the worst shortage that a setting can fix, and the worst shortage that no setting can fix."""
     short = [need for need in forecast.requirements.needs if need.ratio > 1]
     worst = (next((need for need in short if need.setting is setting), None) for setting in (True, False))
-    texts = [f"{n.name}: {n.ratio:,.1f} times the {n.available:,.0f} {n.of}" for n in worst if n]
+    texts = [
+        f"{n.name} needs {n.ratio:,.1f} times the available {n.available:,.0f} {n.of}" for n in worst if n
+    ]
     return "; then ".join(texts) or "none"
 
 
@@ -88,7 +89,7 @@ def limits_table(needs: Requirements) -> Table:
 
     The needs of one rate are enough, because needs grow in proportion to the rate.
     """
-    title = "Limits, in the order in which traffic reaches them"
+    title = "Limits, in the order in which growing traffic reaches them"
     rows = (
         (f"{needs.rate_rps / each.ratio:,.3g}", each.name, f"{each.available:,.0f} {each.of}")
         for each in needs.needs
@@ -98,7 +99,12 @@ def limits_table(needs: Requirements) -> Table:
 
 def validation_table(rows: list[dict[str, float]]) -> Table:
     """Build the table that compares a real run with its simulation."""
-    names = {"p50_ms": "p50 ms", "p95_ms": "p95 ms", "done_rps": "done/s", "router_cpu_ms": "router CPU ms"}
+    names = {
+        "p50_ms": "p50 ms",
+        "p95_ms": "p95 ms",
+        "done_rps": "answers/s",
+        "router_cpu_ms": "router CPU ms",
+    }
     headings = ["requests/s", "streamed"]
     for heading in names.values():
         headings += [heading, "simulated", "error"]
@@ -110,7 +116,7 @@ def validation_table(rows: list[dict[str, float]]) -> Table:
             cells.append(f"{row[f'error_{name}']:+.1%}")
         return cells
 
-    title = "A real scripted server on a machine of this size, and its simulation"
+    title = "A scripted server on a real machine, compared with its simulation"
     return make_table(title, headings, map(cells, rows))
 
 
@@ -118,7 +124,7 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
     """Build the table of the router's measured and calculated CPU time, for requests that no cost was fitted
     to.
     """
-    title = "Router CPU for one step of 200 words, nearly idle, ms per request"
+    title = "CPU time of a nearly idle router for one step of 200 words, ms per request"
     cells = (
         (
             "yes" if r["streamed"] else "no",
@@ -128,13 +134,13 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
         )
         for r in rows
     )
-    return make_table(title, ("streamed", "measured", "computed", "error"), cells)
+    return make_table(title, ("streamed", "measured", "calculated", "error"), cells)
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
     """Build the table of the sizes after single changes of the inputs."""
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
-    title = f"Changes to the requirements at {CHANGED_RPS:,g} requests/s"
+    title = f"Requirements at {CHANGED_RPS:,g} requests/s after single changes"
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)
 
 
@@ -158,8 +164,8 @@ def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Pa
         console.print(validation_table(rows), cpu_table(cpu))
     console.print(change_table(changes, params.conductor))
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in calculation_errors.items())
-    console.print(f"Calculated capacity relative to the simulated one, minus 1: {errors}")
-    console.print(f"p95 of a slice relative to that of the whole, minus 1: {slice_error:+.1%}")
+    console.print(f"Error of the calculated capacity, relative to the simulated capacity: {errors}")
+    console.print(f"Error of the p95 if only a slice of the traffic is simulated: {slice_error:+.1%}")
     out.mkdir(parents=True, exist_ok=True)
     content = {
         "answers": [asdict(each) | {"usd_per_hour": each.usd_per_hour} for each in forecasts],
@@ -169,7 +175,9 @@ def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Pa
         "slice_error": slice_error,
     }
     (out / "simulator.json").write_text(json.dumps(content, indent=2, default=str) + "\n")
-    console.print(f"{time.monotonic() - began_s:.0f} s; results are in {out / 'simulator.json'}")
+    console.print(
+        f"Finished in {time.monotonic() - began_s:.0f} s. The results are in {out / 'simulator.json'}."
+    )
     return 0
 
 
@@ -179,17 +187,26 @@ main = Program("podium capacity")
 @main.command(help=__doc__, epilog="Example: podium capacity --rates 1,10")
 def plan(
     inputs_file: Annotated[
-        Path, Option("--inputs", help="inputs file", show_default="loadtest/capacity/inputs.yaml")
+        Path,
+        Option(
+            "--inputs",
+            help="file with the inputs of the simulation",
+            show_default="loadtest/capacity/inputs.yaml",
+        ),
     ] = inputs.INPUTS,
     rates: Annotated[
         Sequence[float],
-        Option(parser=parse_rates, help="requests per second", show_default="10,1000,100000"),
+        Option(
+            parser=parse_rates,
+            help="request rates per second, separated by commas",
+            show_default="10,1000,100000",
+        ),
     ] = (10.0, 1000.0, 100000.0),
     traffic: Annotated[
-        str, Option(help=f"{', '.join(KINDS)}, or a CSV file with a column arrival_s")
+        str, Option(help=f"kind of traffic: {', '.join(KINDS)}, or a CSV file with a column arrival_s")
     ] = "poisson",
-    seed: Annotated[int, Option(help="random seed")] = 0,
-    out: Annotated[Path, Option(help="output folder")] = Path("build/simulator"),
+    seed: Annotated[int, Option(help="seed of the simulation")] = 0,
+    out: Annotated[Path, Option(help="folder for results and plots")] = Path("build/simulator"),
 ) -> int:
     restore_interrupts()
     try:

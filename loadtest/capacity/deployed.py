@@ -44,7 +44,7 @@ def complete(params: Mapping[str, Any]) -> dict[str, Any]:
     machines: dict[str, Any] = {}
     for name, machine in params["machines"].items():
         price = f"{machine['bought']}_usd_per_h"
-        usd_per_hour = lookup(lookup(prices, name, "`prices`"), price, f"`prices`, {name}")
+        usd_per_hour = lookup(lookup(prices, name, "prices under `prices`"), price, f"prices of {name}")
         machines[name] = {"usd_per_hour": usd_per_hour} | machine
     replicas = lookup(deployments, "router", "deployments of `serve`")["num_replicas"]
     router = {"replicas": replicas} | params["router"]
@@ -59,7 +59,7 @@ def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:
         ValueError: there is no such entry. The message calls the mapping `where`.
     """
     if name not in among:
-        raise ValueError(f"{name!r} is not among the {where}: {', '.join(among)}")
+        raise ValueError(f"{name!r} is not one of the {where}. Choose from {', '.join(among)}.")
     return among[name]
 
 
@@ -70,6 +70,8 @@ def common_value(values: list[Any], what: str) -> Any:
         ValueError: the values differ. The message calls them `what`.
     """
     if len(set(values)) != 1:
-        remedy = "give each its own engine, or make them agree"
-        raise ValueError(f"{what} differs in the cluster files ({values}): {remedy}")
+        remedy = "Give each worker its own engine in the inputs, or make the values equal."
+        raise ValueError(
+            f"{what} has different values in the cluster files: {', '.join(map(str, values))}. {remedy}"
+        )
     return values[0]

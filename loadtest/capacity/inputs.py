@@ -154,8 +154,8 @@ class EngineSpec(Sourced):
     def _table(self) -> Self:
         if 1 not in self.step_ms or max(self.step_ms) < self.batch:
             raise ValueError(
-                "`step_ms` needs the time for 1 sequence, and for a full batch: the smaller of "
-                f"`max_num_seqs` and `memory_seqs`, {self.batch}"
+                "`step_ms` must have the time for 1 sequence and the time for a full batch, which is the smaller of "
+                f"`max_num_seqs` and `memory_seqs` ({self.batch})"
             )
         return self
 
@@ -196,7 +196,7 @@ class WorkerInputs(InputModel):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.engine is None) == (self.api is None):
-            raise ValueError("a worker must have either an `engine` or an `api`")
+            raise ValueError("a worker must have either `engine` or `api`, and not both")
         return self
 
 
@@ -314,7 +314,7 @@ class Inputs(InputModel):
 
 def _check_name(where: str, name: str, choices: Collection[str]) -> None:
     if name not in choices:
-        raise ValueError(f"`{where}` names the unknown {name!r}; choose from {', '.join(choices)}")
+        raise ValueError(f"`{where}` names {name!r}, which does not exist. Choose from {', '.join(choices)}")
 
 
 def load(path: Path = INPUTS) -> Inputs:
@@ -334,4 +334,4 @@ def load(path: Path = INPUTS) -> Inputs:
         problems = "; ".join(f"{'.'.join(map(str, e['loc'])) or 'all'}: {e['msg']}" for e in exc.errors()[:5])
         raise InputsError(f"{path}: {problems}") from exc
     except (KeyError, TypeError, ValueError) as exc:
-        raise InputsError(f"{path}, with the files under `deployed`: {exc}") from exc
+        raise InputsError(f"{path}, or a file that it names under `deployed`, is invalid: {exc}") from exc

@@ -120,7 +120,7 @@ def size(inputs: Inputs, rate_rps: float, plans: Sequence[SimulatedPlan]) -> Req
     }
     machines = _machines(inputs, routers, engines)
     gpus = sum(inputs.engines[name].gpus * count for name, count in engines.items())
-    needs.append(Need("router", routers, inputs.router.replicas, "replicas, its `num_replicas` today", True))
+    needs.append(Need("router", routers, inputs.router.replicas, "replicas (`num_replicas`)", True))
     count = sum(machines.values())
     for name, ceiling in inputs.ceilings.items():
         needs.append(Need(name, count, ceiling.most, "machines in one Ray cluster"))
@@ -148,7 +148,7 @@ def _machines(inputs: Inputs, routers: int, engines: Mapping[str, int]) -> dict[
 
 def _engine_needs(inputs: Inputs, engines: Mapping[str, int]) -> list[Need]:
     return [
-        Need(name, count, inputs.engines[name].max_replicas, "replicas, its `max_replicas` today", True)
+        Need(name, count, inputs.engines[name].max_replicas, "replicas (`max_replicas`)", True)
         for name, count in engines.items()
     ]
 
@@ -159,8 +159,8 @@ def _api_needs(inputs: Inputs, rate_rps: float, by_name: Mapping[str, MeanWork])
         load = by_name[name]
         tokens = load.output_tokens + (load.input_tokens if api.counted == "all" else 0)
         for amount, quota, unit in (
-            (tokens, api.tokens_per_minute, "tokens per minute, its quota"),
-            (load.calls, api.requests_per_minute, "requests per minute, its quota"),
+            (tokens, api.tokens_per_minute, "tokens per minute (quota)"),
+            (load.calls, api.requests_per_minute, "requests per minute (quota)"),
         ):
             if quota:
                 needs.append(Need(name, rate_rps * amount * 60, quota, unit))

@@ -46,21 +46,22 @@ def always_review(params: Inputs) -> Inputs:
 
 
 CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
-    "as above": lambda params: params,
+    "no change": lambda params: params,
     "half the output tokens per step": half_the_tokens,
     "plans of one or two steps": plans(steps={1: 0.5, 2: 0.5}),
-    "every request has a second round": always_review,
-    "32B steps twice as fast, prompts as before": engines(
+    "a second round for every request": always_review,
+    "decoding of the 32B model twice as fast, prefill unchanged": engines(
         lambda engine: {"step_ms": {count: ms / 2 for count, ms in engine.step_ms.items()}}, of="32b"
     ),
-    "half the sequences in a batch": engines(lambda engine: {"memory_seqs": engine.batch // 2}),
+    "half as many sequences per batch": engines(lambda engine: {"memory_seqs": engine.batch // 2}),
     "no prefix cache for the conductor": plans(prefix_cached=0.0),
 }
 
 
 def requirements_by_change(params: Inputs, rate_rps: float, plans: int = PLANS) -> dict[str, Requirements]:
-    """Return the requirements after each change, by the change's name. They are calculated from `plans` drawn
-    plans.
+    """Return the requirements after each change, by the name of the change.
+
+    The requirements are calculated from `plans` randomly drawn plans.
     """
     changed = {name: change(params) for name, change in CHANGES.items()}
     changed |= {name: router(costs)(params) for name, costs in params.other_routers.items()}

@@ -65,8 +65,8 @@ KILLED_AFTER_S = 4.0
 """Seconds from the first request to the kill. Most answers have started by then."""
 SETTLES_WITHIN_S = 60.0
 WITH_ITS_ROUTER = frozenset({"router", NODE})
-"""Kinds of victims whose kill ends a router, and so breaks the transfers of that router. With the other
-kinds, a proxy dies, or no transfer breaks.
+"""Kinds of victims whose kill also ends a router, which breaks the connections of its runs. Killing another
+kind ends a proxy, or breaks no connection.
 """
 UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
@@ -176,15 +176,17 @@ main = Program("podium prove chaos")
 
 @main.command(help=__doc__, epilog="Example: podium prove chaos --workflows 50")
 def run(
-    rounds: Annotated[int, Option(parser=parse_count, help="rounds of each kind")] = 1,
+    rounds: Annotated[int, Option(parser=parse_count, help="rounds per kind of process")] = 1,
     workflows: Annotated[int, Option(parser=parse_count, help="workflows per round")] = 200,
     kinds: Annotated[
-        str | None, Option(help="comma-separated kinds of processes to kill", show_default="all")
+        str | None, Option(help="kinds of processes to kill, separated by commas", show_default="all")
     ] = None,
-    real_engine: Annotated[bool, Option("--real-engine", help="run vLLM instead of the stand-in")] = False,
-    proxy: Annotated[Proxy, Option(help="proxy to run")] = "haproxy",
+    real_engine: Annotated[
+        bool, Option("--real-engine", help="run vLLM instead of a scripted engine")
+    ] = False,
+    proxy: Annotated[Proxy, Option(help="proxy in front of the routers")] = "haproxy",
     redis: Annotated[
-        bool, Option("--redis", help="keep the head's state in Redis, and kill the head too")
+        bool, Option("--redis", help="store the head's state in Redis, and also kill the head")
     ] = False,
 ) -> int:
     has_haproxy = proxy == "haproxy"
@@ -192,13 +194,14 @@ def run(
     names = kinds.split(",") if kinds else allowed
     if unknown := set(names) - set(allowed):
         raise BadParameter(
-            f"unknown: {', '.join(sorted(unknown))}. Choose from {', '.join(allowed)}.", param_hint="--kinds"
+            f"unknown kinds: {', '.join(sorted(unknown))}. Choose from {', '.join(allowed)}.",
+            param_hint="--kinds",
         )
     prepare_process()
     settings = settings_with(engine_settings() if real_engine else STAND_IN)
     with running_redis() if redis else nullcontext("") as address:
         results = asyncio.run(prove(names, rounds, workflows, settings, has_haproxy, address))
-    return conclude(results, f"Killed among {workflows} workflows")
+    return conclude(results, f"Processes killed while {workflows} workflows ran")
 
 
 if __name__ == "__main__":

@@ -252,7 +252,7 @@ class ChaosCluster:
 
     def _check(self, is_in_time: bool, what: str) -> None:
         if not is_in_time or any(each.poll() is not None for each in self._started.values()):
-            raise RigError(f"{what} did not start. See the log: {self.log}")
+            raise RigError(f"{what[:1].upper()}{what[1:]} did not start. See the log: {self.log}")
 
     def _stop(self, has_failed: bool) -> None:
         """Stop every process, including those that are started while this method runs."""

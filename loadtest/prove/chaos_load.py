@@ -16,7 +16,7 @@ ARRIVE_IN_S = 3.0
 PROBED_EVERY_S, PROBED_AFTER_S = 0.1, 5.0
 """Seconds between two short requests, and seconds for which they continue after the last workflow."""
 ENDED = frozenset({"lost", "cancelled", "finished", "failed"})
-"""Allowed states of a run's record if the run's transfer broke because a proxy died.
+"""Allowed states of a run's record if the connection of its client broke because a proxy died.
 
 The router cannot distinguish this from a client that disconnects.
 """

@@ -74,7 +74,9 @@ def kill_one(cluster: ChaosCluster, kind: str) -> Kill:
     node = {NODE: random.choice(WORKERS), HEAD_NODE: HEAD}.get(kind)
     candidates = processes(cluster, kind) if node is None else cluster.processes(node)
     if not candidates:
-        raise RigError(f"no {kind} runs: {sorted(map(command_of, cluster.processes()))}")
+        raise RigError(
+            f"No process of kind {kind} is running. Running processes: {sorted(map(command_of, cluster.processes()))}"
+        )
     # After a reload, old HAProxy processes finish their streams next to the new one: together they are the proxy.
     victims = [random.choice(candidates)] if node is None and kind != "proxy" else candidates
     for each in victims:
@@ -98,7 +100,7 @@ async def wait_until_replaced(cluster: ChaosCluster, kind: str, n: int, kill: Ki
     n = 1 if kind in ("proxy", HEAD_NODE) else n
     while sum(each.pid not in kill.pids for each in processes(cluster, kind)) < n:
         if time.monotonic() - kill.at_s > REPLACED_WITHIN_S:
-            raise RigError(f"the killed {kind} was not replaced within {REPLACED_WITHIN_S:g} s")
+            raise RigError(f"The killed {kind} was not replaced within {REPLACED_WITHIN_S:g} s.")
         if kill.node in WORKERS:
             cluster.start_again(kill.node)
         await asyncio.sleep(0.25)

@@ -10,54 +10,54 @@ from podium.command_line.program import ProgramGroup
 PROOFS = {
     "ledger": (
         "loadtest.prove.ledger",
-        "no budget is overspent: 1,000 concurrent requests, 4 routers, one killed",
+        "no budget is overspent by 1,000 concurrent requests on 4 routers, one of them killed",
     ),
-    "records": ("loadtest.prove.records", "runs outlive their router: 500 runs, one of two routers killed"),
+    "records": ("loadtest.prove.records", "500 runs survive when one of two routers is killed"),
     "tools": (
         "loadtest.prove.tools",
-        "runs that wait for tools resume correctly and once: late, duplicate and forged results",
+        "runs that wait for tools resume correctly and only once, despite late, duplicate and forged results",
     ),
     "outages": (
         "loadtest.prove.outages",
-        "nothing acknowledged is lost: database stopped, disk full, clock moved (needs root)",
+        "nothing acknowledged is lost if the database stops, the disk is full or the clock is moved (needs root)",
     ),
     "chaos": (
         "loadtest.prove.chaos",
-        "a three-node Ray cluster under 200 workflows, its processes killed one by one",
+        "a three-node Ray cluster with 200 workflows survives while its processes are killed one by one",
     ),
     "overload": (
         "loadtest.prove.overload",
-        "ten times more requests than workers can serve: goodput, p99, memory, 429",
+        "ten times more requests than the workers can serve do not reduce goodput",
     ),
     "hedging": (
         "loadtest.prove.hedging",
-        "a slow tail with and without hedges, and no hedges under overload",
+        "hedges shorten a slow tail, and stop under overload",
     ),
     "first-token": (
         "loadtest.prove.first_token",
-        "time to the first token, compared with calling the worker's server directly",
+        "time to first token, compared with calling the worker's server directly",
     ),
     "lists": (
         "loadtest.prove.run_lists",
-        "pages of the list of runs among 1,000,000 stored ones, by each filter",
+        "lists of runs are fast with 1,000,000 stored runs, with every filter",
     ),
-    "soak": ("loadtest.prove.soak", "half an hour of mixed load, faults and disconnects without a leak"),
+    "soak": ("loadtest.prove.soak", "half an hour of mixed load, faults and disconnects leaks no resources"),
     "fuzz-api": (
         "loadtest.prove.fuzz_api",
-        "requests generated from the OpenAPI description; no server errors",
+        "requests generated from the OpenAPI description cause no server errors",
     ),
     "fuzz-streams": (
         "tests.serving.workers.fuzz_streams",
-        "damaged answers of providers; each ends soon with a clear error",
+        "damaged answers of providers end quickly with a clear error",
     ),
-    "fuzz-policy": ("tests.serving.fuzz_policy", "random pools, policies and plans; no policy is evaded"),
+    "fuzz-policy": ("tests.serving.fuzz_policy", "random pools, policies and plans never evade a policy"),
     "schemas": (
         "tests.serving.fuzz_schemas",
-        "random schemas on every kind of worker; no invalid answer passes",
+        "no invalid answer passes a random schema, on every kind of worker",
     ),
     "seams": (
         "tests.serving.play_seams",
-        "answers cut off in every provider's protocol continue with nothing duplicated or missing",
+        "answers that are cut off continue without duplicate or missing text, in every provider's protocol",
     ),
 }
 """Each proof with its module and a one-line summary. Modules in `tests` need a checkout."""

@@ -136,7 +136,7 @@ main = Program("podium prove first-token")
     help=(__doc__ or "").partition("\n\n")[0], epilog="Example: podium prove first-token --rounds 20"
 )
 def run(
-    rounds: Annotated[int, Option(parser=parse_count, help="rounds per row")] = ROUNDS,
+    rounds: Annotated[int, Option(parser=parse_count, help="questions per row")] = ROUNDS,
 ) -> int:
     prepare_process()
     asyncio.run(_measure_all(rounds))

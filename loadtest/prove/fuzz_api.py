@@ -64,7 +64,7 @@ main = Program("podium prove fuzz-api")
 
 @main.command(help=__doc__, epilog="Example: podium prove fuzz-api --max-time 60")
 def run(
-    n: Annotated[int, Option("-n", metavar="N", help="maximum requests per route and phase")] = 50,
+    n: Annotated[int, Option("-n", metavar="N", help="maximum number of requests per route and phase")] = 50,
     seed: Annotated[int, Option(help="seed of the generated requests")] = 1,
     max_time: Annotated[int, Option(help="total time limit in seconds")] = 600,
 ) -> int:
@@ -86,7 +86,7 @@ async def fuzz(n: int, seed: int, max_time_s: int) -> int:
             async with httpx2.AsyncClient(base_url=router.url) as http:
                 answer = await http.get("/v1/openapi.json", headers={"authorization": f"Bearer {secret}"})
             if answer.status_code != 200:
-                raise RigError(f"GET /v1/openapi.json: {answer.status_code} {answer.text}")
+                raise RigError(f"GET /v1/openapi.json returned status {answer.status_code}: {answer.text}")
             description = FOLDER / "openapi.json"
             description.write_text(json.dumps(narrow(answer.json())))
             (FOLDER / "fuzz_hooks.py").write_text(HOOKS)

@@ -138,12 +138,12 @@ def faults(rows: list[HedgingRow], dead: HedgingRow) -> list[str]:
     """Return the missed targets."""
     without, hedged, overload = rows
     checks = {
-        "the tail did not shrink": hedged.load.p99_s > without.load.p99_s / 2,
+        "hedges did not shorten the tail": hedged.load.p99_s > without.load.p99_s / 2,
         "the median latency rose": hedged.load.p50_s > 1.2 * without.load.p50_s,
-        "too many hedges": hedged.extra_share > MOST_ADDED,
-        "hedges under overload": overload.extra_calls > 0,
+        "too many hedges were sent": hedged.extra_share > MOST_ADDED,
+        "hedges were sent under overload": overload.extra_calls > 0,
         "some requests were neither answered nor rejected": any(row.load.odd for row in [*rows, dead]),
-        "too many calls to a worker that is down": dead.calls > MOST_TO_THE_DEAD,
+        "a worker that is down got too many calls": dead.calls > MOST_TO_THE_DEAD,
         "requests for a worker that is down were rejected": dead.load.refused + dead.load.late_refusals > 0,
     }
     return [what for what, is_so in checks.items() if is_so]
@@ -161,8 +161,8 @@ def run(
         rows = asyncio.run(prove(Path(folder), requests))
         dead = asyncio.run(measure_dead(Path(folder), requests))
     rates = table(
-        right=("hedges", "requests/s", "answered", "p50 s", "p99 s", "429", "others", "calls added"),
-        title=f"first token after {FIRST_S:g} s, {SHARE:.0%} of them after {SLOW_S:g} s; {machine()}",
+        right=("hedges", "requests/s", "answered", "p50 s", "p99 s", "429", "other outcomes", "added calls"),
+        title=f"First token after {FIRST_S:g} s, or {SLOW_S:g} s for {SHARE:.0%} of the calls; {machine()}",
     )
     for row in rows:
         load = row.load
@@ -177,7 +177,7 @@ def run(
         f"{len(dead.load.took_s)} answered{dead.load.others_text and f' ({dead.load.others_text})'}: "
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
-    out.print("; ".join(missed) or "all targets met")
+    out.print(f"Missed targets: {'; '.join(missed)}." if missed else "All targets met.")
     return 1 if missed else 0
 
 

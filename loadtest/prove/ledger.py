@@ -171,14 +171,14 @@ main = Program("podium prove ledger")
 def run(
     store: Stores = None,
     runs: Annotated[int, Option(parser=parse_count, help="runs per database")] = 10,
-    requests: Annotated[int, Option(parser=parse_count, help="concurrent requests")] = 1000,
-    routers: Annotated[int, Option(parser=parse_count, help="router processes")] = 4,
+    requests: Annotated[int, Option(parser=parse_count, help="number of concurrent requests")] = 1000,
+    routers: Annotated[int, Option(parser=parse_count, help="number of router processes")] = 4,
 ) -> int:
     """Prove that no budget is overspent."""
     prepare_process()
     proof = partial(prove, requests=requests, routers=routers)
     rows = asyncio.run(for_each_store(store, proof, runs))
-    title = f"{requests} concurrent requests, a budget for a tenth, {routers} routers, one killed"
+    title = f"{requests} concurrent requests with a budget for a tenth of them, {routers} routers, one killed"
     return conclude(rows, title)
 
 

@@ -50,7 +50,7 @@ async def kill_migrations(address: Address) -> tuple[int, int, int]:
         )
         output, _ = await process.communicate(url_of(address).encode() + b"\n")
         if process.returncode:
-            raise RigError("cannot start the migrations")
+            raise RigError("The migrations could not be started.")
         killed, half = json.loads(output)
     async with Database(address) as database:
         stored = {row[0] for row in await rows(database, "SELECT id FROM team")}

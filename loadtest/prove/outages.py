@@ -200,10 +200,10 @@ main = Program("podium prove outages")
 
 @main.command(epilog="Example: podium prove outages --only clock")
 def run(
-    only: Annotated[str, Option(help="comma-separated scenarios")] = ",".join(SCENARIOS),
+    only: Annotated[str, Option(help="scenarios to run, separated by commas")] = ",".join(SCENARIOS),
     quiet: Annotated[float, Option(parser=parse_seconds, help="seconds before and after the fault")] = 5.0,
-    fault: Annotated[float, Option(parser=parse_seconds, help="seconds of the fault")] = 8.0,
-    clients: Annotated[int, Option(parser=parse_count, help="closed-loop clients")] = 8,
+    fault: Annotated[float, Option(parser=parse_seconds, help="duration of the fault in seconds")] = 8.0,
+    clients: Annotated[int, Option(parser=parse_count, help="number of closed-loop clients")] = 8,
 ) -> int:
     """Prove that nothing acknowledged is lost. The full disk needs root.
 

@@ -94,13 +94,14 @@ class OverloadResult:
         """Return the missed targets."""
         worst = self.loads[_name(TIMES[-1])]
         checks = {
-            "goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
-            "admitted requests were slow": worst.p99_s > MOST_P99 * self.baseline.p99_s,
-            "memory grew": worst.memory_growth > MOST_GROWTH,
-            "a 429 had no Retry-After": worst.n_with_retry_after < worst.refused,
+            "the goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
+            "admitted requests were too slow": worst.p99_s > MOST_P99 * self.baseline.p99_s,
+            "the router's memory grew": worst.memory_growth > MOST_GROWTH,
+            "a 429 response had no Retry-After": worst.n_with_retry_after < worst.refused,
             "some requests were neither answered nor rejected": any(load.odd for load in self.loads.values()),
-            "a flood starved another key": _share(self.loads["modest key"]) < LEAST_SHARE,
-            "a flood of flex starved ordinary requests": _share(self.loads["beside flex"]) < LEAST_SHARE,
+            "a flood starved another key": _share(self.loads["moderate key"]) < LEAST_SHARE,
+            "a flood of flex starved ordinary requests": _share(self.loads["ordinary, during flex"])
+            < LEAST_SHARE,
         }
         return [what for what, is_so in checks.items() if is_so]
 
@@ -143,18 +144,27 @@ async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
                 load = await offer(session, router, BODY, times * capacity, lasts_s)
                 result.loads[_name(times)] = load
             flood, modest = await _flood(router, keys, capacity, step_s)
-            result.loads |= {"flooding key": flood, "modest key": modest}
+            result.loads |= {"flooding key": flood, "moderate key": modest}
         few = _settings(slots, max_running=PLACES * slots)
         async with running_router("overload-flex", address, few) as router:
             flood, modest = await _flood(router, keys, capacity, step_s, BODY | {"service_tier": "flex"})
-            result.loads |= {"flex": flood, "beside flex": modest}
+            result.loads |= {"flex": flood, "ordinary, during flex": modest}
     return result
 
 
 def _table(result: OverloadResult) -> Table:
-    title = f"{result.slots} slots; the router alone answers {result.router_rate:.0f}/s; {machine()}"
+    title = f"{result.slots} slots; the router alone answers {result.router_rate:.0f} requests/s; {machine()}"
     columns = (
-        *("offered", "requests/s", "answered/s", "p50 s", "p99 s", "429", "with Retry-After", "others"),
+        *(
+            "offered",
+            "requests/s",
+            "answered/s",
+            "p50 s",
+            "p99 s",
+            "429",
+            "with Retry-After",
+            "other outcomes",
+        ),
         *("router MB", "growth", "router CPU", "generator CPU"),
     )
     rows = table(right=columns, title=title)
@@ -182,7 +192,7 @@ def run(
     out = console()
     out.print(_table(result))
     faults = result.faults()
-    out.print("; ".join(faults) or "all targets met")
+    out.print(f"Missed targets: {'; '.join(faults)}." if faults else "All targets met.")
     return 1 if faults else 0
 
 

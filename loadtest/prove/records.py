@@ -1,7 +1,7 @@
 """`podium prove records`: many runs on two routers, then one router is killed.
 
-Kept runs are runs that must continue without their router: streams with an idempotency key, and background
-runs. The other router must show the record of every run, finish the kept runs, and not repeat their finished
+Durable runs are runs that must continue without their router: streams with an idempotency key, and background
+runs. The other router must show the record of every run, finish the durable runs, and not repeat their finished
 steps. Clients resume their streams there. One row per database. Exits with 1 if a record, a run or a word is
 missing or duplicated.
 """
@@ -192,7 +192,7 @@ async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProce
         async with places:
             answer = await ask(session, routers[number % 2].url, "pair")
             if not answer.is_whole:
-                raise RigError(f"a run failed before the kill: {answer}")
+                raise RigError(f"A run failed before the router was killed: {answer}")
             return answer.run_id
 
     return await asyncio.gather(*(ask_one(number) for number in range(n)))
@@ -204,7 +204,7 @@ async def _wait_until_half_way(database: Database, n_kept: int) -> None:
     )
     if n < n_kept:
         raise RigError(
-            f"not all {n_kept} kept runs got half-way within {HALVES_WITHIN_S:g} s; use a lower --kept"
+            f"Not all {n_kept} durable runs were half finished within {HALVES_WITHIN_S:g} s. Use a lower --kept."
         )
 
 
@@ -215,7 +215,7 @@ async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str
             return str(response.status)
         record = orjson.loads(await response.read())
         if "answer" not in record:
-            raise RigError(f"the record of {id!r}: {record}")
+            raise RigError(f"The record of {id!r} has no answer: {record}")
         return str(record["status"]) if record["answer"] else "without an answer"
 
 
@@ -225,10 +225,12 @@ main = Program("podium prove records")
 @main.command(epilog="Example: podium prove records --store sqlite")
 def run(
     store: Stores = None,
-    runs: Annotated[int, Option(parser=parse_count, help="total runs")] = 500,
-    kept: Annotated[int, Option(parser=parse_count, help="runs in progress when the router is killed")] = 100,
+    runs: Annotated[int, Option(parser=parse_count, help="total number of runs")] = 500,
+    kept: Annotated[
+        int, Option(parser=parse_count, help="number of durable runs in progress when the router is killed")
+    ] = 100,
 ) -> int:
-    """Prove that runs outlive their router."""
+    """Prove that runs survive when their router is killed."""
     prepare_process()
     rows = asyncio.run(for_each_store(store, partial(prove, runs=runs, n_kept=kept)))
     return conclude(rows, "Two routers, one killed")

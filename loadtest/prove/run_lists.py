@@ -72,19 +72,19 @@ class ListQuery:
 
 MINE = Caller(Account("key_7", "team_7"), DEFAULT_SCOPES)
 QUESTIONS = (
-    ListQuery("newest, an administrator"),
-    ListQuery("newest, a team", caller=MINE),
+    ListQuery("newest runs, as administrator"),
+    ListQuery("newest runs, as a team", caller=MINE),
     ListQuery("after 500,000 runs", page=-1),
     ListQuery("status failed", RunFilter(status="failed")),
     ListQuery("model", RunFilter(model="m3")),
-    ListQuery("model without runs", RunFilter(model="none")),
+    ListQuery("model that has no runs", RunFilter(model="none")),
     ListQuery("worker", RunFilter(worker="w3")),
     ListQuery("cost at least", RunFilter(min_cost_usd=Decimal("0.99"))),
     ListQuery("team", RunFilter(team_id="team_42")),
-    ListQuery("words, in many", RunFilter(words="about the sky")),
-    ListQuery("words, in one old run", RunFilter(words="number 777 about")),
-    ListQuery("words, in one old run of a team", RunFilter(words="number 707 about"), MINE),
-    ListQuery("rated, no matches", RunFilter(rated=True)),
+    ListQuery("text in many runs", RunFilter(words="about the sky")),
+    ListQuery("text in one old run", RunFilter(words="number 777 about")),
+    ListQuery("text in one old run of a team", RunFilter(words="number 707 about"), MINE),
+    ListQuery("rated runs, no matches", RunFilter(rated=True)),
 )
 
 
@@ -137,12 +137,12 @@ main = Program("podium prove lists")
     help=(__doc__ or "").split("\n\n")[0], epilog="Example: podium prove lists --only sqlite --runs 10000"
 )
 def run(
-    runs: Annotated[int, Option(parser=parse_count, help="stored runs")] = 1_000_000,
-    times: Annotated[int, Option(parser=parse_count, help="readings per query")] = 20,
-    limit_ms: Annotated[float, Option(help="limit of the 95th percentile")] = 1000.0,
+    runs: Annotated[int, Option(parser=parse_count, help="number of stored runs")] = 1_000_000,
+    times: Annotated[int, Option(parser=parse_count, help="number of readings per query")] = 20,
+    limit_ms: Annotated[float, Option(help="maximum 95th percentile in milliseconds")] = 1000.0,
     only: Annotated[DatabaseKind | None, Option(help="test only this database")] = None,
 ) -> int:
-    rows = table("database", "question", right=("p50 ms", "p95 ms"), title=f"{runs} runs; {machine()}")
+    rows = table("database", "query", right=("p50 ms", "p95 ms"), title=f"{runs} runs; {machine()}")
     slow: list[str] = []
 
     def show(kind: str, name: str, took: list[float]) -> None:
@@ -160,7 +160,7 @@ def run(
             asyncio.run(prove(address, runs, times, functools.partial(show, kind)))
     console().print(rows)
     for each in slow:
-        print(f"Too slow: {each}", file=sys.stderr)
+        print(f"Query above --limit-ms: {each}", file=sys.stderr)
     return 1 if slow else 0
 
 

@@ -93,7 +93,7 @@ class SoakResult:
 
     def faults(self, most_growth: float = MOST_GROWTH) -> list[str]:
         """Return a description of everything that is not as expected."""
-        increased = [f"{name} grew" for name in COUNTED if _has_more(self.series(name))]
+        increased = [f"the number of {name} grew" for name in COUNTED if _has_more(self.series(name))]
         risen = [f"{name} grew" for name in LEVEL if growth(self.series(name)) > most_growth]
         unexpected = [f"{kind}: {dict(counts)}" for kind, counts in self.load.bad.items()]
         return increased + risen + unexpected
@@ -160,7 +160,7 @@ async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakResult
 def _tables(result: SoakResult) -> list[Table]:
     resources = table(
         right=("", "started", "after warm-up", "end", "growth"),
-        title=f"Resources at rest, rounds of {result.round_s:.0f} s; {machine()}",
+        title=f"Resources of the router at rest, after rounds of {result.round_s:.0f} s; {machine()}",
     )
     for name in (*COUNTED, *LEVEL):
         series = result.series(name)
@@ -191,9 +191,11 @@ def run(
     memory = ", ".join(f"{each.memory_mb:.0f}" for each in result.vitals)
     heap = ", ".join(f"{each.heap_mb:.0f}" for each in result.vitals)
     blocks = ", ".join(f"{each.blocks / 1000:.0f}" for each in result.vitals)
-    out.print(f"memory at rest, MB: {memory}\nheap of it, MB: {heap}\nthousands of blocks: {blocks}")
+    out.print(
+        f"Memory at rest, MB: {memory}\nHeap of C libraries, MB: {heap}\nMemory blocks of Python, thousands: {blocks}"
+    )
     faults = result.faults()
-    out.print("; ".join(faults) or "nothing grew")
+    out.print(f"Faults: {'; '.join(faults)}." if faults else "No resource grew.")
     return 1 if faults else 0
 
 

@@ -120,7 +120,7 @@ async def begin(session: aiohttp.ClientSession, router: RouterProcess, client: T
     else:
         status, reply = await ask(session, router, question)
         if status != 200:
-            raise RigError(f"a run did not start: {status} {reply}")
+            raise RigError(f"A run did not start. The server returned status {status}: {reply}")
         client.calls = reply["choices"][0]["message"]["tool_calls"]
     client.messages = [*question, {"role": "assistant", "content": None, "tool_calls": client.calls}]
 
@@ -139,7 +139,7 @@ async def _read_calls(
             if len(calls) == 3:  # all calls have arrived; do not wait for the rest of the stream
                 response.close()
                 return [{name: each[name] for name in ("id", "type", "function")} for each in calls]
-    raise RigError(f"a stream ended with {len(calls)} tool calls instead of 3")
+    raise RigError(f"A stream ended with {len(calls)} tool calls instead of 3.")
 
 
 class Agents:

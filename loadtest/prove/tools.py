@@ -91,8 +91,8 @@ main = Program("podium prove tools")
 @main.command(epilog="Example: podium prove tools --store sqlite")
 def run(
     store: Stores = None,
-    runs: Annotated[int, Option(parser=parse_count, help="runs that wait for tools")] = 500,
-    seed: Annotated[int, Option(help="seed of the order of results")] = 1,
+    runs: Annotated[int, Option(parser=parse_count, help="number of runs that wait for tools")] = 500,
+    seed: Annotated[int, Option(help="seed of the order in which results are sent")] = 1,
 ) -> int:
     """Prove that runs that wait for tools resume correctly and only once."""
     prepare_process()

@@ -52,7 +52,7 @@ class BenchClient:
         async with self.session.post(self.url + path, json=body) as response:
             content = await response.read()
             if response.status != 200:
-                raise RigError(f"POST {path}: {response.status} {content[:300]!r}")
+                raise RigError(f"POST {path} returned status {response.status}: {content[:300]!r}")
             return content
 
     async def post_json(self, path: str, body: Json) -> Json:
@@ -87,7 +87,7 @@ class BenchClient:
             lambda: self.get(path), lambda each: each.get("status") == "finished", within_s=5, every_s=0.02
         )
         if record.get("status") != "finished":
-            raise RigError(f"run {workflow_id} answered but has no record")
+            raise RigError(f"The run {workflow_id} returned an answer but has no record.")
         return record
 
     async def wait_until_idle(self, within_s: float) -> int:
@@ -110,6 +110,8 @@ class BenchClient:
         began_s = time.monotonic()
         async with self.session.post(self.url + CHAT, json=body | {"stream": True}) as response:
             if response.status != 200:
-                raise RigError(f"stream request: {response.status} {(await response.read())[:300]!r}")
+                raise RigError(
+                    f"A streaming request returned status {response.status}: {(await response.read())[:300]!r}"
+                )
             lines = [(time.monotonic(), line) async for line in response.content]
         return read_stream(lines, began_s), began_s

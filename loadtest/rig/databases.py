@@ -28,9 +28,7 @@ class DatabaseKind(StrEnum):
 
 
 KINDS = tuple(DatabaseKind)
-REMEDY = (
-    "PostgreSQL's programs initdb and pg_ctl are not installed. On Debian, run `apt-get install postgresql`."
-)
+REMEDY = "The PostgreSQL programs initdb and pg_ctl are not installed. On Debian, run `apt-get install postgresql`."
 __all__ = ["Postgres", "empty_databases", "running_postgres", "sqlite_address"]
 SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_connections=60"
 

@@ -43,7 +43,7 @@ def small_disk(folder: Path) -> Generator[Path]:
         check=False,
     )
     if mount.returncode:
-        raise RigError(f"Cannot mount a small disk, which needs root: {mount.stderr.strip()}")
+        raise RigError(f"A small disk could not be mounted: {mount.stderr.strip()}. Run this as root.")
     try:
         yield disk
     finally:

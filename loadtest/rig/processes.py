@@ -61,7 +61,7 @@ def make_environment(venv: Path, *requirements: str) -> None:
     stamp, content = venv / "podium-stamp", "\n".join((sys.version, str(venv), *requirements, *files))
     if stamp.exists() and stamp.read_text() == content:
         return
-    sys.stderr.write(f"Installing {venv.name} in {venv}, once ...\n")
+    sys.stderr.write(f"Creating the environment {venv} (only once) ...\n")
     shutil.rmtree(venv, ignore_errors=True)
     python = str(venv / "bin" / "python")
     for command in (
@@ -72,7 +72,10 @@ def make_environment(venv: Path, *requirements: str) -> None:
             [str(UV), *command], env=environment(), capture_output=True, text=True, check=False
         )
         if ended.returncode:
-            raise RigError(f"Cannot make the environment {venv}:\n{ended.stderr.strip()[-2000:]}")
+            raise RigError(
+                f"The environment {venv} could not be created:\n{ended.stderr.strip()[-2000:]}\n"
+                "Check that the package index can be reached (see `pip config list`) and that 1 GB of disk is free."
+            )
     stamp.write_text(content)
 
 
@@ -146,4 +149,4 @@ async def _wait_until_ready(
 
 def _log_tail(log: Path) -> str:
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-8:])
-    return f" End of its log:\n{tail}\nFull log: {log}"
+    return f" Last lines of its log:\n{tail}\nFull log: {log}"

@@ -73,7 +73,7 @@ class BenchServer(LocalServer):
         """
         processes = self.replicas("router", "podium")
         if len(processes) != 1:
-            raise RigError(f"expected one router replica, found {len(processes)}")
+            raise RigError(f"Expected one router replica, but found {len(processes)}.")
         return processes[0]
 
     def proxies(self) -> list[psutil.Process]:
@@ -112,7 +112,7 @@ async def start_isolated(
     env: Mapping[str, str] | None = None,
     dashboard: bool = False,
 ) -> AsyncGenerator[tuple[BenchClient, BenchServer]]:
-    """Run a server of its own while the block runs, and yield a client and the server. See `BenchServer` for
+    """Run a separate server while the block runs, and yield a client and the server. See `BenchServer` for
     the arguments.
 
     Raises:

@@ -111,7 +111,7 @@ async def running_router(
         async with asyncio.timeout(STARTS_WITHIN_S):
             line = await process.stdout.readline()
         if not line:
-            raise RigError(f"{name} did not start. See its log: {log}")
+            raise RigError(f"The router {name} did not start. See its log: {log}")
         reply = orjson.loads(line)
         yield RouterProcess(process, reply["url"], reply["owner"])
     finally:

@@ -144,5 +144,5 @@ async def ask_vitals(router: RouterProcess) -> Vitals:
     async with asyncio.timeout(ANSWERS_WITHIN_S):
         line = await router.process.stdout.readline()
     if not line:
-        raise RigError("the router ended unexpectedly")
+        raise RigError("The router ended unexpectedly.")
     return Vitals(**orjson.loads(line))

@@ -119,7 +119,7 @@ async def attacker(case: Case, target: AttackTarget, count: int) -> AsyncGenerat
             process.stdin.write(json.dumps(asdict(orders)).encode() + b"\n")
             async with asyncio.timeout(PREPARED_WITHIN_S):
                 if await process.stdout.readline() != b"ready\n":
-                    raise RigError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
+                    raise RigError(f"The attacker exited early. See {BUILD / 'siege-attack.log'}.")
             running = Attacker(process)
             reading = asyncio.create_task(running.read())
             yield running
@@ -164,13 +164,13 @@ async def besiege(
             running.begin()
             result = await watching
             if running.process is not None and running.process.returncode is not None and not breaches:
-                raise RigError(f"The attacker exited early; see {BUILD / 'siege-attack.log'}.")
+                raise RigError(f"The attacker exited early. See {BUILD / 'siege-attack.log'}.")
         finally:
             watching.cancel()
         counts = running.counts
     after = await _memory_after(processes, before, back_within_s)
     if not all(process.is_running() for process in processes):
-        breaches.append("A server process ended.")
+        breaches.append("A server process ended during the attack.")
     again = after
     if after > MOST_GROWTH * before and not breaches:
         async with attacker(case, target, count) as running:
@@ -205,8 +205,17 @@ def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
 
 
 HEADINGS = (
-    *("path", "attack", "from", "streams whole", "answered", "slowest gap", "worst chat", "/healthz p99"),
-    *("memory before, peak, after, after a second round", "held"),
+    *(
+        "path",
+        "attack",
+        "addresses",
+        "complete streams",
+        "answered",
+        "longest pause",
+        "slowest chat",
+        "/healthz p99",
+    ),
+    *("memory before, peak, after, after a second round", "passed"),
 )
 
 
@@ -266,7 +275,7 @@ async def run(chosen: Sequence[Case], scale: float, duration_s: float) -> int:
             count = 0 if case.kind == NO_ATTACK else (ROWS | EXTRA_ROWS)[case.kind].count
             results[case] = result = await besiege(case, target, max(1, round(count * scale)), duration_s)
             reasons = "; ".join([*result.missed, *result.lost])
-            console.print(f"  {'held' if result.withstood else 'NOT HELD'} {reasons}", markup=False)
+            console.print(f"  {'passed' if result.withstood else 'FAILED'} {reasons}", markup=False)
             save(results, scale, duration_s)
             if not result.withstood:
                 await servers.stop()
@@ -292,13 +301,13 @@ def besiege_all(
     only: Annotated[
         str,
         Option(
-            help="attacks to run, such as serve:idle,haproxy:prompts,haproxy:large_unfinished",
+            help="attacks to run, as PATH:ATTACK separated by commas, such as serve:idle,haproxy:prompts",
             show_default=False,
         ),
     ] = "",
-    paths: Annotated[str, Option(help="run all attacks on these paths")] = ",".join(PATHS),
-    scale: Annotated[float, Option(help="multiplier of each attack's connections")] = 1.0,
-    duration: Annotated[float, Option(help="seconds per attack")] = 30.0,
+    paths: Annotated[str, Option(help="paths on which to run all attacks")] = ",".join(PATHS),
+    scale: Annotated[float, Option(help="factor for the number of connections of each attack")] = 1.0,
+    duration: Annotated[float, Option(help="duration of each attack in seconds")] = 30.0,
 ) -> int:
     """Attack a server on every path while ordinary clients use it.
 
@@ -308,7 +317,9 @@ def besiege_all(
     """
     chosen = cases(*([name for name in words.split(",") if name] for words in (only, paths)))
     if not chosen:
-        raise UsageError(f"no attack matches; choose from {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}.")
+        raise UsageError(
+            f"--only matches no attack. Use PATH:ATTACK with one of the attacks {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}."
+        )
     restore_interrupts()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM stops the servers too
     allow_open_files(STREAMS + 700)

@@ -31,7 +31,7 @@ Rows = AsyncGenerator[None]
 
 
 async def idle(attack: Attack) -> Rows:
-    """Connect and send nothing."""
+    """Open connections and send nothing."""
     yield
     await attack.hold(b"")
 
@@ -217,7 +217,7 @@ async def get_bodies(attack: Attack) -> Rows:
 
 
 async def store_away(attack: Attack) -> Rows:
-    """Send free runs of 3.9 MB while the store is locked for writing."""
+    """Send requests of 3.9 MB to a free worker while the store is locked for writing."""
     request = attack.chat("quick", "word " * (CHAT_BYTES // 5))
     with closing(sqlite3.connect(attack.orders.store, timeout=10)) as store:
         yield
@@ -226,7 +226,7 @@ async def store_away(attack: Attack) -> Rows:
 
 
 async def request_ids(attack: Attack) -> Rows:
-    """Send a 15 kB `X-Request-ID` with terminal escapes (C1, which parsers accept), without a key."""
+    """Send an `X-Request-ID` header of 15 kB that contains a terminal control sequence, without a key."""
     request = attack.head("GET", "/healthz", "x-request-id: \x9b2Jforged" + "a" * 15_000) + END
     yield
 
@@ -268,9 +268,9 @@ async def connect(attack: Attack) -> Rows:
     async def ask() -> None:
         try:
             if await attack.send([request]) < 400:
-                attack.breach("CONNECT opened a tunnel.")
+                attack.breach("The server opened a tunnel for CONNECT.")
         except REQUEST_ERRORS:
-            attack.breach("CONNECT got no answer.")
+            attack.breach("The server did not answer CONNECT.")
 
     yield
     await attack.repeat(ask)
@@ -345,7 +345,7 @@ async def cancel_runs(attack: Attack) -> None:
 
 
 async def keep_reading(attack: Attack, path: str) -> None:
-    """Read `path` repeatedly over kept connections."""
+    """Read `path` repeatedly over persistent connections."""
     request = attack.head("GET", path, key="attacker") + END
 
     async def ask() -> None:

@@ -116,7 +116,7 @@ async def _serve_cluster(
 def _cluster_processes(server: BenchServer) -> list[psutil.Process]:
     routers = server.replicas("router")
     if not routers:
-        raise RigError("the server has no router")
+        raise RigError("The server has no router.")
     return [*routers, *server.proxies()]
 
 

@@ -55,12 +55,13 @@ class SiegeResult:
     def missed(self) -> list[str]:
         """Descriptions of the limits that were exceeded."""
         checks = {
-            "a stream was lost or changed": self.whole != self.streams,
+            "a stream was incomplete or changed": self.whole != self.streams,
             "a request got no answer": self.answered != self.asked or not self.asked,
             f"a stream paused for {self.slowest_gap_s:.1f} s": self.slowest_gap_s >= SLOWEST_GAP_S,
             f"/healthz took {self.health_p99_s:.1f} s (p99)": self.health_p99_s >= HEALTH_P99_S,
-            "memory did not recover": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
-            "memory grew again in a second round": self.memory.again_mb > MOST_GROWTH * self.memory.after_mb,
+            "the memory did not recover": self.memory.after_mb > MOST_GROWTH * self.memory.before_mb,
+            "the memory grew again in a second round": self.memory.again_mb
+            > MOST_GROWTH * self.memory.after_mb,
         }
         return [what for what, is_missed in checks.items() if is_missed] + [*self.breaches]
 

@@ -57,11 +57,11 @@ def number(
     return option(read)
 
 
-RATE = "a rate: a number of requests per second above 0"
+RATE = "a number of requests per second above 0"
 
 parse_count = number(int, "a whole number of at least 1", lambda value: value >= 1)
 parse_seed = number(int, "a whole number of at least 0", lambda value: value >= 0)
-parse_port = number(int, "a port number (0 to 65535)", lambda value: 0 <= value < 2**16)
+parse_port = number(int, "a port number from 0 to 65535", lambda value: 0 <= value < 2**16)
 parse_seconds = number(float, "a number of seconds above 0", lambda value: 0 < value < math.inf)
 parse_rate = number(float, RATE, lambda value: 0 < value < math.inf)
 parse_exact_rate = number(Decimal, RATE, lambda value: value.is_finite() and value > 0)
@@ -90,14 +90,16 @@ def parse_url(text: str) -> str:
     A URL with credentials is rejected, because URLs are printed.
     """
     if not text.startswith(("http://", "https://")):
-        raise ValueError(f"{text!r} has no scheme; write http://{text}")
+        raise ValueError(f"{text!r} has no scheme. Use http:// or https://, such as http://{text}")
     if not (text.isascii() and text.isprintable() and " " not in text):
-        raise ValueError(f"{text!r} has characters that a URL cannot have")
+        raise ValueError(
+            f"{text!r} has spaces, control characters or non-ASCII characters, which a URL cannot contain"
+        )
     parts = urlsplit(text)
     if "@" in parts.netloc:
         raise ValueError(
-            "a URL must not contain a user name or password, because it is printed; set PODIUM_API_KEY"
+            "a URL must not contain a user name or password, because URLs are printed. Set PODIUM_API_KEY instead"
         )
     if not parts.hostname or parts.port == 0:  # `port` raises if it is not a number
-        raise ValueError(f"{text!r} has no valid host and port; write http://127.0.0.1:8000")
+        raise ValueError(f"{text!r} has no valid host and port. Use a URL such as http://127.0.0.1:8000")
     return text.rstrip("/")

@@ -44,7 +44,7 @@ def allow_open_files(count: int | None = None) -> None:
         limit = hard
     elif hard != resource.RLIM_INFINITY and hard < count:
         raise SystemExit(
-            f"This needs {count} open files, but `ulimit -H -n` is {hard}. Raise the limit, or open fewer."
+            f"This command opens {count} files and connections, but the hard limit (`ulimit -H -n`) is {hard}. Raise the limit, or use fewer connections."
         )
     else:
         limit = count if soft == resource.RLIM_INFINITY else max(soft, count)

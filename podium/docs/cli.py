@@ -11,7 +11,7 @@ main = Program("podium docs")
 
 
 @main.command(
-    epilog="Exit code: 0, 1 if a page is out of date or the site has an error, 2 for a wrong command line.\n\n"
+    epilog="Exit code: 0 on success, 1 if a page is out of date or the site has an error, 2 for a usage error.\n\n"
     "Example: podium docs --check"
 )
 def run(
@@ -29,7 +29,7 @@ def run(
         UsageError: both options are set.
     """
     if check and site:
-        raise UsageError("Use --check or --site, not both.")
+        raise UsageError("--check and --site cannot be used together. Use one of them.")
     if site:
         from podium.docs.site import build
 

@@ -32,7 +32,9 @@ def render_page(page: str, root: Path = ROOT) -> str:
     before, begin, rest = (root / page).read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
-        raise LookupError(f"{page} has no generated part. Mark it with {BEGIN.strip()} and {END.strip()}.")
+        raise LookupError(
+            f"{page} has no marks for its generated part. Add {BEGIN.strip()} and {END.strip()}."
+        )
     return f"{before}{begin}\n{_generate(page)}\n{end}{after}"
 
 

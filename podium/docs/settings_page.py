@@ -147,7 +147,7 @@ def kind(annotation: Any) -> str:
 
 
 def link(model: type[BaseModel]) -> str:
-    """Return a link to the section with the fields of `model`, or to that of all workers."""
+    """Return a link to the section with the fields of `model`, or to the section about all workers."""
     if issubclass(model, EVERY_KIND):
         return "[worker](#workers-every-kind)"
     title = next(title for title, section_model in SECTIONS if section_model is model)

@@ -44,11 +44,14 @@ def _build(site: Path, work: Path) -> int:
     if ended.returncode:
         return ended.returncode
     if foreign := sorted(foreign_addresses(work / "site")):
-        print(f"Pages load from other hosts: {', '.join(foreign)}. Remove these addresses.", file=sys.stderr)
+        print(
+            f"Pages load resources from other hosts: {', '.join(foreign)}. Remove these URLs.",
+            file=sys.stderr,
+        )
         return 1
     shutil.rmtree(site, ignore_errors=True)
     shutil.move(work / "site", site)
-    print(f"The site is in {site}: open index.html, or serve the folder.")
+    print(f"The site is in {site}. Open its index.html, or serve the folder.")
     return 0
 
 

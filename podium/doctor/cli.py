@@ -88,7 +88,7 @@ def list_checks() -> list[str]:
 def check_name(text: str) -> str:
     """Parse the name of a check, and reject an unknown one."""
     if text not in CHECKS:
-        raise ValueError(f"{text!r} is not a check. Choose from {', '.join(CHECKS)}")
+        raise ValueError(f"unknown check {text!r}. Choose from {', '.join(CHECKS)}")
     return text
 
 
@@ -104,7 +104,7 @@ class DoctorOptions:
             show_default="cluster/local.yaml; with --cluster cluster/gpu.yaml",
         ),
     ] = None
-    port: Annotated[int, Option(parser=parse_port, help="port the server is to use")] = 8000
+    port: Annotated[int, Option(parser=parse_port, help="port that the server will use")] = 8000
     url: Annotated[
         str | None,
         Option(
@@ -116,7 +116,7 @@ class DoctorOptions:
         bool,
         Option(
             "--json",
-            help="print one JSON object per line: check, level, said, remedy, and file and field of a faulty file",
+            help="print one JSON object per line, with check, level, said and remedy, and with file and field if a file is wrong",
         ),
     ] = False
     skip: Annotated[
@@ -128,7 +128,7 @@ class DoctorOptions:
             help="skip this check; repeatable",
         ),
     ] = None
-    quiet: Annotated[bool, Option("--quiet", help="print only problems")] = False
+    quiet: Annotated[bool, Option("--quiet", help="print only warnings and errors")] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class ClusterOptions:
         Path,
         Option(
             metavar="FILE",
-            help="with --cluster: the Serve config, or a RayService",
+            help="with --cluster: the Serve config, or a RayService manifest",
             show_default="cluster/gpu.serve.yaml",
         ),
     ] = ROOT / "cluster/gpu.serve.yaml"
@@ -147,11 +147,11 @@ class ClusterOptions:
         Path,
         Option(
             metavar="FILE",
-            help="with --cluster: prices of machines and tokens per request",
+            help="with --cluster: file with the prices of machines and the tokens per request",
             show_default="cluster/prices.yaml",
         ),
     ] = ROOT / "cluster/prices.yaml"
-    mix: Annotated[str, Option(help="with --cluster: shares of the kinds of requests")] = "chat=0.7,ultra=0.3"
+    mix: Annotated[str, Option(help="with --cluster: share of each kind of request")] = "chat=0.7,ultra=0.3"
     rps: Annotated[
         Decimal | None,
         Option(
@@ -166,15 +166,15 @@ ClusterFile = Annotated[
     Option(
         "--cluster",
         metavar="FILE",
-        help="check that these machines (`ray up`'s YAML, or a RayService), settings and Serve config agree, and estimate "
-        "the cost; reads files only",
+        help="check that this cluster file (the YAML of `ray up`, or a RayService manifest) agrees with the settings and the Serve config, and estimate "
+        "the cost; only reads files",
     ),
 ]
 
 
 @main.command(epilog=f"{EXIT_CODES}\n\nExample: podium doctor --settings cluster/api.yaml")
 def examine(options: DoctorOptions, cluster: ClusterFile = None, *, in_cluster: ClusterOptions) -> int:
-    """Find problems of this machine, of settings, of a cluster's files or of a running server, and suggest fixes.
+    """Find problems with this machine, the settings, a cluster's files or a running server, and suggest fixes.
     Changes nothing and calls no provider.
     """
     if cluster:
@@ -212,7 +212,7 @@ def show_cluster(
         files = read_files(*map(_short, (settings, in_cluster.serve, cluster, in_cluster.prices)))
         mix = cost.shares(in_cluster.mix, files.prices.requests)
     except CheckError as error:
-        return [("files", wrong(str(error), "Correct it. The files in cluster/ are working examples."))]
+        return [("files", wrong(str(error), "Correct the file. The files in cluster/ are working examples."))]
     if not (options.as_json or options.quiet):
         show_tables(files, mix, in_cluster.rps)
     findings = examine_cluster(files, options.skip or ())
@@ -285,7 +285,7 @@ def read_case(place: ServerPlace) -> tuple[ServerCase | None, Finding]:
         remedy = f"Correct {place.path}. docs/settings.md lists every setting; cluster/*.yaml are working examples."
         return None, wrong(f"{error.message} {error.detail}".strip(), remedy)
     case = ServerCase(place.path, place.port, place.environment, settings)
-    return case, ok(f"{place.path}: {len(settings.workers)} workers, {len(settings.models)} models, {len(settings.workflows)} workflows.")  # fmt: skip
+    return case, ok(f"{place.path} is valid: {len(settings.workers)} workers, {len(settings.models)} models, {len(settings.workflows)} workflows.")  # fmt: skip
 
 
 def make(name: str, target: str, place: ServerPlace) -> Finding:
@@ -296,8 +296,8 @@ def make(name: str, target: str, place: ServerPlace) -> Finding:
         return _cannot_look(error)
     except OSError as error:
         return wrong(
-            f"This check failed: {error}.",
-            f"Run `podium doctor` as the account that runs the server ({name}).",
+            f"This check cannot run: {error}.",
+            f"Run `podium doctor` as the account that runs the server. To skip this check, pass --skip {name}.",
         )
 
 
@@ -307,7 +307,7 @@ def _load(target: str) -> Callable[..., Any]:
 
 
 def _cannot_look(error: ImportError) -> Finding:
-    return wrong(f"This check failed: {error}.", "Install what is missing with `make setup`.")
+    return wrong(f"This check cannot run: {error}.", "Install the missing package with `make setup`.")
 
 
 def show(findings: Sequence[tuple[str, Finding]], *, as_json: bool, quiet: bool) -> None:

@@ -40,7 +40,7 @@ def check_keys(case: ServerCase) -> Finding:
 
     places = [place for worker in case.settings.workers for place in places_of(worker).values()]
     findings = [_key(place, case) for place in places if isinstance(place, API_SETTINGS)]
-    return worst(findings) if findings else ok("The settings name no provider.")
+    return worst(findings) if findings else ok("The settings use no provider.")
 
 
 def check_workers(case: ServerCase) -> Finding:
@@ -56,7 +56,7 @@ def check_workers(case: ServerCase) -> Finding:
         sys.path.append(str(ROOT))
     faults = asyncio.run(find_faults(case.settings, case.environment))
     if not faults:
-        return ok("Every worker can be built.")
+        return ok("All workers can be created.")
     findings: list[Finding] = []
     for fault in faults:
         placed = in_file(fault, case.path)
@@ -75,7 +75,7 @@ def check_effect(case: ServerCase) -> Finding:
     try:
         settings = without_workers(settings, set(absent_workers(settings, case.environment)))
     except SettingsError:
-        return ok("Unknown, because worker keys are missing; see `keys`.")
+        return ok("Not checked, because API keys of workers are missing. See `keys`.")
     idle = [warning(each.message, each.remedy) for each in without_effect(settings)]
     return worst(idle) if idle else ok("Every setting has an effect.")
 
@@ -89,15 +89,20 @@ def check_store(case: ServerCase) -> Finding:
     try:
         address = find_address(case.settings.store, case.environment)
         if address.kind == "sqlite" and not address.may_hold_something:
-            return ok(f"The store will be created at the first start: {address.name}.")
+            return ok(
+                f"The store {address.name} does not exist yet. The first start of the server creates it."
+            )
         return ok(f"The store {address.name} has schema {asyncio.run(check_version(address))}.")
     except StoreError as error:  # its message includes the remedy
         message, _, remedy = f"{error.message} {error.detail}".strip().partition(". ")
-        return wrong(f"{message.rstrip('.')}.", remedy or f"See the variable {case.settings.store.url_env}.")
+        return wrong(
+            f"{message.rstrip('.')}.",
+            remedy or f"Check the environment variable {case.settings.store.url_env}.",
+        )
     except PodiumError as error:
         return wrong(
             f"{error.message} {error.detail}".strip(),
-            f"Start the database, or correct the variable {case.settings.store.url_env}. Without it, the store is a SQLite file.",
+            f"Start the database, or correct the environment variable {case.settings.store.url_env}. If it is not set, the store is a SQLite file.",
         )
 
 
@@ -112,7 +117,7 @@ def check_clock(case: ServerCase) -> Finding:
             return ok("The store is on this machine and uses its clock.")
         return compare_clocks(asyncio.run(_ahead_s(address)), f"the database {address.name}")
     except PodiumError:
-        return ok("The database's clock cannot be read; see `store`.")
+        return ok("Not checked, because the database's clock cannot be read. See `store`.")
 
 
 def compare_clocks(ahead_s: float, whose: str, tolerance_s: float = FAR_S) -> Finding:
@@ -124,12 +129,12 @@ def compare_clocks(ahead_s: float, whose: str, tolerance_s: float = FAR_S) -> Fi
         tolerance_s: maximum accepted difference in seconds.
     """
     if abs(ahead_s) <= tolerance_s:
-        return ok(f"The clock agrees with that of {whose} within {tolerance_s:.0f} s.")
+        return ok(f"The clocks of this machine and of {whose} differ by at most {tolerance_s:.0f} s.")
     way = "behind" if ahead_s > 0 else "ahead of"
-    message = f"The clock of this machine is {abs(ahead_s):.0f} s {way} that of {whose}: keys, budgets and run leases expire at the wrong time."
+    message = f"The clock of this machine is {abs(ahead_s):.0f} s {way} that of {whose}, so keys, budgets and run leases expire at the wrong time."
     return wrong(
         message,
-        "Run `timedatectl set-ntp true` (or chrony) on both machines; for a container, on its host.",
+        "Synchronize both machines with `timedatectl set-ntp true` or chrony. For a container, run it on the host.",
     )
 
 
@@ -146,9 +151,11 @@ def _key(worker: ApiSettings, case: ServerCase) -> Finding:
     from serving.settings.faults import SettingsError, in_file
     from serving.settings.keys import KeyFileError, read_key
 
-    place = f"variable {worker.api_key_env}" if worker.api_key_env else f"file {worker.api_key_file}"
+    place = (
+        f"environment variable {worker.api_key_env}" if worker.api_key_env else f"file {worker.api_key_file}"
+    )
     if worker.api_key_env is None and worker.api_key_file is None:
-        return ok(f"{worker.name} is called without a key.")
+        return ok(f"{worker.name} needs no API key.")
     try:
         key = read_key(worker, case.environment)
     except KeyFileError as error:
@@ -156,28 +163,29 @@ def _key(worker: ApiSettings, case: ServerCase) -> Finding:
         return wrong(f"{message.rstrip('.')}.", remedy or "The file must contain only the key.")
     if key is None:
         field = "api_key_env" if worker.api_key_env else "api_key_file"
-        message = f"{worker.name} has no key: the {place} is not set."
+        message = f"{worker.name} has no API key, because the {place} is not set."
         message = in_file(SettingsError(message, at=("workers", worker.name, field)), case.path).message
         if worker.optional:
             return ok(f"{message} The worker is skipped.")
-        return wrong(message, f"Set the {place}, or write `optional: true` to serve without {worker.name}.")
+        return wrong(message, f"Set the {place}, or set `optional: true` on this worker to serve without it.")
     return _form(worker, key, place)
 
 
 def _form(worker: ApiSettings, key: str, place: str) -> Finding:
     """Check that an API key has the format of the provider's keys. The key itself is never shown."""
-    remedy = f"Put the provider's key for {worker.name} there, without quotes or spaces."
+    remedy = f"Set it to the provider's API key for {worker.name}, without quotes or spaces."
     if re.search(r"[\s\"'<>]", key) or len(key) < 8:
         return wrong(
-            f"The {place} holds no valid key: it has spaces, quotes or a placeholder, or is too short.",
+            f"The {place} does not contain a valid API key. Its value has spaces, quotes or a placeholder, or is too short.",
             remedy,
         )
     home = worker.base_url is None and getattr(worker, "service", None) is None
     if not home or re.fullmatch(FORMS[worker.kind], key):
-        return ok(f"{worker.name} has a key in the right format.")
+        return ok(f"{worker.name} has an API key in the right format.")
     owner = next((name for start, name in OWNERS.items() if key.startswith(start)), None)
     if owner and owner != HOMES[worker.kind]:
         return wrong(
-            f"The {place} holds a key of {owner}, but {worker.name} calls {HOMES[worker.kind]}.", remedy
+            f"The {place} contains an API key of {owner}, but {worker.name} calls {HOMES[worker.kind]}.",
+            remedy,
         )
-    return warning(f"The {place} does not look like a key of {HOMES[worker.kind]}.", remedy)
+    return warning(f"The value of the {place} does not look like an API key of {HOMES[worker.kind]}.", remedy)

@@ -22,7 +22,7 @@ class Finding:
 
     Args:
         level: `ok`, `warning` (it works, but not as well as it could) or `wrong` (something does not work).
-        said: the message. If `field` is set, the message continues a sentence that begins with the field.
+        said: the message. If `field` is set, the message is the rest of a sentence that begins with the field.
         remedy: advice on how to solve the problem, or "".
         file: file that contains the problem, or "".
         field: field of that file that contains the problem, or "".

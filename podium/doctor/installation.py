@@ -23,15 +23,16 @@ def check_python(_: ServerPlace) -> Finding:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < LEAST_PYTHON:
         return wrong(
-            f"This is Python {version}.", "Podium needs 3.11 or newer: `make setup PYTHON=python3.11`."
+            f"Python {version} is too old.",
+            "Podium needs Python 3.11 or newer. Run `make setup PYTHON=python3.11`.",
         )
     venv = ROOT / ".venv"
     if venv.is_dir() and Path(sys.prefix).resolve() != venv.resolve():
         return warning(
-            f"Python {version} of {sys.prefix} is running, not the checkout's own.",
-            "Use .venv/bin/podium, or `make serve`.",
+            f"This command runs with the Python {version} of {sys.prefix}, not with that of the checkout.",
+            "Run .venv/bin/podium, or use `make serve`.",
         )
-    return ok(f"Python {version}.")
+    return ok(f"Python {version} is supported.")
 
 
 def check_packages(_: ServerPlace) -> Finding:
@@ -45,11 +46,11 @@ def check_packages(_: ServerPlace) -> Finding:
     ]
     missing = sorted(set(_needed(installed.values())) - installed.keys() - _left_out())
     faults = [
-        *([f"Missing: {_few(missing)}."] if missing else []),
-        *([f"Different from the locked version: {_few(mismatched)}."] if mismatched else []),
-        *(["Set-up was interrupted."] if _was_interrupted() else []),
+        *([f"Missing packages: {_few(missing)}."] if missing else []),
+        *([f"Packages that differ from the lock file: {_few(mismatched)}."] if mismatched else []),
+        *(["The set-up was interrupted."] if _was_interrupted() else []),
     ]
-    return wrong(" ".join(faults), AGAIN) if faults else ok(f"{len(installed)} packages match the lock.")
+    return wrong(" ".join(faults), AGAIN) if faults else ok(f"{len(installed)} packages match the lock file.")
 
 
 def check_engine(case: ServerCase) -> Finding:
@@ -75,9 +76,7 @@ def check_models(case: ServerCase) -> Finding:
     from cluster.local.needs import needs_of
 
     names = needs_of(case.settings).models
-    findings = [
-        ok(f"{len(names)} local models are installed." if names else "The settings serve no local model.")
-    ]
+    findings = [ok(f"Local models installed: {len(names)}." if names else "The settings use no local model.")]
     for name in names:
         folder, again = ROOT / name, f"Rebuild it with `rm -r {name} && make setup SETTINGS={case.path}`."
         try:
@@ -89,7 +88,7 @@ def check_models(case: ServerCase) -> Finding:
             continue
         truncated = [file.name for file in sorted(folder.glob("*.safetensors")) if not is_whole(file)]
         if truncated:
-            findings.append(wrong(f"{name}: {', '.join(truncated)} is truncated.", again))
+            findings.append(wrong(f"Files of {name} are truncated: {', '.join(truncated)}.", again))
         elif is_missing:
             remedy = (
                 f"Build it with `make setup SETTINGS={case.path}`."
@@ -109,13 +108,13 @@ def check_console(_: ServerPlace) -> Finding:
     if is_built():
         return ok("The web console is built.")
     state = (
-        "could not be built (build/console.log)"
+        "could not be built (see build/console.log)"
         if has_failed()
         else "is built from older source"
         if BUILT.exists()
         else "is not built"
     )
-    return warning(f"The web console {state}; everything else works.", "Build it with `make console`.")
+    return warning(f"The web console {state}. Everything else works.", "Build it with `make console`.")
 
 
 def is_whole(file: Path) -> bool:

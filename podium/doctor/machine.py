@@ -41,10 +41,12 @@ def check_memory(case: ServerCase) -> Finding:
     needed = ROUTER_BYTES + sum(_engine_bytes(engine) for engine in _engines(case))
     memory = psutil.virtual_memory()
     total, free = min(memory.total, _memory_limit_bytes()), min(memory.available, _memory_limit_bytes())
-    message = f"The settings need about {_gb(needed)} of memory; {_gb(free)} of {_gb(total)} are free."
+    message = (
+        f"The settings need about {_gb(needed)} of memory. This machine has {_gb(free)} free of {_gb(total)}."
+    )
     remedy = (
         "Serve a smaller model, lower scale.env.VLLM_CPU_KVCACHE_SPACE or scale.min_replicas, or use a larger machine. "
-        "Models behind an API need no local memory: `make serve SETTINGS=cluster/api.yaml`."
+        "Models behind an API need no local memory. To use them, run `make serve SETTINGS=cluster/api.yaml`."
     )
     if needed > total:
         return wrong(message, remedy)
@@ -57,8 +59,8 @@ def check_open_files(_: ServerPlace) -> Finding:
     if soft == resource.RLIM_INFINITY or soft >= FEW_FILES:
         return ok(f"A process may open {'any number of' if soft == resource.RLIM_INFINITY else soft} files.")
     most = "65536" if hard == resource.RLIM_INFINITY else str(hard)
-    message = f"A process may open {soft} files, and each connection is one."
-    remedy = f"Run `ulimit -n {most}` in the shell that starts the server. To make it permanent, set LimitNOFILE= in its systemd unit or nofile in /etc/security/limits.conf."
+    message = f"A process may open only {soft} files, and each connection counts as one."
+    remedy = f"Run `ulimit -n {most}` in the shell that starts the server. To make it permanent, set LimitNOFILE= in the systemd unit, or nofile in /etc/security/limits.conf."
     return wrong(message, remedy) if soft < TOO_FEW_FILES else warning(message, remedy)
 
 
@@ -71,15 +73,15 @@ def check_gpus(case: ServerCase) -> Finding:
     visible = case.environment.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         here = min(here, len([each for each in visible.split(",") if each.strip()]))
-    message = f"The settings need {wanted} GPUs; this machine has {here}" + (
+    message = f"GPUs that the settings need: {wanted}. GPUs of this machine: {here}" + (
         f" (CUDA_VISIBLE_DEVICES is {visible!r})." if visible is not None else "."
     )
     if here >= wanted:
         return check_build(message, {each.name.lower() for each in metadata.distributions()})
     return wrong(
         message,
-        "Check the driver with `nvidia-smi`; start a container with `--gpus all`. Without GPUs, serve "
-        "cluster/local.yaml or cluster/api.yaml. In a Ray cluster, GPUs may be on other nodes: see `ray status`.",
+        "Check the driver with `nvidia-smi`. Start a container with `--gpus all`. Without GPUs, serve "
+        "cluster/local.yaml or cluster/api.yaml. In a Ray cluster, the GPUs may be on other nodes. See `ray status`.",
     )
 
 
@@ -93,8 +95,8 @@ def check_build(message: str, installed: Collection[str]) -> Finding:
     if "vllm-cpu" not in {name.replace("_", "-") for name in installed}:
         return ok(message)
     return wrong(
-        f"{message} The installed vLLM is the CPU build, which uses no GPU.",
-        "Install the extra `gpu` in a fresh environment: `pip install '.[gpu]'`, on a machine with the driver.",
+        f"{message} The installed vLLM is the CPU build, which cannot use GPUs.",
+        "On a machine with the NVIDIA driver, run `pip install '.[gpu]'` in a new environment.",
     )
 
 
@@ -108,17 +110,17 @@ def _room(what: str, place: Path) -> Finding:
             file.flush()
     except OSError as error:
         return wrong(
-            f"Cannot write under {place} ({what}): {error.strerror}.",
-            f"Free some space there, or use a folder that this account may write to. `df -h {place}` shows how full it is.",
+            f"Cannot write to {place} ({what}): {error.strerror}.",
+            f"Free some space there, or use a folder that this account may write to. `df -h {place}` shows the free space.",
         )
-    message = f"{_gb(usage.free)} are free under {place} ({what})"
+    message = f"{_gb(usage.free)} of disk space are free at {place} ({what})"
     if usage.free < LEAST_FREE_BYTES:
         return wrong(
             f"Only {message}.",
             f"Free some space. `du -xh {place} | sort -h | tail` shows the largest folders.",
         )
     if what == "temporary files" and usage.used / usage.total > FULL_FOR_RAY:
-        remedy = f"Ray stores no objects on a disk this full. Free some space under {place}, or set TMPDIR to another disk."
+        remedy = f"Ray stores no objects on a disk this full. Free some space at {place}, or set TMPDIR to a folder on another disk."
         return warning(f"{message}, and {usage.used / usage.total:.0%} is used.", remedy)
     return ok(f"{message}.")
 

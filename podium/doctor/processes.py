@@ -26,8 +26,8 @@ def check_port(case: ServerPlace) -> Finding:
         return ok(f"Port {case.port} is free.")
     holder = next(map(describe, listeners(case.port)), "a process of another account")
     message, _, remedy = holder.partition(". ")
-    other = f"Or serve on another port: make serve PORT={case.port + 1}."
-    return wrong(f"Port {case.port} is used by {message}.", f"{remedy}. {other}" if remedy else other)
+    other = f"Or serve on another port with `make serve PORT={case.port + 1}`."
+    return wrong(f"Port {case.port} is in use by {message}.", f"{remedy}. {other}" if remedy else other)
 
 
 def check_left_processes(_: ServerPlace) -> Finding:
@@ -36,7 +36,7 @@ def check_left_processes(_: ServerPlace) -> Finding:
 
     orphans = [each for each in orphans_here() if each.name() != "haproxy"]
     if not orphans:
-        return ok("No crashed server of this checkout left a process.")
+        return ok("No crashed server of this checkout left processes running.")
     listed = ", ".join(f"pid {each.pid} ({command_of(each)})" for each in orphans[:3])
     more = f" and {len(orphans) - 3} more" if len(orphans) > 3 else ""
     return wrong(
@@ -59,7 +59,7 @@ def check_left_session(_: ServerPlace) -> Finding:
     if not left:
         return ok("No killed server left a Ray session.")
     return warning(
-        f"Killed servers left Ray sessions, which take disk and shared memory: {', '.join(left)}.",
+        f"Killed servers left Ray sessions, which use disk space and shared memory: {', '.join(left)}.",
         "Remove them with `make stop`, which keeps their logs in build/.",
     )
 
@@ -78,15 +78,15 @@ def check_haproxy(_: ServerPlace) -> Finding:
         with contextlib.suppress(psutil.Error, OSError):
             if process.name() == "haproxy" and _is_left_over(process):
                 return wrong(
-                    f"An HAProxy started by Ray Serve is left over: pid {process.pid} ({' '.join(process.cmdline())[:90]}).",
+                    f"An HAProxy that a crashed Ray Serve started is still running: pid {process.pid} ({' '.join(process.cmdline())[:90]}).",
                     f"Stop it with `kill {process.pid}`.",
                 )
     try:
         path = find_haproxy()
     except ServeError as error:
         message, remedy = str(error).split(". ", 1)
-        return warning(f"{message}. Podium would serve behind Ray Serve's own proxy.", remedy)
-    return ok(f"HAProxy runs here ({path}), and none is left over.")
+        return warning(f"{message}. Podium would use Ray Serve's own proxy instead.", remedy)
+    return ok(f"HAProxy can run on this machine ({path}).")
 
 
 def _is_left_over(process: psutil.Process) -> bool:

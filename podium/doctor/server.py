@@ -17,7 +17,7 @@ Json = dict[str, Any]
 CLOCK_TOLERANCE_S = 5.0
 """Maximum accepted difference in seconds from the server's clock. It is larger than for a database, because a
 `Date` header has whole seconds and the response takes time."""
-ADMIN = f"set {KEY_VARIABLE} to a key with the scope `admin` to see them"
+ADMIN = f"set {KEY_VARIABLE} to a key with the scope `admin`"
 
 
 def check_server(url: str, key: str) -> dict[str, Finding]:
@@ -44,7 +44,7 @@ def check_server(url: str, key: str) -> dict[str, Finding]:
                 except (httpx2.HTTPError, ValueError) as error:
                     findings[name] = wrong(
                         f"The response of {url} cannot be read: {error}.",
-                        f"Check the server's log, and that {url} is Podium.",
+                        f"Check the server's log, and check that {url} is a Podium server.",
                     )
         return findings
 
@@ -59,12 +59,12 @@ def check_alive(http: httpx2.Client, url: str) -> Finding:
         pass
     except (httpx2.HTTPError, ClientError) as error:
         return wrong(
-            f"No server answers at {url}: {error}.",
+            f"Cannot connect to {url}: {error}.",
             "Start a server with `make serve`, or set --url.",
         )
     return wrong(
-        f"The server at {url} does not answer like Podium.",
-        "Set --url to Podium's own address; `podium exposure` lists what listens on this machine.",
+        f"The server at {url} is not Podium.",
+        "Set --url to the address of Podium. `podium exposure` lists Podium's open ports on this machine.",
     )
 
 
@@ -73,17 +73,22 @@ def check_key(http: httpx2.Client) -> Finding:
     answer = http.get("/v1/models")
     has_key = "authorization" in http.headers
     if answer.status_code == 401:
-        message = "The server does not know the key" if has_key else "The server needs a key, but none is set"
+        message = (
+            "The server rejected the API key"
+            if has_key
+            else "The server requires an API key, but none is set"
+        )
         return wrong(
             f"{message} ({KEY_VARIABLE}).",
-            f"See valid keys with `podium keys list --all`, or create one: `export {KEY_VARIABLE}=$(podium keys create NAME)`.",
+            f"List all keys with `podium keys list --all`, or create one with `export {KEY_VARIABLE}=$(podium keys create NAME)`.",
         )
     if answer.status_code >= 400:
         return wrong(
-            f"The server answered {answer.status_code}: {_message(answer)}", "Follow the server's message."
+            f"The server returned status {answer.status_code}: {_message(answer)}",
+            "Follow the server's message.",
         )
     return ok(
-        f"{'The key is accepted' if has_key else 'No key is needed'}; {len(answer.json()['data'])} models are available."
+        f"{'The API key is valid' if has_key else 'The server requires no API key'}. Available models: {len(answer.json()['data'])}."
     )
 
 
@@ -92,13 +97,13 @@ def check_ready(http: httpx2.Client) -> Finding:
     state: Json = http.get("/readyz").json()
     if state.get("store") == "away":
         return wrong(
-            "The server's database is unreachable: requests that need a budget are rejected.",
-            "Start the database; the server reconnects. docs/operations/store.md says what works meanwhile.",
+            "The server's database is unreachable. The server rejects requests that need a budget.",
+            "Start the database. The server reconnects by itself. docs/operations/store.md describes what works until then.",
         )
     if refused := state.get("refused_user_config"):
         return wrong(
-            f"The server rejected new settings and keeps the previous ones: {refused}.",
-            "Correct the settings and send them again.",
+            f"The server rejected new settings and still uses the previous ones: {refused}.",
+            "Correct the settings and deploy them again.",
         )
     return _readiness(state)
 
@@ -115,11 +120,11 @@ def _readiness(state: Json) -> Finding:
         shown = (
             ""
             if any("detail" in (each.get("first") or {}) for each in state["failing"])
-            else f" For details, {ADMIN}."
+            else f" To see details, {ADMIN}."
         )
         return make(
             f"{words}: {failing}",
-            f"Fix the cause that the first error names; the worker recovers with its next complete answer.{shown}",
+            f"Fix the cause that the first error names. The worker recovers with its next complete answer.{shown}",
         )
     conductor: Json = state.get("conductor") or {}
     match state.get("status"):
@@ -127,12 +132,12 @@ def _readiness(state: Json) -> Finding:
             return ok("The server is ready.")
         case "starting":
             return warning(
-                f"The server is starting{f' and waits for {waiting}' if waiting else ''}.",
-                "Wait: a large model takes minutes. build/serve-PORT.log shows the progress.",
+                f"The server is starting{f' and is waiting for {waiting}' if waiting else ''}.",
+                "Wait until it is ready. A large model takes minutes. build/serve-PORT.log shows the progress.",
             )
         case "degraded":
             why = (
-                f"the conductor {conductor['worker']} does not plan ({conductor.get('reason')})"
+                f"the conductor {conductor['worker']} writes no plans ({conductor.get('reason')})"
                 if conductor
                 else f"{waiting or 'a worker'} is down"
             )
@@ -142,8 +147,8 @@ def _readiness(state: Json) -> Finding:
             )
         case other:
             return wrong(
-                f"The server cannot answer ({other}); down: {waiting or 'every worker'}.",
-                "See the server's log for the cause: out of memory, a missing model, a lost GPU.",
+                f"The server cannot answer ({other}). Workers that are down: {waiting or 'all'}.",
+                "See the server's log for the cause, such as too little memory, a missing model or a lost GPU.",
             )
 
 
@@ -160,13 +165,13 @@ def _failing(state: Json) -> str:
         who = f"{each['worker']} (the conductor)" if each["worker"] == conductor else each["worker"]
         first, newest = each.get("first"), each.get("newest")
         if first is None:
-            lines.append(f"{who} fails at another router.")
+            lines.append(f"{who} fails on another router.")
             continue
         since = f" since {each['since']}, {each['failures_in_a_row']} times in a row"
         then = f" Then {_words(newest)}" if newest and _words(newest) != _words(first) else ""
         lines.append(f"{who} fails{since}: {_words(first)}{then}")
     if conductor and not any(each["worker"] == conductor for each in failing) and lines:
-        lines.insert(0, f"the conductor {conductor} does not plan ({planner.get('reason')}).")
+        lines.insert(0, f"the conductor {conductor} writes no plans ({planner.get('reason')}).")
     return " ".join(lines)
 
 
@@ -179,9 +184,9 @@ def check_policies(http: httpx2.Client) -> Finding:
     """Check that the policies of teams and keys name only workers and models that the settings have."""
     faults: list[str] = http.get("/readyz").json().get("policies", [])
     if not faults:
-        return ok("No policy names anything that the settings lack.")
+        return ok("All workers and models in policies exist in the settings.")
     return warning(
-        f"Policies name what the settings lack: {' '.join(faults)}",
+        f"Policies name workers or models that the settings do not have: {' '.join(faults)}",
         "Correct them with `podium keys policy KEY FIELD=VALUE` or `podium teams policy TEAM FIELD=VALUE`.",
     )
 
@@ -190,13 +195,13 @@ def check_replicas(http: httpx2.Client) -> Finding:
     """Check that each deployment has a running replica."""
     answer = http.get("/v1/replicas")
     if answer.status_code in (401, 403):
-        return ok(f"Replicas are visible only to operators: {ADMIN}.")
+        return ok(f"Not checked, because only operators may see replicas. To check them, {ADMIN}.")
     replicas: dict[str, dict[str, int]] = answer.json()["replicas"]
     down = [name for name, states in replicas.items() if states and not states.get("running")]
     if down:
         return wrong(
-            f"No replica of {', '.join(down)} is running.",
-            "See `serve status` and Ray's log of the deployment. Check with `ray status` that the cluster has the CPUs and GPUs it needs.",
+            f"Deployments without a running replica: {', '.join(down)}.",
+            "See `serve status` and the deployment's log. Check with `ray status` that the cluster has enough CPUs and GPUs.",
         )
     return ok("Every deployment has a running replica.")
 
@@ -208,7 +213,7 @@ def check_clock(http: httpx2.Client) -> Finding:
     here_s = (began_s + time.time()) / 2
     date = answer.headers.get("date")
     if date is None:
-        return ok("The server sends no `Date` header, so its clock is unknown.")
+        return ok("Not checked, because the server sends no `Date` header.")
     return compare_clocks(
         parsedate_to_datetime(date).timestamp() + 0.5 - here_s, "the server", CLOCK_TOLERANCE_S
     )
@@ -219,8 +224,8 @@ def check_console(http: httpx2.Client) -> Finding:
     if http.get("/console/").status_code == 200:
         return ok("The web console is available.")
     return warning(
-        "The server has no web console; everything else works.",
-        "Build it with `make console` on its machine; the server shows it without a restart.",
+        "The server has no web console. Everything else works.",
+        "Run `make console` on the server's machine. The server does not need a restart.",
     )
 
 

@@ -19,7 +19,7 @@ from conductor.model.usage import FREE, MILLION, Price, Usage
 from conductor.run.ledger import LEAST_ANSWER_TOKENS, Hold, could_cost
 from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
 from serving.accounts.ledger_store import LedgerStore
-from serving.accounts.money import MAX_PICO, to_pico, to_usd
+from serving.accounts.money import MAX_PICO, MAX_USD, to_pico, to_usd
 from serving.accounts.rates import days_and_months
 
 logger = logging.getLogger("podium")
@@ -161,7 +161,10 @@ class AccountLedger:
             except StoreUnavailable:
                 if self._refuses_when_away or self._store.is_full:
                     raise
-                logger.error("Call to %s continues without a hold, because the store is unreachable", what)
+                logger.error(
+                    "The call to %s continues without a hold on the budget, because the store is unreachable",
+                    what,
+                )
                 return replace(hold, request=replace(request, id=uuid.uuid4().hex), is_held=False)
             if refusal is None:
                 return hold
@@ -192,7 +195,8 @@ class AccountLedger:
             amount = to_pico(worst_usd)
         except ValueError as exc:
             raise BudgetExceeded(
-                f"A call to {what} could cost {worst_usd:.0f} dollars, which {exc}."
+                f"A call to {what} could cost {worst_usd:.0f} dollars, but the ledger accepts at most {MAX_USD:.0f} dollars "
+                "per call. Request a shorter answer."
             ) from exc
         return HoldRequest(
             uuid.uuid4().hex,
@@ -251,7 +255,7 @@ def _in_words(price: Price | None, usage: Usage | None) -> str | None:
 def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
     whose, span = _owner_and_period(refusal)
     return BudgetExceeded(
-        f"A call to {what} has no price, so it cannot be checked against the {whose}'s budget for {span}. Set `price` of the worker.",
+        f"The price of {what} is unknown, so its calls cannot be checked against the {whose}'s budget for {span}. Set `price` in the settings of the worker.",
         **_amounts(refusal),
     )
 
@@ -269,14 +273,14 @@ def _too_much(refusal: Refusal, what: str, cost: str, why: str, *, others_hold: 
     whose, span = _owner_and_period(refusal)
     amounts = _amounts(refusal)
     remedy = (
-        "Open calls hold part of it and will release some. Try again soon."
+        "Open calls hold part of the budget and will release it. Try again soon."
         if others_hold
         else f"Raise the {whose}'s budget, or wait for the next {refusal.id.period} (UTC)."
     )
     facts: dict[str, float] = {"retry_after_s": WAIT_S} if others_hold else {}
-    state = ", ".join(f"{name} {amount}" for name, amount in amounts.items())
+    state = ", ".join(f"{name}: {amount}" for name, amount in amounts.items())
     return BudgetExceeded(
-        f"A call to {what} {why}, more than is left of the {whose}'s budget for {span}: {state}. {remedy}",
+        f"A call to {what} {why}, which exceeds the rest of the {whose}'s budget for {span} ({state}). {remedy}",
         retryable=others_hold,
         cost=cost,
         **facts,

@@ -37,7 +37,8 @@ class AccountPolicy(BaseModel, frozen=True):
     )
     exclude_workers: Names = Field(default=frozenset(), description="Workers that may not be called.")
     providers: Names | None = Field(
-        default=None, description="Allow only workers whose `provider`, or else kind, is one of these."
+        default=None,
+        description="Allow only workers whose `provider` is one of these. If a worker has no `provider`, its kind counts.",
     )
     regions: Names | None = Field(
         default=None, description="Allow only workers whose `region` is one of these."
@@ -49,10 +50,10 @@ class AccountPolicy(BaseModel, frozen=True):
         default=None, ge=1, le=100, description="Maximum number of steps in a plan."
     )
     max_rounds: int | None = Field(
-        default=None, ge=1, le=5, description="Maximum number of rounds of a request."
+        default=None, ge=1, le=5, description="Maximum number of planning rounds of a request."
     )
     max_depth: int | None = Field(
-        default=None, ge=0, le=3, description="Maximum depth to which steps may call the whole team again."
+        default=None, ge=0, le=3, description="Maximum nesting depth of steps that call the whole team again."
     )
     tools: Names | None = Field(
         default=None,
@@ -74,7 +75,8 @@ class AccountPolicy(BaseModel, frozen=True):
         description="Maximum number of input and output tokens per minute, over all calls.",
     )
     store_content: bool = Field(
-        default=True, description="Store texts. If false, only the numbers of a run are stored."
+        default=True,
+        description="Store texts. If false, only the metadata of a run is stored, such as its tokens and costs.",
     )
     content_days: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         default=None, description="Maximum number of days to store texts, including texts already stored."
@@ -83,7 +85,7 @@ class AccountPolicy(BaseModel, frozen=True):
         default=True, description="Allow texts in traces, if the settings enable them."
     )
     train_on_content: bool = Field(
-        default=True, description="Allow training of models on the runs. Records show it as `training`."
+        default=True, description="Allow models to be trained on the runs. Records show this as `training`."
     )
     redact_personal_data: bool = Field(
         default=False,

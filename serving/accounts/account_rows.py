@@ -11,6 +11,7 @@ from serving.accounts.caller import Scope
 from serving.accounts.key_info import KeyInfo, TeamInfo
 from serving.database.address import StoreError
 from serving.database.schema import api_key, team
+from serving.errors import explain_fault
 
 KEYS = select(
     *api_key.c["id", "name", "hint", "scopes", "made_us", "expires_us", "revoked_us", "policy"],
@@ -62,5 +63,5 @@ def _policy(text: str, whose: str) -> AccountPolicy:
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))
-        message = f"The policy of {whose} in the store is not valid: {where}: {fault['msg']}."
-        raise StoreError(f"{message} Replace it with {{}} to remove it.") from exc
+        message = f"The stored policy of {whose} is not valid: {explain_fault(where, fault)}."
+        raise StoreError(f"{message} To remove the policy, replace it with {{}} in the database.") from exc

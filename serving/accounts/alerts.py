@@ -189,5 +189,5 @@ def _note(connection: Connection, items: Sequence[Exhausted]) -> list[None]:
     return [None] * len(items)
 
 
-NOTE_EXHAUSTED: Operation[Exhausted, None] = Operation("end of a budget", _note)
-"""Record that a budget is exhausted. Each budget window is recorded once."""
+NOTE_EXHAUSTED: Operation[Exhausted, None] = Operation("alert for a budget", _note)
+"""Operation that records that a budget is exhausted. Each budget window is recorded once."""

@@ -120,7 +120,7 @@ class Authenticator:
                 raise unauthenticated(f"Malformed API key. {exc}") from None
         key_info = await self._find(hash)
         if key_info is None:
-            raise unauthenticated("Unknown API key: it belongs to another server, or has been replaced.")
+            raise unauthenticated("Unknown API key. It belongs to another server, or its secret was rotated.")
         check_in_force(key_info, int(self._now_s() * US))
         return key_info.caller
 
@@ -174,7 +174,7 @@ class Authenticator:
             async with asyncio.timeout(LOOKUP_S):
                 return await asyncio.shield(lookup)
         except TimeoutError:
-            raise _unavailable(f"the database did not answer within {LOOKUP_S:g} s") from None
+            raise _unavailable(f"The database did not respond within {LOOKUP_S:g} s.") from None
 
     def _end(self, name: str, done: "asyncio.Task[Any]") -> None:
         if self._lookups.get(name) is done:
@@ -190,7 +190,7 @@ class Authenticator:
             async with asyncio.timeout(LATE_S):
                 return await look_up()
         except TimeoutError:
-            raise _unavailable(f"the database did not answer within {LATE_S:g} s") from None
+            raise _unavailable(f"The database did not respond within {LATE_S:g} s.") from None
         except StoreError as exc:  # only the operator can fix it
             raise _unavailable(exc.message) from None
 
@@ -199,7 +199,7 @@ def _unavailable(detail: str) -> StoreUnavailable:
     return StoreUnavailable("API keys cannot be checked at the moment. Try again soon.", detail=detail)
 
 
-HOW = "Send a key as `Authorization: Bearer pk_…` or as `x-api-key: pk_…`."
+HOW = "Send a key as `Authorization: Bearer pk_…` or `x-api-key: pk_…`."
 
 
 def check_in_force(key: KeyInfo, now_us: int) -> None:
@@ -212,11 +212,11 @@ def check_in_force(key: KeyInfo, now_us: int) -> None:
         case "active":
             return
         case "expired":
-            raise unauthenticated(f"The key expired at {iso(key.expires_us)}.")
+            raise unauthenticated(f"This API key expired at {iso(key.expires_us)}.")
         case "revoked":
-            raise unauthenticated("The key has been revoked.")
+            raise unauthenticated("This API key was revoked.")
         case "team off":
-            raise unauthenticated("The team of the key is switched off.")
+            raise unauthenticated("The team of this API key is disabled.")
 
 
 def unauthenticated(why: str) -> Unauthenticated:

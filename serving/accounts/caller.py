@@ -55,8 +55,8 @@ class Caller:
         """
         if not self.may(scope):
             raise NotAllowed(
-                f"This requires a key with the scope {scope.value!r}, but yours has {join(self.scopes)}. "
-                "Ask an administrator for another key.",
+                f"This request requires an API key with the scope {scope.value!r}, but your key has only "
+                f"{join(self.scopes).replace(',', ', ')}. Ask an administrator for another key.",
                 param="Authorization",
             )
 
@@ -115,5 +115,5 @@ def parse_scopes(text: str) -> frozenset[Scope]:
     if unknown := [name for name in names if name not in known]:
         raise ValueError(f"unknown scope {unknown[0]!r}; known scopes are {', '.join(known)}")
     if not names:
-        raise ValueError(f"no scope is given; known scopes are {', '.join(known)}")
+        raise ValueError(f"at least one scope is required; known scopes are {', '.join(known)}")
     return frozenset(Scope(name) for name in names)

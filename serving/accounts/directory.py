@@ -130,7 +130,10 @@ class Directory:
         """
         rows = await self.rows(select(team).where(or_(team.c.id == reference, team.c.name == reference)))
         if not rows:
-            raise UnknownName(f"There is no team {quote(reference)}.", param="team")
+            raise UnknownName(
+                f"No team has the id or name {quote(reference)}. `podium teams list` lists all teams.",
+                param="team",
+            )
         return read_team(next((row for row in rows if row.id == reference), rows[0]))
 
     async def switch_team(self, reference: str, *, on: bool) -> TeamInfo:
@@ -220,7 +223,7 @@ class Directory:
             BadTask: the key would be unusable, or has both the scope `admin` and a team.
         """
         if Scope.ADMIN in scopes and team is not None:
-            message = "A key with the scope 'admin' can access every team, so it cannot belong to one. Leave out the team."
+            message = "A key with the scope 'admin' can access every team, so it cannot belong to one team. Leave out the team."
             raise BadTask(message, param="team")
         if not scopes:
             raise BadTask("A key needs at least one scope.", param="scopes")
@@ -279,7 +282,10 @@ class Directory:
         named = [key for key in keys if key.state(self._now_us) not in ("revoked", "expired")]
         chosen = [key for key in keys if key.id == reference] or named
         if not chosen:
-            raise UnknownName(f"There is no key {quote(reference)} in force.", param="key")
+            raise UnknownName(
+                f"No active key is named {quote(reference)}, and no key has this id. `podium keys list` lists the keys.",
+                param="key",
+            )
         if len(chosen) > 1:
             ids = ", ".join(key.id for key in chosen)
             raise BadTask(f"{len(chosen)} keys are named {quote(reference)}. Use the id of one: {ids}.", param="key")  # fmt: skip
@@ -349,7 +355,7 @@ def _checked_name(name: str) -> str:
     """
     if not name.strip() or len(name) > NAME_CHARS or not name.isprintable() or name != name.strip():
         raise BadTask(
-            f"A name has 1 to {NAME_CHARS} printable characters, without spaces at its ends.",
+            f"name must have 1 to {NAME_CHARS} printable characters, without leading or trailing spaces.",
             param="name",
         )
     return name

@@ -46,7 +46,7 @@ class ApiKey:
                 f"A Podium key is {PREFIX!r} followed by {SECRET_CHARS + CHECKSUM_CHARS} letters and digits."
             )
         if _checksum(text[:-CHECKSUM_CHARS]) != text[-CHECKSUM_CHARS:]:
-            raise KeyFormError("A character is wrong or missing: the checksum does not match.")
+            raise KeyFormError("A character is wrong or missing, because the checksum does not match.")
         self._text = text
 
     @classmethod

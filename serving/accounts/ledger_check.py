@@ -55,14 +55,14 @@ async def find_faults(database: Database) -> list[str]:
         for subject, period, starts, *sums in await connection.execute(text(WINDOWS)):
             held, holds, spent, entries = (f"${to_usd(int(amount)):f}" for amount in sums)
             faults.append(
-                f"{subject} in {period} {starts}: held {held}, sum of open holds {holds}; spent {spent}, sum of entries {entries}"
+                f"The totals of {subject} for {period} {starts} differ from its entries: held {held}, sum of open holds {holds}; spent {spent}, sum of entries {entries}."
             )
         for id, state, calls, losses, corrections in await connection.execute(text(HOLDS)):
             faults.append(
-                f"hold {id} is {state} and has {calls} calls, {losses} losses, {corrections} corrections"
+                f"Hold {id} is {state}, which does not fit its ledger entries: {calls} `call`, {losses} `lost`, {corrections} `correction`."
             )
         for id, hold_id in await connection.execute(text(ENTRIES_WITHOUT_HOLD)):
-            faults.append(f"entry {id} refers to the hold {hold_id}, which does not exist")
+            faults.append(f"Ledger entry {id} refers to hold {hold_id}, which does not exist.")
     return faults
 
 

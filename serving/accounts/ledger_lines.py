@@ -86,14 +86,16 @@ async def adjust(database: Database, entry_id: int, amount: int, reason: str) ->
         StoreUnavailable: the database cannot be reached.
     """
     if not reason.strip() or len(reason) > MOST_REASON_CHARS:
-        raise BadTask(f"An adjustment needs a reason of 1 to {MOST_REASON_CHARS} characters.", param="reason")
+        raise BadTask(
+            f"The reason of an adjustment must have 1 to {MOST_REASON_CHARS} characters.", param="reason"
+        )
     if amount < 0:
         raise BadTask("The cost of a call must not be negative.", param="amount")
     async with database.writing() as connection:
         entry = (await connection.execute(select(ledger).where(ledger.c.id == entry_id))).one_or_none()
         if entry is None or entry.kind not in ("call", "lost"):
             raise UnknownName(
-                f"The ledger has no entry {entry_id} for a call. `podium ledger show` lists the entries."
+                f"No ledger entry of a call has the id {entry_id}. `podium ledger show` lists the entries."
             )
         subjects = [key_subject(entry.key_id)] + ([team_subject(entry.team_id)] if entry.team_id else [])
         windows = sorted(

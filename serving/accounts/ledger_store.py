@@ -109,7 +109,7 @@ class LedgerStore:
         if self.is_full or time.monotonic() > self._lease_until_s:
             raise StoreUnavailable(
                 "The store of keys and budgets cannot be reached. Nothing was run. Try again.",
-                detail="Too many entries wait to be written."
+                detail="Too many ledger entries are waiting to be written."
                 if self.is_full
                 else "This replica could not renew its lease.",
             )
@@ -181,4 +181,4 @@ class LedgerStore:
             except StoreUnavailable:
                 pass  # the writer has logged it
             except (asyncpg.PostgresError, sqlite3.Error) as exc:  # for example, a table is missing
-                logger.error("Lease of this replica not renewed: %s: %s", type(exc).__name__, exc)
+                logger.error("Cannot renew the lease of this replica: %s: %s", type(exc).__name__, exc)

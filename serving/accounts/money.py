@@ -22,7 +22,7 @@ def to_pico(usd: Decimal) -> int:
         ValueError: the amount is negative, not finite, or above `MAX_USD`.
     """
     if not usd.is_finite() or usd < 0 or usd > MAX_USD:
-        raise ValueError(f"is not an amount from 0 to {MAX_USD:f} dollars")
+        raise ValueError(f"must be between 0 and {MAX_USD:f} dollars")
     if usd and usd.adjusted() < -12:  # less than 1, and may have any number of digits
         return 1
     numerator, denominator = usd.as_integer_ratio()

@@ -80,7 +80,8 @@ KNOWN = select(HELD.id).where(HELD.id.in_(KEYS))
 MAKE_HOLD = insert(hold_table).values({name: bindparam(name) for name in HOLD_COLUMNS})
 MAKE_HOLDS = RowInsert(hold_table, HOLD_COLUMNS, returning=[HELD.id])
 BAR = RowInsert(hold_table, [*HOLD_COLUMNS, "state", "ended_us"])
-"""Insert a hold that has already ended. A late request for it, from a broken connection, then has no effect.
+"""Statement that inserts a hold that has already ended. A late request for the hold, from a broken connection, then
+has no effect.
 """
 LOCK_HOLDS = (
     select(*hold_table.c[*HOLD_COLUMNS], HELD.state)
@@ -302,24 +303,25 @@ def _entry(each: Posting) -> tuple[Any, ...]:
 
 
 HOLD: Operation[HoldRequest, Refusal | None] = Operation("hold", hold)
-"""Reserve the maximum cost of a call. The result is None, or a refusal if a window has too little left."""
+"""Operation that reserves the maximum cost of a call. The result is None, or a refusal if a window has too little left."""
 SETTLE: Operation[Bill, None] = Operation("settle", settle, is_kept=True, patience_s=SETTLES_WITHIN_S)
-"""Replace a hold by its bill. The full cost is charged, even if it exceeds the hold.
+"""Operation that replaces a hold by its bill. The full cost is charged, even if it exceeds the hold.
 
 If the hold was already charged as lost, the difference is entered as a correction. There is no correction if
 the cost is unknown or an adjustment has already corrected the entry.
 """
 VOID: Operation[HoldRequest, None] = Operation("void", void, is_kept=True)
-"""Release the hold of a call that was not sent. If the hold does not exist yet, it cannot be made any more.
+"""Operation that releases the hold of a call that was not sent. If the hold does not exist yet, it can no longer be
+made.
 """
 ENTER: Operation[Entry, None] = Operation("entry", enter, is_kept=True)
-"""Make and settle a hold in one step. Limits do not apply, because the call was already made."""
+"""Operation that makes and settles a hold in one step. Limits do not apply, because the call was already made."""
 SWEEP: Operation[int, int] = Operation("sweep", sweep)
-"""Charge the open holds of dead replicas in full, as lost.
+"""Operation that charges the open holds of dead replicas in full, as lost.
 
 The item is the maximum number of holds. The result is the actual number.
 """
 RENEW: Operation[str, None] = Operation("renewal of a lease", renew)
-"""Renew the lease of a replica, given its id."""
+"""Operation that renews the lease of a replica. The item is the id of the replica."""
 RELEASE: Operation[str, None] = Operation("release of a lease", release)
-"""End the lease of a replica. Other replicas charge its remaining holds as lost."""
+"""Operation that ends the lease of a replica. Other replicas charge its remaining holds as lost."""

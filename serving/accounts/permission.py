@@ -115,17 +115,20 @@ def unknown_names(policy: AccountPolicy, settings: Settings) -> Iterator[Unknown
     workers = [worker.name for worker in settings.workers]
     places = [place for worker in settings.workers for place in places_reached(worker)]
     known: dict[str, tuple[str, Iterable[str]]] = {
-        "models": ("model, workflow or worker", [*settings.models, *settings.workflows, *workers]),
-        "workers": ("worker", workers),
-        "exclude_workers": ("worker", workers),
-        "providers": ("provider of a worker", {place.provider for place in places}),
-        "regions": ("region of a worker", {place.region for place in places if place.region}),
+        "models": (
+            "no model, workflow or worker has this name",
+            [*settings.models, *settings.workflows, *workers],
+        ),
+        "workers": ("no worker has this name", workers),
+        "exclude_workers": ("no worker has this name", workers),
+        "providers": ("no worker has this provider", {place.provider for place in places}),
+        "regions": ("no worker has this region", {place.region for place in places if place.region}),
     }
-    for field, (kind, names) in known.items():
+    for field, (why, names) in known.items():
         listed = list(dict.fromkeys(names))
         for name in sorted(set(getattr(policy, field) or ()) - set(listed)):
             there = f" Known: {', '.join(listed[:MOST_LISTED])}." if listed else ""
-            message = f"{field}: there is no {kind} {quote(name)}.{did_you_mean(name, listed)}{there}"
+            message = f"{field} contains {quote(name)}, but {why}.{did_you_mean(name, listed)}{there}"
             yield UnknownPolicyName(field, message)
 
 
@@ -161,7 +164,7 @@ def check_tools(tools: Toolset, policies: Policies) -> None:
     for tool in tools.tools:
         name = f"{tool.namespace}.{tool.name}" if tool.namespace else tool.name
         if whose := policies.whose(_allows_tool(name)):
-            raise _refusal("tools", whose, f"does not allow the tool {quote(name)}. Leave it out")
+            raise _refusal("tools", whose, f"does not allow the tool {quote(name)}. Remove the tool")
 
 
 def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
@@ -169,8 +172,8 @@ def not_kept(param: str = "Idempotency-Key") -> NotAllowed:
     it.
     """
     message = (
-        "The policy of this key or its team does not allow texts to be stored, which a run that outlives its request needs. "
-        "Leave out Idempotency-Key, podium.keep, podium.background and tools."
+        "The policy of this API key or its team does not allow storing text, which a run that continues after its request "
+        "requires. Remove Idempotency-Key, podium.keep, podium.background and tools."
     )
     return NotAllowed(message, param=param)
 
@@ -192,7 +195,9 @@ def _check_steps(asked: Asked, policies: Policies) -> None:
     for whose, policy in (("team", policies.team), ("key", policies.key)):
         if policy.max_steps is not None and steps > policy.max_steps:
             field = "podium.plan" if asked.planned else "model"
-            raise _refusal(field, whose, f"limits steps to {policy.max_steps}, but the plan has {steps}")
+            raise _refusal(
+                field, whose, f"limits the number of steps to {policy.max_steps}, but the plan has {steps}"
+            )
 
 
 def _allows_tool(name: str) -> Callable[[AccountPolicy], bool]:
@@ -203,17 +208,15 @@ def _check_limits(asked: Asked, policies: Policies) -> None:
     rounds, effort = asked.rounds, asked.effort
     for whose, policy in (("team", policies.team), ("key", policies.key)):
         if rounds is not None and policy.max_rounds is not None and rounds > policy.max_rounds:
-            raise _refusal("podium.rounds", whose, f"limits rounds to {policy.max_rounds}")
+            raise _refusal("podium.rounds", whose, f"limits the number of rounds to {policy.max_rounds}")
         most = policy.max_effort
         if effort is not None and most is not None and EFFORTS.index(effort) > EFFORTS.index(most):
-            raise _refusal("reasoning_effort", whose, f"limits effort to {most!r}")
+            raise _refusal("reasoning_effort", whose, f"limits the reasoning effort to {most!r}")
         if asked.keeps is not None and not policy.store_content:
-            why = (
-                "does not allow texts to be stored, which a run that outlives its request needs. Leave it out"
-            )
+            why = f"does not allow storing text, which a run that continues after its request requires. Remove {asked.keeps}"
             raise _refusal(asked.keeps, whose, why)
 
 
 def _refusal(field: str, whose: str, why: str) -> NotAllowed:
-    remedy = f"An administrator can change it: `podium {whose}s policy`."
+    remedy = f"An administrator can change the policy with `podium {whose}s policy`."
     return NotAllowed(f"{field}: the policy of this {whose} {why}. {remedy}", param=field)

@@ -37,7 +37,7 @@ taken AS (UPDATE spend_window b SET held = b.held + s.amount
     WHERE (b.subject, b.period, b.starts) = (s.subject, s.period, s.starts)),
 made AS (INSERT INTO hold ({COLUMNS}) SELECT {COLUMNS} FROM asked JOIN good USING (id) RETURNING id)
 SELECT id FROM known UNION ALL SELECT id FROM made"""
-"""Hold the requests that certainly fit.
+"""Statement that makes the holds of requests that certainly fit.
 
 The sums include requests of the same batch that do not fit. So a request that is not held here may still fit,
 and is checked again by itself. Requests with a window that does not exist yet are not held here either.

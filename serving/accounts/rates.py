@@ -320,7 +320,7 @@ class RateCounter:
         wait_s = wait_until(await self._window(rate), rate.limit, amount)
         message = (
             f"The {rate.whose} has reached its limit of {rate.limit:,} {rate.kind} per minute. Retry in "
-            f"{math.ceil(wait_s)} s. An administrator can change {rate.kind}_per_minute: `podium {rate.whose}s policy`."
+            f"{math.ceil(wait_s)} s. An administrator can change {rate.kind}_per_minute with `podium {rate.whose}s policy`."
         )
         return RateLimited(message, retry_after_s=wait_s, limit=f"{rate.limit} {rate.kind} per minute")
 
@@ -340,7 +340,7 @@ class RateCounter:
             if self._now_s() - self._logged_s > LOG_EVERY_S:
                 self._logged_s = self._now_s()
                 logger.error(
-                    "Rate limits are not enforced, because Redis does not answer: %s",
+                    "Rate limits are not enforced, because Redis does not respond: %s",
                     redact_secrets(str(exc)),
                 )
             return otherwise

@@ -12,13 +12,13 @@ from serving.api.dialect import Dialects
 from serving.edge.exchange import PIECE_BYTES
 
 READ_BYTES = 1_048_576
-"""Number of bytes to read from a stored file at a time. It is large, because for each read the database skips
-through everything before.
+"""Number of bytes to read from a stored file at a time. It is large, because the database must skip all earlier
+bytes for each read.
 """
 
 
 class Who(StrEnum):
-    """Who may call a route."""
+    """Callers that may use a route: everyone, every key, or keys with this scope."""
 
     PUBLIC = "everyone"
     ANY_KEY = "any key"
@@ -29,15 +29,15 @@ class Who(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Resources that answering a kind of request may hold.
+    """Resources that a kind of request may use until its response is complete.
 
     Args:
         name: name of the kind.
-        counted: limit that the answer counts against until the client has received all of it, `reads` or
+        counted: limit on open requests that applies until the client has received the whole response: `reads` or
             `changes`. Empty: no limit.
-        in_turn: whether only a few requests of this kind are processed at once, with turns for each key.
-        n_bytes: bytes of `limits.max_unread_bytes` to reserve from the beginning.
-        streams, memory: description of these limits in docs/access.md.
+        in_turn: whether only a few requests of this kind are processed at the same time. API keys then take turns.
+        n_bytes: bytes of `limits.max_unread_bytes` to reserve when the request starts.
+        streams, memory: text about these limits for the table in docs/access.md.
     """
 
     name: str
@@ -45,7 +45,7 @@ class Cost:
     in_turn: bool = False
     n_bytes: int = 0
     streams: str = "`limits.max_reads`"
-    memory: str = "if above 64 kB, the body counts in `limits.max_running_bytes` and the response in `limits.max_unread_bytes`"
+    memory: str = "above 64 kB, the body counts towards `limits.max_running_bytes` and the response towards `limits.max_unread_bytes`"
 
 
 PROBE = Cost("probe", streams="no limit, never queued", memory="under 10 kB")
@@ -74,18 +74,18 @@ UPLOAD = Cost(
     "upload",
     counted="changes",
     streams="a quarter of `limits.max_reads`, counted separately",
-    memory="all bodies together: the share `batches.room` of `limits.max_running_bytes`",
+    memory="all bodies together: at most the fraction `batches.room` of `limits.max_running_bytes`",
 )
 RUN = Cost(
     "run",
     streams="`limits.max_running`",
-    memory="the conversation counts in `limits.max_running_bytes`",
+    memory="the conversation counts towards `limits.max_running_bytes`",
 )
 
 
 @dataclass(frozen=True, slots=True)
 class RouteAccess:
-    """Access rule of one route: who may call it, and which resources its answer may hold."""
+    """Access rule of one route: which callers may use it, and which resources a request may use."""
 
     who: Who
     cost: Cost

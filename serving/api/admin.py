@@ -45,10 +45,10 @@ from serving.telemetry.logs import FIELDS
 
 logger = logging.getLogger("podium")
 BAD = {"model": Error, "description": "A field is invalid. `param` names it."}
-ABSENT = {"model": Error, "description": "There is no such team or key."}
+ABSENT = {"model": Error, "description": "The team or the key does not exist."}
 ALWAYS: dict[int | str, dict[str, Any]] = {
-    401: {"model": Error, "description": "The request has no key, or its key is not accepted."},
-    403: {"model": Error, "description": "The key does not have the scope `admin`."},
+    401: {"model": Error, "description": "The API key is missing or not accepted."},
+    403: {"model": Error, "description": "The API key does not have the scope `admin`."},
     503: {"model": Error, "description": "The store is unreachable. Try again."},
 }
 OPENAPI = "/openapi.json"
@@ -222,7 +222,10 @@ async def reload(request: Request, caller: Admin) -> Reloaded:
     service = _service(request)
     read_again: Callable[[], Awaitable[None]] | None = request.app.state.reload
     if read_again is None:
-        raise BadTask("This server was started without a settings file.", param="settings")
+        raise BadTask(
+            "This server was started without a settings file, so there is nothing to reload.",
+            param="settings",
+        )
     try:
         await read_again()
     except (SettingsError, AdapterError, WorkerUnavailable) as exc:

@@ -25,26 +25,26 @@ class LedgerLine(BaseModel):
     object: Literal["ledger.line"] = "ledger.line"
     id: int
     kind: str = Field(
-        description="`call`: cost of a call. `lost`: most that a call with an unknown result can have cost. "
-        "`correction`: change of a `lost` line to the real cost. `adjust`: change made by an administrator."
+        description="`call`: cost of a call. `lost`: maximum cost of a call whose result is unknown. "
+        "`correction`: difference between a `lost` line and the real cost. `adjust`: correction by an administrator."
     )
     run_id: str | None
     key_id: str
     team_id: str | None
     worker: str | None = Field(
-        description="Worker that answered, and so bills the call. For a `lost` call: the worker that was called."
+        description="Worker that answered and billed the call. For a `lost` call: the worker that was called."
     )
     account: str | None = Field(
-        description="Deployment of the worker that answered. null: the worker has only one."
+        description="Deployment of the worker that answered. null: the worker has only one deployment."
     )
     cost_usd: Decimal = Field(description="Cost in dollars, as an exact decimal string.")
     exact: bool = Field(
-        description="false: the most that the call can have cost, or an estimate for an interrupted stream."
+        description="Whether `cost_usd` is exact. false: it is the maximum cost of the call, or an estimate for an interrupted stream."
     )
     input_tokens: int | None
     output_tokens: int | None
     corrects: int | None = Field(description="Id of the line that an `adjust` line corrects.")
-    reason: str | None = Field(description="Why an `adjust` line was added.")
+    reason: str | None = Field(description="Reason for an `adjust` line.")
     created_at: datetime
 
     @classmethod

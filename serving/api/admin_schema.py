@@ -67,7 +67,7 @@ class Reloaded(_Body):
 
     workers: list[str] = Field(description="Names of all workers.")
     policies: list[str] = Field(
-        description="Unknown names in the policies of teams and keys: the settings do not define them. Such a policy has no effect."
+        description="Messages about names in the policies of teams and keys that the settings do not define. Such a name matches nothing."
     )
 
 
@@ -78,7 +78,7 @@ class Rotation(_Body):
         default=0,
         ge=0,
         le=MOST_OVERLAP_S,
-        description="Seconds for which the previous secret stays valid, so that clients have time to change.",
+        description="Seconds for which the previous secret stays valid, so that clients have time to switch to the new one.",
     )
 
 
@@ -107,13 +107,15 @@ class Key(_Body):
     scopes: list[Scope]
     team: TeamBody | None = Field(description="Team of the key. null: the key has no team.")
     state: KeyState = Field(
-        description="State of the key. Only an `active` key is accepted. `team off`: its team is not enabled."
+        description="State of the key. Only an `active` key is accepted. `team off`: its team is disabled."
     )
     created_at: datetime
     expires_at: datetime | None = Field(
         description="Time from which the key is rejected. null: the key does not expire."
     )
-    revoked_at: datetime | None = Field(description="Time at which the key was revoked. null: it was not.")
+    revoked_at: datetime | None = Field(
+        description="Time at which the key was revoked. null: the key was not revoked."
+    )
 
     @classmethod
     def of(cls, key: KeyInfo) -> Self:
@@ -135,9 +137,11 @@ class KeyWithSecret(Key):
 class WindowBody(_Body):
     """Budget of the current day or month (UTC). Dollar amounts are exact decimal strings."""
 
-    limit_usd: Decimal | None = Field(description="Most that may be spent in the window. null: no limit.")
+    limit_usd: Decimal | None = Field(
+        description="Maximum spending in the window, in dollars. null: no limit."
+    )
     spent_usd: Decimal
-    held_usd: Decimal = Field(description="Reserved for open calls: the most that they can cost.")
+    held_usd: Decimal = Field(description="Amount reserved for open calls, which is their maximum cost.")
     left_usd: Decimal | None = Field(description="Limit minus `spent_usd` and `held_usd`. null: no limit.")
     resets_at: datetime = Field(description="Start of the next window.")
 
@@ -168,7 +172,7 @@ class OwnBudget(_Body):
 
     object: Literal["budget"] = "budget"
     left_usd: Decimal | None = Field(
-        description="Dollars left in the tightest budget. null: there is no limit."
+        description="Remaining dollars of the budget with the least left. null: there is no limit."
     )
     key: BudgetBody | None = Field(description="Budget of the key. null: the server needs no key.")
     team: BudgetBody | None = Field(
@@ -182,8 +186,8 @@ class BudgetChange(_Body):
     Changes take effect at once, also for the current day and month.
     """
 
-    day_usd: Limit = Field(default=None, description="Most that may be spent per day (UTC), in dollars.")
-    month_usd: Limit = Field(default=None, description="Most that may be spent per month (UTC), in dollars.")
+    day_usd: Limit = Field(default=None, description="Maximum spending per day (UTC), in dollars.")
+    month_usd: Limit = Field(default=None, description="Maximum spending per month (UTC), in dollars.")
 
     @property
     def limits_usd(self) -> dict[Period, Decimal | None]:
@@ -221,7 +225,9 @@ class Keys(_Body):
 
     object: Literal["list"] = "list"
     data: list[Key]
-    has_more: bool = Field(description="Whether older keys follow. Pass the last id as `after` to list them.")
+    has_more: bool = Field(
+        description="Whether there are older keys. To list them, pass the last id as `after`."
+    )
 
 
 class ErrorFacts(BaseModel):

@@ -62,11 +62,9 @@ class Admission:
             return service.pool.settings.limits.max_unread_bytes
 
         self._service, self._table = service, table
-        self.reads = Room("limits.max_reads", most_reads, "reads")
-        self.changes = Room("limits.max_reads", lambda: most_reads() // CHANGES, "changes")
-        self.unread = Room(
-            "limits.max_unread_bytes", most_bytes, "bytes of answers that clients have not read"
-        )
+        self.reads = Room("limits.max_reads", most_reads, "open reads")
+        self.changes = Room("limits.max_reads", lambda: most_reads() // CHANGES, "open changes")
+        self.unread = Room("limits.max_unread_bytes", most_bytes, "response bytes that clients have not read")
         self.turns = FairQueue(READS_AT_ONCE)
 
     def guard(self, routes: Sequence[BaseRoute]) -> list[BaseRoute]:

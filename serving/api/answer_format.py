@@ -40,14 +40,14 @@ def read_schema(
         BadTask: the schema, its name or its description is invalid. `param` names the field.
     """
     if name is not None and not NAME.fullmatch(name):
-        message = f"{param}.name must be 1 to 64 letters, digits, underscores or dashes, not {quote(name)}."
+        message = f"{param}.name must have 1 to 64 letters, digits, underscores or dashes, not {quote(name)}."
         raise BadTask(message, param=f"{param}.name")
     if len(description or "") > MOST_DESCRIPTION_CHARS:
         message = f"{param}.description must have at most {MOST_DESCRIPTION_CHARS:,} characters."
         raise BadTask(message, param=f"{param}.description")
     place = f"{param}.schema"
     if not isinstance(schema, Mapping):
-        raise BadTask(f"{place} must be a JSON Schema, as an object.", param=place)
+        raise BadTask(f"{place} must be a JSON Schema object.", param=place)
     json_schema = cast(Mapping[str, Any], schema)
     try:
         check_schema(json_schema)

@@ -43,6 +43,7 @@ from serving.batches.runner import Batches
 from serving.edge.capacity import WaitingRoom
 from serving.edge.middleware import Edge, RouterChecks
 from serving.edge.policy import HttpPolicy
+from serving.errors import explain_fault
 from serving.sessions.service import Service
 
 Reload = Callable[[], Awaitable[None]]
@@ -130,7 +131,8 @@ async def _render_error(request: Request, exc: Exception) -> Response:
 async def _render_http_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, HTTPException)
     error = UnknownName(
-        f"No such endpoint: {request.method} {request.url.path} ({exc.detail}).", param="path"
+        f"There is no endpoint {request.method} {request.url.path} ({exc.detail}). GET /v1/openapi.json lists the endpoints.",
+        param="path",
     )
     response = failure(request, error, exc.status_code)
     response.headers.update(exc.headers or {})
@@ -141,7 +143,7 @@ async def _render_query_error(request: Request, exc: Exception) -> Response:
     assert isinstance(exc, RequestValidationError)
     fault = exc.errors()[0]
     param = _field(fault["loc"])
-    return failure(request, BadTask(f"{param}: {fault['msg']}.", param=param))
+    return failure(request, BadTask(f"{explain_fault(param, fault)}.", param=param))
 
 
 def _field(place: Sequence[str | int]) -> str:
@@ -156,5 +158,5 @@ async def _render_internal_error(request: Request, exc: Exception) -> Response:
     """Answer an unexpected exception of a request. An exception inside a run ends only that run: see "Errors"
     in docs/architecture.md.
     """
-    logger.error("internal error", exc_info=exc)
+    logger.error("Internal error while answering a request", exc_info=exc)
     return failure(request, PodiumError(f"Internal error: {type(exc).__name__}."))

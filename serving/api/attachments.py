@@ -55,7 +55,7 @@ def file_of(name: str | None, content: bytes, media_type: str = "") -> File:
         text = "\0"
     if "\0" in text or media_type == "application/pdf":
         raise ValueError(
-            "a file must be a PDF or UTF-8 text. Send pictures as images, and other content as text"
+            "the file must be a PDF or UTF-8 text. Send images as image parts, and other content as text"
         )
     return File(one_line(name) or "document.txt", text=text)
 
@@ -87,13 +87,15 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
     if not ids:
         return request
     if len(ids) > MOST_KEPT:
-        raise BadTask(f"A request may name at most {MOST_KEPT} files by id.", param="file_id")
+        raise BadTask(
+            f"A request may name at most {MOST_KEPT} files by id. Send fewer files.", param="file_id"
+        )
     files = {id: await _find(id, place, caller, store) for id, place in ids.items()}
     n_bytes = sum(files[part.id].n_bytes for _, _, part in named)  # a file counts once per mention
     max_bytes = settings.limits.max_body_bytes
     if n_bytes > max_bytes:
         raise TooLarge(
-            f"The files of a request may have at most {max_bytes} bytes together (limits.max_body_bytes). Send fewer.",
+            f"The files of a request may have at most {max_bytes} bytes together (limits.max_body_bytes). Send fewer or smaller files.",
             param="file_id",
         )
     held_bytes = len(request.choices) * base64_bytes(n_bytes)
@@ -163,13 +165,13 @@ def _content(data: str) -> bytes:
     if not is_address:
         payload = data
     elif not comma:
-        raise ValueError("a file must be sent as data:<media type>;base64,<content>, or as base64")
+        raise ValueError("the file must be a URL data:<media type>;base64,<content>, or base64")
     elif not header.lower().endswith(";base64"):
         return unquote_to_bytes(payload)
     try:
         return base64.b64decode(payload, validate=True)
     except (binascii.Error, ValueError) as exc:
-        raise ValueError("the content of the file is not valid base64") from exc
+        raise ValueError("the content of the file must be valid base64") from exc
 
 
 def one_line(name: str | None) -> str:

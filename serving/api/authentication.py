@@ -97,7 +97,7 @@ def read_credential(headers: Headers) -> str | None:
         elif name == API_KEY:
             credentials.add(_text(value))
     if len(credentials) > 1:
-        raise unauthenticated("The request has two different API keys.")
+        raise unauthenticated("The request contains two different API keys.")
     return next(iter(credentials), None)
 
 

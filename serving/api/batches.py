@@ -58,10 +58,13 @@ async def create(request: Request) -> Response:
     dialects: Dialects = request.app.state.dialects
     if body.endpoint not in dialects.by_path:
         served = ", ".join(dialects.by_path)
-        raise BadTask(f"endpoint: {quote(body.endpoint)} does not support batches. Use one of {served}.", param="endpoint")  # fmt: skip
+        raise BadTask(f"endpoint: {quote(body.endpoint)} cannot be used in batches. Use one of {served}.", param="endpoint")  # fmt: skip
     file = await find_file(request, body.input_file_id, caller, "input_file_id")
     if file.purpose != BATCH:
-        raise BadTask(f"input_file_id: the purpose of the file must be {BATCH!r}.", param="input_file_id")
+        raise BadTask(
+            f"input_file_id: the purpose of the file must be {BATCH!r}. Upload it with this purpose.",
+            param="input_file_id",
+        )
     batches = batches_of(request)
     at_us = batches.now_us()
     batch = Batch(

@@ -125,7 +125,7 @@ def _check_choices(choices: list[ApiRequest], keeping: Keeping | None) -> None:
         message = "Several answers are not supported with podium.keep, podium.background or Idempotency-Key. Set n to 1."
         raise BadTask(message, param="n")
     if len(choices) > MOST_RUNS:
-        message = f"A request may ask for at most {MOST_RUNS} answers, not {len(choices)}. Split it."
+        message = f"A request may ask for at most {MOST_RUNS} answers, not {len(choices)}. Split it into several requests."
         raise BadTask(message, param="prompt")
 
 
@@ -139,7 +139,9 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
     if not any(message.tool_results for message in request.conversation):
         return
     if find_tool_answer(request, dialect, await service.store.call_ids()) is not None:
-        message = "n must be 1 in a request with tool results: they continue one run, which has one answer."
+        message = (
+            "n must be 1 in a request with tool results, because they continue one run, which has one answer."
+        )
         raise BadTask(message, param="n")
 
 
@@ -207,5 +209,5 @@ async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiReq
     parsed = dialect.parse(body)
     if len(body) > limits.max_text_bytes and parsed.text_chars > limits.max_text_bytes:
         raise too_much_text(limits.max_text_bytes)
-    betas = [f"{name} {quote(value)} has no effect here." for name in BETA_HEADERS if (value := request.headers.get(name))]  # fmt: skip
+    betas = [f"{name} {quote(value)} was ignored, because it has no effect on this server." for name in BETA_HEADERS if (value := request.headers.get(name))]  # fmt: skip
     return replace(parsed, left_out=(*parsed.left_out, *betas)) if betas else parsed

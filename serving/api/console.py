@@ -14,9 +14,7 @@ from serving import ROOT
 
 FOLDER = ROOT / "build" / "console"
 """Folder of the built page."""
-NOT_BUILT = (
-    "The console is not built. Run `make console` in the Podium folder; this needs the npm registry once.\n"
-)
+NOT_BUILT = "The console is not built. Run `make console` in the Podium folder. The first build needs access to the npm registry.\n"
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",

@@ -66,7 +66,7 @@ class CallersRuns:
         """
         if whose := self._caller.policies.whose(lambda policy: policy.store_content):
             raise NotAllowed(
-                f"conversation: the policy of this {whose} does not allow texts to be stored, which conversations need. "
+                f"conversation: the policy of this {whose} does not allow storing text, which conversations require. "
                 f"Send the earlier turns in `input`. An administrator can change it with `podium {whose}s policy`.",
                 param="conversation",
             )

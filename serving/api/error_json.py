@@ -17,7 +17,7 @@ from serving.sessions.deduplication import has_called
 FACTS = ("reason", "worker", "step", "cost", "spent", "held", "limit", "deadline_s", "retry_after_s")
 
 AGAIN = re.compile(r"(?<=\.) Try again(?: later| soon)?\.")
-"""Advice to retry in error messages. It does not consider what the run has cost so far."""
+"""Pattern of the advice to retry in error messages. After a model was called, a retry would be billed again."""
 PAID_AGAIN = " A new request is billed again."
 
 

@@ -98,7 +98,7 @@ class Feed:
         self._woken.set()
 
     async def wait(self, n_frames: int, timeout_s: float) -> bool:
-        """Wait for more than `n_frames` frames or the end. Return False after `timeout_s` seconds."""
+        """Wait until the feed has more than `n_frames` frames, or has ended. Return False after `timeout_s` seconds."""
         assert self._task is not None, "the feed has begun"
         while self.n_frames <= n_frames and not (self.is_over or self.is_full):
             if self._task.done():
@@ -216,7 +216,7 @@ class FeedSubscription:
         return self._feed.is_over and self.n_frames == self._feed.n_frames
 
     async def wait(self, timeout_s: float) -> bool:
-        """Wait for new events or the end. Return False if there are none after `timeout_s` seconds."""
+        """Wait for new events or for the end of the run. Return False if there are none after `timeout_s` seconds."""
         if self.n_frames < self._feed.n_dropped:  # the feed dropped frames that this watcher still needs
             await self.leave()
             self._join()
@@ -225,7 +225,7 @@ class FeedSubscription:
     def take(self) -> bytes | None:
         """Return the next frames to send, about `PIECE_BYTES` long, or None if there is no memory for them.
 
-        Until its next call, the watcher holds no other frames in memory of its own.
+        If the frames are unusually large, they count against the memory budget until the next call.
         """
         feed, piece, n_bytes = self._feed, list[bytes](), 0
         for seq, frame in islice(feed.frames, max(0, self.n_frames - feed.n_dropped), None):

@@ -93,7 +93,7 @@ def _to_feedback(run: RunRecords, caller: Caller, body: FeedbackBody) -> Feedbac
     text = "comment" if body.comment else "expected" if body.expected else None
     permit = run.record.task.permit
     if text and not (permit.stores and caller.policies.both.store_content):
-        message = f"{text}: the policy of this key or its team does not allow texts to be stored. Send only score and labels."
+        message = f"{text}: the policy of this key or its team does not allow storing text. Send only score and labels."
         raise NotAllowed(message, param=text)
     if text and not run.has_content:
         raise BadTask(f"{text}: the texts of this run are no longer stored. Send only score and labels.", param=text)  # fmt: skip

@@ -25,6 +25,7 @@ from serving.batches.kept_text import LineLimits, kept_content, kept_in_steps, r
 from serving.batches.model import Batch, StoredFile
 from serving.batches.runner import Batches
 from serving.batches.store import BatchStore
+from serving.errors import explain_fault
 from serving.redaction.personal import MOST_CHECKED_IN_FILE
 from serving.redaction.slices import in_turns, turn
 from serving.sessions.service import Service
@@ -84,7 +85,7 @@ async def _check_room(batches: Batches, file: StoredFile) -> None:
     most = batches.settings.max_bytes_per_team
     if await batches.store.used_bytes(file.account) + file.n_bytes > most:
         raise TooLarge(
-            f"file: the files of a team may use at most {most} bytes (batches.max_bytes_per_team). Delete some.",
+            f"file: the files of a team may use at most {most} bytes (batches.max_bytes_per_team). Delete some files.",
             param="file",
         )
 
@@ -174,7 +175,7 @@ def check_keeps(caller: Caller) -> None:
     """
     if whose := caller.policies.whose(lambda policy: policy.store_content):
         raise NotAllowed(
-            f"file: the policy of this {whose} does not allow texts to be stored, which files and batches need. "
+            f"file: the policy of this {whose} does not allow storing text, which files and batches require. "
             f"An administrator can change it with `podium {whose}s policy`.",
             param="file",
         )
@@ -240,7 +241,7 @@ async def _form(request: Request, payer: str) -> tuple[str, str, bytes, int | No
     try:
         name = check_name_text((form_file.filename or "file")[:255])
     except ValueError as exc:
-        raise BadTask(f"file: in its name, {exc}.", param="file") from exc
+        raise BadTask(f"The name of the file {exc}.", param="file") from exc
     return purpose, name, await form_file.read(), _expiry_s(form)
 
 
@@ -258,7 +259,7 @@ def _expiry_s(form: FormData) -> int | None:
     try:
         return ExpiresAfter.model_validate(fields).seconds
     except ValidationError as exc:
-        raise BadTask(f"expires_after: {exc.errors()[0]['msg']}.", param="expires_after") from exc
+        raise BadTask(f"{explain_fault('expires_after', exc.errors()[0])}.", param="expires_after") from exc
 
 
 def _no_file(id: str, param: str = "file_id") -> UnknownName:

@@ -37,7 +37,7 @@ EFFORT_STEPS: dict[str, int] = {
     "max": 5,
 }
 EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
-"""Planning rounds that an effort adds to the rounds in the model's settings."""
+"""Number of planning rounds that each level of effort adds to the rounds in the model's settings."""
 MOST = 1_000_000_000
 """Upper bound for every limit, so that sums of limits fit into JSON numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
@@ -62,7 +62,7 @@ def check_size(messages: Iterable[Message], param: str) -> None:
     for each in messages:
         n_parts += 1 + sum(1 for _ in each.all_parts)
         if n_parts > MOST_PARTS:
-            message = f"The conversation has more than {MOST_PARTS} messages and parts. Send fewer."
+            message = f"The conversation has more than {MOST_PARTS} messages and parts. Send fewer messages."
             raise TooLarge(message, param=param)
 
 
@@ -74,15 +74,17 @@ class PlannedStep(_Strict):
     """Step of a plan that is part of the request."""
 
     worker: str = Field(description="Name of the worker.")
-    subtask: str = Field(default="", description="Task for the worker. Empty: the question itself.")
+    subtask: str = Field(
+        default="", description="Task for the worker. Empty: the worker answers the question itself."
+    )
     access: Annotated[list[StrictInt], Field(fail_fast=True)] | Literal["all"] = Field(
         default_factory=list[int],
-        description="Indexes of the earlier steps whose results the step reads, from 0, or `all`.",
+        description="Indexes, from 0, of the earlier steps whose results this step reads, or `all`.",
     )
     needs: str = Field(
         default="",
-        description="Why this worker was chosen. Only stored in the record. `POST /v1/plans` returns it, so that its "
-        "plan can be sent back unchanged.",
+        description="Reason for choosing this worker. It is only stored in the record. `POST /v1/plans` returns it, so that "
+        "its plan can be sent back unchanged.",
     )
     tools: bool = Field(default=True, description="Whether the step may call the tools of the request.")
     on_failure: OnFailure | None = Field(
@@ -106,44 +108,48 @@ class Podium(_Strict):
         max_length=MOST_NAMES,
         description="Names of workers that the run must not call.",
     )
-    max_steps: int | None = Field(default=None, ge=1, le=100, description="Most steps in one plan.")
-    rounds: int | None = Field(default=None, ge=1, le=5, description="Rounds of planning.")
+    max_steps: int | None = Field(
+        default=None, ge=1, le=100, description="Maximum number of steps in a plan."
+    )
+    rounds: int | None = Field(default=None, ge=1, le=5, description="Maximum number of planning rounds.")
     max_cost_usd: Decimal | None = Field(
         default=None,
         gt=0,
         ge=Decimal("1e-12"),
         le=MOST,
-        description="Most that the run may cost, in dollars. The run ends before it exceeds this.",
+        description="Maximum cost of the run, in dollars. The run ends before it exceeds this limit.",
     )
     max_tokens: int | None = Field(
         default=None,
         gt=0,
         le=MOST,
-        description="Most tokens for all calls of the run together. The run ends before it exceeds this.",
+        description="Maximum number of tokens of all calls of the run together. The run ends before it exceeds this limit.",
     )
     deadline_s: float | None = Field(
         default=None, gt=0, allow_inf_nan=False, description="Time limit of the run, in seconds."
     )
     progress: Literal["off", "events", "reasoning"] = Field(
         default="off",
-        description="How a stream shows the plan and its progress: `off` not at all, `events` as JSON objects in "
-        "`podium`, `reasoning` in words as reasoning.",
+        description="How a stream reports the plan and its progress. `off`: not at all. `events`: as JSON objects in "
+        "`podium`. `reasoning`: as reasoning text.",
     )
-    trace: bool = Field(default=False, description="Whether the answer's `podium` has all steps in full.")
+    trace: bool = Field(
+        default=False, description="Whether `podium` in the response contains all steps in full."
+    )
     on_step_failure: OnFailure | None = Field(
         default=None,
-        description="What happens if a step fails whose result other steps read: `fail` ends the run, `skip` tells "
-        "those steps. null: as in the model's settings.",
+        description="What happens if a step fails whose result other steps read. `fail`: the run fails. `skip`: those "
+        "steps receive a note instead of the result. null: as in the model's settings.",
     )
     cache: bool = Field(
         default=True,
-        description="Whether the answer may be that of an earlier equal request of the same team, if the settings "
+        description="Whether the answer to an earlier identical request of the same team may be reused, if the settings "
         "allow it.",
     )
     keep: bool = Field(default=False, description="Whether the run continues if its client disconnects.")
     background: bool = Field(
         default=False,
-        description="Like `keep`. Without `stream`, the response returns at once, with the id of the run.",
+        description="Like `keep`. Without `stream`, the response is sent immediately and contains the id of the run.",
     )
     plan: Annotated[list[PlannedStep], Field(fail_fast=True)] | None = Field(
         default=None,
@@ -335,16 +341,16 @@ def check_operation(request: ApiRequest, pool: Pool, allowed: Callable[[], Conta
         return
     if member is not None and wanted in member.serves:
         if request.podium.plan is not None and wanted != "chat":
-            raise BadTask("podium.plan is only supported for a chat.", param="podium.plan")
+            raise BadTask("podium.plan is only supported for chat requests. Remove it.", param="podium.plan")
         return
     may_ask = allowed()
     able = [each.name for each in pool.members.values() if wanted in each.serves and each.name in may_ask]
     remedy = (
         f"Use {', '.join(map(quote, able[:5]))}."
         if able
-        else "No worker that you may call does (setting `serves`)."
+        else "None of the workers that you may call supports this endpoint (setting `serves`)."
     )
-    what = "does not serve" if member else "is not a worker, and only workers serve"
+    what = "does not support" if member else "is not a worker, and only workers support"
     raise BadTask(f"model: {quote(name)} {what} {PATHS[wanted]}. {remedy}", param="model")
 
 
@@ -363,12 +369,14 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
 
 
 def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
-    remedy = "call a worker that does. GET /v1/models lists the options of each worker as `podium.takes`."
+    remedy = (
+        "use a worker that supports it. GET /v1/models lists the options of each worker as `podium.takes`."
+    )
     if option == "token_prompt":
-        message = f"prompt: {quote(worker)} does not accept tokens (`token_prompt`). Send text, or {remedy}"
+        message = f"prompt: worker {quote(worker)} does not accept token ids (`token_prompt`). Send text, or {remedy}"
         return BadTask(message, param="prompt")
     field = request.logprobs_field if option == "top_logprobs" else FIELDS[option]
-    message = f"{field} changes the answer, and {quote(worker)} does not support it. Remove it, or {remedy}"
+    message = f"{field} is not supported by worker {quote(worker)}. Remove it, or {remedy}"
     return BadTask(message, param=field)
 
 
@@ -398,7 +406,7 @@ async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_ch
     """
     name = request.headers.get(HEADER)
     if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):
-        raise BadTask(f"{HEADER} must be 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
+        raise BadTask(f"{HEADER} must have 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
     if name is None and not (podium.keep or podium.background):
         return None
     if name is None:

@@ -117,7 +117,7 @@ def _resolve(
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
         if podium.max_steps is not None and podium.max_steps < len(fixed.steps):
-            message = f"{name!r} has {len(fixed.steps)} steps; podium.max_steps allows {podium.max_steps}."
+            message = f"The workflow {name!r} has {len(fixed.steps)} steps, but podium.max_steps is {podium.max_steps}. Raise or remove it."
             raise BadTask(message, param="podium.max_steps")
         return _check_given_plan(request, pool.whole_pool_team, task, fixed, "workflow", fetchers)
     alone = Plan((Step(name, ""),))
@@ -182,7 +182,7 @@ def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = Fa
     own = [each for each, kind in find_allowed_names(pool, policies).items() if kind == "conductor"]
     hint = did_you_mean(name, find_allowed_names(pool, policies))
     suggestion = hint or (f" Try {', '.join(own)}." if own else "")
-    message = f"No model is called {quote(name)}.{suggestion} GET /v1/models lists every name."
+    message = f"The model {quote(name)} does not exist, or this API key may not use it.{suggestion} GET /v1/models lists all names."
     raise UnknownModel(message)
 
 
@@ -220,7 +220,7 @@ def _check_given_plan(
     allowed = used if task.workers is None else task.workers
     for field, refused in (("exclude_workers", set(task.exclude_workers)), ("workers", {*used} - {*allowed})):
         if needed := refused.intersection(used):
-            message = f"The plan uses the worker {min(needed)!r}, which podium.{field} rules out."
+            message = f"The plan uses worker {min(needed)!r}, which podium.{field} does not allow."
             raise BadTask(message, param=f"podium.{field}")
     workers = task.workers if source == "client" else used
     planned_task = replace(task, plan=plan, plan_source=source, workers=workers)
@@ -250,7 +250,9 @@ def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
             "not false in GET /v1/models, or remove `tools` and `tool_choice`."
         )
         raise BadTask(message, param="tool_choice")
-    note = "tools: no worker that may answer this request can call tools (calls_tools); they were left out."
+    note = (
+        "tools were ignored, because no worker that may answer this request can call tools (`calls_tools`)."
+    )
     return replace(task, left_out=(*task.left_out, note))
 
 
@@ -277,15 +279,13 @@ def _check_attachments(
         if able and not _is_fetched(part, able, fetchers):
             place = f"{place}.image_url" if place.endswith("]") and not request.places else place
             message = (
-                f"{place}: no worker that may answer this request fetches pictures from {quote(_host(part.url))}. "
-                "Send the picture itself, as data:image/...;base64,...."
+                f"{place}: no worker that may answer this request can fetch images from {quote(_host(part.url))}. "
+                "Send the image itself as data:image/...;base64,...."
             )
             raise BadTask(message, param=place)
         if able:
             continue
-        what, fact = (
-            ("see pictures", "sees_images") if isinstance(part, Image) else ("read PDFs", "reads_pdfs")
-        )
+        what, fact = ("see images", "sees_images") if isinstance(part, Image) else ("read PDFs", "reads_pdfs")
         message = (
             f"{place}: no worker that may answer this request can {what}. "
             f"Use one whose `podium.{fact}` is true in GET /v1/models, or send text."

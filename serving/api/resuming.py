@@ -78,7 +78,7 @@ def find_tool_answer(request: ApiRequest, dialect: Dialect, ids: CallIds) -> Too
     run_id, results = named[-1][0].run_id, dict[int, ToolResult]()
     for name, result in named:
         if name.run_id == run_id and not _same(results.setdefault(name.number, result), result):
-            raise BadTask(f"The tool call {result.id} has two different results.", param=param)
+            raise BadTask(f"The tool call {result.id} has two different results. Send only one.", param=param)
     last_asked = max((n for n, m in enumerate(newest) if m.role == "assistant"), default=-1)
     messages = tuple(message for message in newest[last_asked + 1 :] if message.role == "user")
     return ToolAnswer(run_id, results, messages, request, dialect)
@@ -135,7 +135,7 @@ async def _settle(
         record = records.record
         if record.account.key_id != caller.account.key_id:
             raise NotAllowed(
-                "These tool results belong to a run of another API key. Send them with the key that started it."
+                "These tool results belong to a run of another API key. Send them with the API key that started the run."
             )
         match = match_results(record, answer.results)
         if match.outcome is Outcome.AWAITED:
@@ -185,8 +185,8 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
         return
     param = answer.dialect.format_field
     raise BadTask(
-        f"{param}: the run that called these tools has another answer format. Send that one, or change the format in "
-        "a new message after the answer.",
+        f"{param}: the run that called these tools was started with another answer format. Send the same format, or change "
+        "it in a new message after the answer.",
         param=param,
     )
 
@@ -228,7 +228,7 @@ def _refuse_late(answer: ToolAnswer) -> None:
     """
     if not answer.messages:
         raise BadTask(
-            "The run that called these tools no longer waits: it expired or was cancelled. Send the conversation "
-            "without these results, or add a message.",
+            "The run that called these tools is no longer waiting for results, because it expired or was cancelled. Send the "
+            "conversation without these results, or add a user message.",
             param=answer.dialect.turns_field,
         )

@@ -41,13 +41,13 @@ async def workflows(
     worker: Annotated[
         str | None, Query(pattern=NO_NUL, description="Name of a worker that the run called.")
     ] = None,
-    model: Annotated[str | None, Query(pattern=NO_NUL, description="Model that was requested.")] = None,
+    model: Annotated[str | None, Query(pattern=NO_NUL, description="Model of the request.")] = None,
     status: Annotated[RunStatus | None, Query(description="Current status of the run.")] = None,
     min_cost_usd: Annotated[
-        Decimal | None, Query(ge=0, le=MOST_USD, description="Lowest cost of the run, in dollars.")
+        Decimal | None, Query(ge=0, le=MOST_USD, description="Minimum cost of the run, in dollars.")
     ] = None,
     max_cost_usd: Annotated[
-        Decimal | None, Query(ge=0, le=MOST_USD, description="Highest cost of the run, in dollars.")
+        Decimal | None, Query(ge=0, le=MOST_USD, description="Maximum cost of the run, in dollars.")
     ] = None,
     rated: Annotated[bool, Query(description="Only runs with feedback.")] = False,
     team: Annotated[
@@ -70,6 +70,8 @@ async def workflows(
     """List the newest runs of the caller's team, including those that are still running.
 
     The list has only the lengths of texts; `GET /v1/workflows/{id}` returns the texts. If `has_more` is true,
+    pass `next_after` as `after` to read the next page. A page may have a next page even if it has fewer runs than
+    `limit`, because one request searches for at most about 0.3 s.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)
@@ -133,7 +135,7 @@ async def events(
     caller = caller_of(request)
     if last_event_id is not None:
         if not (last_event_id.isascii() and last_event_id.isdigit() and len(last_event_id) < 18):
-            raise BadTask(f"Last-Event-ID: {quote(last_event_id)} is not an event id.", param="Last-Event-ID")  # fmt: skip
+            raise BadTask(f"Last-Event-ID must be the id of an event, not {quote(last_event_id)}.", param="Last-Event-ID")  # fmt: skip
         after = int(last_event_id)
     await _find(request, id, caller)
     await service.store.watch(id)

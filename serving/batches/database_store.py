@@ -49,8 +49,8 @@ def _put_results(connection: Connection, items: Sequence[tuple[str, LineResult]]
     return [None] * len(items)
 
 
-PUT_RESULT: Operation[tuple[str, LineResult], None] = Operation("line of a batch", _put_results)
-"""Store the result of a line, unless the line already has a result."""
+PUT_RESULT: Operation[tuple[str, LineResult], None] = Operation("result of a batch line", _put_results)
+"""Operation that stores the result of a line, unless the line already has a result."""
 
 
 class DatabaseBatchStore:

@@ -50,7 +50,7 @@ class LineLimits:
             check_text(line, self.max_text_bytes)
         except TooLarge:
             raise _too_large(
-                number, "text of the line", self.max_text_bytes, "limits.max_text_bytes"
+                number, "the text of line", self.max_text_bytes, "limits.max_text_bytes"
             ) from None
 
     def check_bytes(self, number: int, n_bytes: int) -> None:
@@ -63,8 +63,8 @@ class LineLimits:
             raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
         if number > self.max_lines:
             raise TooLarge(
-                f"file: line {number} exceeds the limit of {self.max_lines} lines per file, including empty ones "
-                "(batches.max_lines). Send several files.",
+                f"file: the file has more than {self.max_lines} lines, including empty ones (batches.max_lines). "
+                "Split it into several files.",
                 param="file",
             )
 
@@ -129,7 +129,7 @@ def _kept_line(line: bytes, redact: Redactor, ids: dict[str, dict[str, int]]) ->
 
 def _too_large(number: int, what: str, most: int, setting: str) -> TooLarge:
     return TooLarge(
-        f"file: the {what} {number} is longer than the {most} bytes allowed for a request ({setting}).",
+        f"file: {what} {number} is longer than {most} bytes, the limit for a request ({setting}). Shorten this line.",
         param="file",
     )
 

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 
 from conductor.model.characters import check_name_text, with_whole_escapes
 from serving.batches.model import LineResult
+from serving.errors import explain_fault
 from serving.redaction.slices import Steps, finish
 
 MOST_ERRORS = 20
@@ -22,8 +23,8 @@ STEP_LINES = 20
 """Number of lines that are parsed in one step. Other tasks of the event loop can run between two steps."""
 STEP_BYTES = 20_000
 """Size in bytes above which a line takes a separate step."""
-STREAM = "stream: a batch writes its answers to a file. Leave it out."
-BACKGROUND = "{}: a batch always runs in the background. Leave it out."
+STREAM = "stream is not supported in a batch, which writes its answers to a file. Remove it."
+BACKGROUND = "{} is not supported in a batch, which always runs in the background. Remove it."
 
 
 class _InputLine(BaseModel, extra="ignore"):
@@ -125,7 +126,11 @@ def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Line
             break
         if len(lines) >= most:
             return Lines(b""), [
-                _error("too_many_lines", f"A batch may have at most {most} lines (batches.max_lines).", at)
+                _error(
+                    "too_many_lines",
+                    f"A batch may have at most {most} lines (batches.max_lines). Split the file.",
+                    at,
+                )
             ]
         line = _read(text, at)
         if isinstance(line, dict):
@@ -136,11 +141,11 @@ def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Line
                 _error("mismatched_url", f"url must be the batch's endpoint, {endpoint}.", at, "url")
             )
         elif line.custom_id in seen:
-            errors.append(_error("duplicate_custom_id", "custom_id must be unique, but an earlier line has the same.", at, "custom_id"))  # fmt: skip
+            errors.append(_error("duplicate_custom_id", "custom_id must be unique, but an earlier line has the same one.", at, "custom_id"))  # fmt: skip
         seen.add(line.custom_id)
         lines.add(begin)
     if not lines and not errors:
-        errors.append(_error("empty_file", "The file has no lines. Send one JSON object per line.", None))
+        errors.append(_error("empty_file", "The file is empty. Send one JSON object per line.", None))
     return (Lines(b""), errors) if errors else (lines, [])
 
 
@@ -149,13 +154,11 @@ def _read(text: bytes, at: int) -> "_InputLine | dict[str, Any]":
     try:
         return _InputLine.model_validate(orjson.loads(with_whole_escapes(text)))
     except orjson.JSONDecodeError:
-        return _error("invalid_json_line", "This line is not a JSON object.", at)
+        return _error("invalid_json_line", "This line must be a JSON object.", at)
     except ValidationError as exc:
         fault = exc.errors()[0]
         param = ".".join(map(str, fault["loc"])) or None
-        return _error(
-            "invalid_request", f"{param or 'line'}: {fault['msg'].removeprefix('Value error, ')}.", at, param
-        )
+        return _error("invalid_request", f"{explain_fault(param or 'This line', fault)}.", at, param)
 
 
 def line_of_answer(batch_id: str, line: Line, status: int, run_id: str, body: Any) -> LineResult:

@@ -172,7 +172,7 @@ class Batches:
             except StoreUnavailable:
                 await asyncio.sleep(AGAIN_S)
             except PodiumError as exc:
-                logger.warning("batch %s failed: %s", id, exc.message)
+                logger.warning("Batch %s failed: %s", id, exc.message)
                 with suppress(StoreUnavailable, NotOursError):
                     await self._fail(id, [{"code": "batch_failed", "message": exc.message}])
                     return
@@ -293,7 +293,7 @@ class Batches:
         unfinished = [number for number in range(len(lines)) if number not in ended]
         end = "cancelled" if batch.status == "cancelling" else "expired" if unfinished else end
         if unfinished and end == "expired":
-            message = "The batch expired before this line was started."
+            message = "The batch expired before the request of this line was sent."
             for number in unfinished:
                 late = line_of_refusal(id, lines[number], "batch_expired", message)
                 await self.store.put_result(id, late)

@@ -69,7 +69,7 @@ def find_address(settings: StoreSettings, environment: Mapping[str, str]) -> Add
         return parse_address(text)
     except ValueError as exc:  # without its cause, which may quote the password
         raise StoreError(
-            f"store.url_env: the variable {settings.url_env} {exc}. Set it to {EXAMPLE}, or unset it to use a SQLite file."
+            f"store.url_env: the environment variable {settings.url_env} {exc}. Set it to {EXAMPLE}, or unset it to use a SQLite file."
         ) from None
 
 
@@ -100,7 +100,9 @@ def parse_address(text: str) -> Address:
         hosts, database = "", ""
     # A password that contains / ends the host early. The rest must then not be shown as the database's name.
     if not hosts or not database or any(sign in database for sign in "/@"):
-        raise ValueError("has no valid host, port or database (in the password, write @ as %40 and / as %2F)")
+        raise ValueError(
+            "must have a valid host, port and database (in the password, write @ as %40 and / as %2F)"
+        )
     return Address("postgresql", f"{hosts}/{unquote(database)}", dsn)
 
 

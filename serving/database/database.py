@@ -166,7 +166,7 @@ def make_folder(path: Path) -> None:
         path.with_name(f"{path.name}.lock").touch(0o600)
     except OSError as exc:
         raise StoreError(
-            f"The store {path} cannot be written: {exc.strerror}. Set store.path to a file in a folder that this user can write."
+            f"The store {path} cannot be written: {exc.strerror}. Set store.path to a file in a folder that this user can write to."
         ) from exc
 
 

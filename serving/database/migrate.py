@@ -144,11 +144,11 @@ def _compare(address: Address, version: str) -> None:
         return
     if version in _known_versions():
         raise StoreError(
-            f"The store {address.name} has the schema {version} of an older Podium; this one needs {newest_version()}. "
-            "Back it up, stop the servers that use it, and run `podium store migrate`."
+            f"The store {address.name} has the schema {version}, but this version of Podium needs {newest_version()}. "
+            "Back the store up, stop the servers that use it, and run `podium store migrate`."
         )
     raise StoreError(
-        f"The store {address.name} has the schema {version}, which was written by a newer Podium. "
+        f"The store {address.name} has the schema {version}, which a newer version of Podium wrote. "
         "Start that version of Podium, or restore an older backup."
     )
 
@@ -161,7 +161,7 @@ def _check_foreign_tables(connection: Connection, address: Address) -> None:
     """
     if foreign := sorted(metadata.tables.keys() & set(inspect(connection).get_table_names())):
         raise StoreError(
-            f"The database {address.name} has a table {foreign[0]!r} that is not Podium's. Use a separate database."
+            f"The database {address.name} has a table {foreign[0]!r} that Podium did not create. Use a separate database."
         )
 
 

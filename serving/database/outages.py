@@ -21,7 +21,7 @@ REFUSED: Mapping[type[Exception], str] = {
     asyncpg.InvalidPasswordError: "rejects the password",
     asyncpg.InvalidAuthorizationSpecificationError: "rejects the user",
     asyncpg.InvalidCatalogNameError: "does not exist; create it with `createdb`",
-    asyncpg.InsufficientPrivilegeError: "does not let this user create tables; grant it CREATE on the schema",
+    asyncpg.InsufficientPrivilegeError: "does not allow this user to create tables; grant the user CREATE on the schema",
 }
 """Errors that only the operator can fix, each with the predicate of its message."""
 AWAY: tuple[type[Exception], ...] = (

@@ -139,7 +139,7 @@ class Writer:
         result: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         job = Job(operation, item, result)
         if self._is_closed:
-            _fail(job, unavailable(self.address, RuntimeError("this router is stopping")))
+            _fail(job, unavailable(self.address, RuntimeError("This router is stopping.")))
             return result
         self._idle.clear()
         if self._worker is None:

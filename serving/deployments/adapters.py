@@ -102,7 +102,7 @@ class Adapters:
             self._base = (tensors_of_model(base) if base else None) or {}
             if not self._base:
                 logger.warning(
-                    "%s: the base model's weights are not on this machine; tensor shapes are not checked.",
+                    "Adapter %s: tensor shapes are not checked, because the base model's weights are not on this machine.",
                     folder.name,
                 )
         check(folder, max_rank, self._base or None)
@@ -116,7 +116,7 @@ class Adapters:
         except Exception as exc:
             await self._engine.remove_lora(request.lora_int_id)  # it may be partly loaded
             raise AdapterError(f"vLLM rejected adapter {name}: {exc}") from exc
-        logger.info("Adapter %s loaded.", name)
+        logger.info("Loaded adapter %s.", name)
         return request
 
 

@@ -45,7 +45,8 @@ def leaves_after_s(timeout_s: float) -> float:
 
 
 async def leave_in_time(leave: Callable[[], None]) -> None:
-    """Wait until Serve removes this replica and its time is almost up, and then call `leave` repeatedly.
+    """Wait until Serve removes this replica and its time is almost up, and then call `leave` repeatedly, which
+    abandons the remaining runs.
 
     One call is not enough, because a request may still arrive after it.
     """

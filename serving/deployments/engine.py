@@ -160,11 +160,11 @@ class Engine:
         except (ContextOverflow, WorkerRefused) as exc:
             yield exc
         except AdapterError as exc:
-            yield WorkerRefused("the adapter cannot be served.", detail=exc.message, every_call=True)
+            yield WorkerRefused("The adapter cannot be served.", detail=exc.message, every_call=True)
         except (VLLMClientError, ValueError) as exc:
             yield self._engine_error(exc)
         except (EngineDeadError, EngineGenerateError) as exc:
-            raise WorkerUnavailable("the engine failed. Try again.", detail=str(exc)) from exc
+            raise WorkerUnavailable("The engine failed. Try again.", detail=str(exc)) from exc
 
     def _gap_s(self, call: EngineCall) -> float:
         """Return the minimum seconds between two messages of an answer. All answers together get
@@ -179,7 +179,7 @@ class Engine:
         room = self._max_model_len - n_prompt
         if room < 1:
             raise ContextOverflow(
-                f"The prompt has {n_prompt} tokens; the model's limit is {self._max_model_len}."
+                f"The prompt has {n_prompt} tokens, but the model's limit is {self._max_model_len}. Shorten the prompt."
             )
         adapter = await self._adapters.lora_request(call.adapter) if call.adapter else None
         sampling, tools = self._sampling(call, room), self._tool_reader(call)
@@ -224,7 +224,7 @@ class Engine:
         # Tokenizing megabytes of text takes gigabytes of memory.
         if chars > self._max_model_len * MOST_CHARS_A_TOKEN:
             raise ContextOverflow(
-                f"The prompt has {chars} characters; the model's limit is {self._max_model_len} tokens."
+                f"The prompt has {chars} characters, but the model's limit is {self._max_model_len} tokens. Shorten the prompt."
             )
         if call.tokens:
             prompt: Any = {"prompt_token_ids": list(call.tokens)}
@@ -250,11 +250,11 @@ class Engine:
         text = str(error)
         if "maximum context length" in text or "max_model_len" in text or "longer than the maximum" in text:
             return ContextOverflow(
-                f"The prompt is longer than the model's limit of {self._max_model_len} tokens."
+                f"The prompt is longer than the model's limit of {self._max_model_len} tokens. Shorten the prompt."
             )
-        why = "the engine rejected the call as it was sent."
+        why = "The engine rejected the request."
         if "out of vocabulary" in text:
-            why = "the prompt contains a token id that is not in the model's vocabulary."
+            why = "The prompt contains a token id that is not in the model's vocabulary."
         return WorkerRefused(why, detail=f"vLLM: {text}")
 
     def _sampling(self, call: EngineCall, room: int) -> SamplingParams:

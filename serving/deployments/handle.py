@@ -122,19 +122,19 @@ class EngineHandle:
                 yield chunk
                 chunk = await anext(response, None)
         except BackPressureError as exc:
-            raise WorkerBusy("the engine's queue is full. Try again later.", detail=str(exc)) from exc
+            raise WorkerBusy("The engine's queue is full. Try again later.", detail=str(exc)) from exc
         except RayTaskError as exc:
             cause = cast(Any, exc).cause
             if isinstance(cause, PodiumError):
                 raise cause from exc
             raise WorkerUnavailable(
-                "the engine's replica failed. Try again.", detail=f"{type(cause).__name__}: {cause}"
+                "The engine's replica failed. Try again.", detail=f"{type(cause).__name__}: {cause}"
             ) from exc
         except (DeploymentUnavailableError, RayServeException, RayError) as exc:
             if is_whole:  # the replica was lost after its last chunk, so the answer is complete
                 return
             raise WorkerUnavailable(
-                "the engine's replica was lost. Try again.", detail=f"{type(exc).__name__}: {exc}"
+                "The engine's replica was lost. Try again.", detail=f"{type(exc).__name__}: {exc}"
             ) from exc
         finally:
             response.cancel()
@@ -174,8 +174,8 @@ class EngineHandle:
                 patience.reschedule(asyncio.get_running_loop().time())
                 return
             if waiting:
-                waiting("no replica is running; the first one is starting")
+                waiting("No replica is running. The first one is starting.")
 
 
 def _down() -> WorkerUnavailable:
-    return WorkerUnavailable("the engine went down and is restarting. Try again later.")
+    return WorkerUnavailable("The engine went down and is restarting. Try again later.")

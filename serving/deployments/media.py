@@ -76,9 +76,9 @@ def _check_address(url: str, hosts: Collection[str]) -> None:
         is_allowed = False
     if not is_allowed:
         raise WorkerRefused(
-            "This model does not fetch pictures from that URL. "
-            "Send the picture as data:image/...;base64,..., or ask the operator to add "
-            "its host to `engine.allowed_media_domains`."
+            "This model does not fetch images from that URL. "
+            "Send the image as data:<media type>;base64,<content>, or ask the operator to add "
+            "the host to `engine.allowed_media_domains`."
         )
 
 
@@ -92,12 +92,12 @@ async def _fetch(client: httpx2.AsyncClient, url: str, room: int) -> tuple[str, 
     async with client.stream("GET", url, headers={"accept-encoding": "identity"}) as response:
         kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
         if response.status_code != int(httpx2.codes.OK) or not PICTURE.fullmatch(kind):
-            raise _refusal(f"The server returned no picture (status {response.status_code}).")
+            raise _refusal(f"The server returned no image (status {response.status_code}).")
         content = bytearray()
         async for piece in response.aiter_bytes():
             content += piece
             if len(content) > room:
-                raise _refusal(f"The pictures have more than {MAX_BYTES} bytes in total.")
+                raise _refusal(f"The images of a call must have at most {MAX_BYTES} bytes in total.")
     return kind, bytes(content)
 
 
@@ -107,7 +107,7 @@ def _refusal(detail: str) -> WorkerRefused:
     The message is the same for every cause, so that a client cannot find out which addresses answer.
     """
     return WorkerRefused(
-        "A picture cannot be fetched from its URL. Send the picture as data:image/...;base64,....",
+        "An image cannot be fetched from its URL. Send the image as data:<media type>;base64,<content>.",
         detail=detail,
     )
 

@@ -65,7 +65,7 @@ class Slots:
         self._has_grown = False
         """True if the limit was raised since the last decrease and is below the maximum."""
         self._first_token_s: dict[str, list[float]] = {}
-        """Times to the first token in the current window, by party."""
+        """Times to the first token in the current window, by tenant."""
         self._quiet_s: list[float] = []
         """Times to the first token of calls that were sent while slots were free."""
         self._best_s = inf

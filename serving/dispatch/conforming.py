@@ -26,13 +26,13 @@ from serving.schemas.validator import find_fault, without_fences
 SHOWN_BYTES = 2_000
 """Maximum size of the invalid answer in the prompt of a repair."""
 FENCE_NOTE = "The Markdown fence around the answer was removed."
-STOP_NOTE = "stop was omitted: it could cut the answer, which must match its schema."
-LAX_NOTE = "The answer does not match the requested format, which is not strict: {fault}"
+STOP_NOTE = "stop was omitted, because it could cut off the answer, which must match its schema."
+LAX_NOTE = "The answer does not match the requested format, which is not strict. {fault}"
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """An answer that does not match its format, and what is wrong with it. A worker is asked to repair it."""
+    """Invalid answer and its fault. The worker is asked to repair it."""
 
     text: str
     fault: str

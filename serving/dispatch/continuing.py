@@ -1,4 +1,4 @@
-"""Continuation of an answer that broke off after the client received its beginning (`Call.prefix`).
+"""Continuation of an answer that was interrupted after the client received its beginning (`Call.prefix`).
 
 If the API can continue an assistant turn, the prefix is sent as one (prefill). Otherwise an instruction asks
 the model to continue, and its output is buffered until it is known to follow the prefix (`resume_point.py`).
@@ -31,7 +31,7 @@ SEAM_NOTE = "The model repeated the last words of the answer before it continued
 
 
 class BrokenOff(NotContinued):
-    """Raised if the continuation breaks off before it is known to follow the prefix."""
+    """Raised if the continuation ends early, before it is known to follow the prefix."""
 
 
 Form = Literal["plain", "prefill", "ask"]
@@ -114,7 +114,7 @@ class Continuation:
     async def _find_seam(self, opened: AsyncExitStack, reply: Reply, seam: Seam) -> None:
         """Buffer the reply until its new text starts.
 
-        A reply counts as broken off if it repeats much more than instructed and then reaches its output
+        A reply counts as interrupted if it repeats much more than instructed and then reaches its output
         limit.
         """
         texts: list[str] = []
@@ -122,7 +122,7 @@ class Continuation:
             buffered = await _hold(seam, reply.deltas, texts)
         except NotContinued as exc:
             error = WorkerUnavailable(
-                f"{reply.worker} did not continue the broken answer.",
+                f"{reply.worker} did not continue the interrupted answer.",
                 worker=reply.worker,
                 detail=str(exc),
                 attempts=reply.attempts,
@@ -176,7 +176,7 @@ async def _hold(seam: Seam, deltas: AsyncGenerator[Delta], texts: list[str]) -> 
         buffered.append(replace(delta, text=new or "", logprobs=()))
         if new is not None:
             return buffered
-    raise BrokenOff("The continuation broke off before its first new text.")
+    raise BrokenOff("The continuation ended before its first new text.")
 
 
 async def _first(buffered: list[Delta], deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:
@@ -200,7 +200,9 @@ async def _unless_full(deltas: AsyncGenerator[Delta], worker: str) -> AsyncGener
             is_full = delta.finish is FinishReason.LENGTH
             yield replace(delta, finish=None) if is_full else delta
             if is_full:
-                message = f"{worker} repeated too much of the answer and reached its output limit."
+                message = (
+                    f"{worker} repeated too much of the interrupted answer and reached its output limit."
+                )
                 raise WorkerUnavailable(message, worker=worker, only_this_call=True)
 
 

@@ -35,7 +35,7 @@ from serving.dispatch.stop_sequences import cut_at
 
 
 class Dispatcher:
-    """A worker and its fallbacks. Implements `conductor.model.worker.Worker`.
+    """Worker and its fallbacks as one worker. Implements `conductor.model.worker.Worker`.
 
     After a `WorkerError` before the first token, the call is retried at the same worker or fails over to the
     next one. A rejected API key causes a failover, like an outage.
@@ -93,7 +93,7 @@ class Dispatcher:
                 reply = await self._answer(opened, expected, attempts)
             reply.attempts = (*attempts.failed, *reply.attempts)
             if how := self._chosen.get(attempts.route.name):
-                note = f"{attempts.route.name} answers in place of {self.name}: chosen {how}."
+                note = f"{attempts.route.name} answered in place of {self.name}. Podium chose this fallback {how}."
                 reply.notes = (note, *reply.notes)
             yield reply
 
@@ -243,7 +243,7 @@ def _check_allowed(attempts: Attempts) -> None:
 
     Raises:
         WorkerRefused: the permit excludes the worker, or the worker has refused in this run.
-        WorkerUnavailable: the worker broke off its answer to this call, and its retry budget is used up.
+        WorkerUnavailable: the worker stopped in the middle of its answer, and its retry budget is exhausted.
     """
     route, tries, terms = attempts.route, attempts.tries, attempts.call.terms
     if not terms.permit.allows(route.name):
@@ -252,7 +252,7 @@ def _check_allowed(attempts: Attempts) -> None:
     is_broken = any(route.name == name for name, _ in terms.broken)
     if tries.number == 1 and is_broken and not _spend(route, attempts.call):
         attempts.had_answer = True  # no further attempt
-        message = f"{route.name} broke off its answer, and its retry budget is used up."
+        message = f"{route.name} stopped in the middle of its answer, and its retry budget is exhausted."
         raise WorkerUnavailable(message, worker=route.name)
     if terms.refusals is None or tries.form == "prefill":
         return
@@ -299,7 +299,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
         is_left = caller_has_fallback or any(not policy.skip_reason(other, call) for other in left_to)
         if health.circuit == "open" and is_left:
             took_s = time.monotonic() - began_s
-            attempt = policy.attempt_of_skipped(route.name, policy.rest_reason(health), took_s)
+            attempt = policy.attempt_of_skipped(route.name, policy.rest_reason(route), took_s)
             raise Skipped(attempt.message, worker=route.name, attempts=(attempt,))
         attempts.probes_until_s = health.begin_call()
 
@@ -318,7 +318,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
     except LineTooLong as exc:
         if leaves_for is None:
             raise
-        why = f"because {leaves_for.name} can answer immediately."
+        why = f"{route.name} was skipped because {leaves_for.name} can answer immediately."
         attempt = policy.attempt_of_skipped(route.name, why, exc.waited_s)
         raise Skipped(
             attempt.message,
@@ -330,7 +330,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
 
 
 class _RefusalNote:
-    """Context manager that records if the worker refuses the call, so that the run does not call it again.
+    """Context manager that records a refusal by the worker, so that the run does not call it again.
 
     The worker may refuse before or after the first token.
     """

@@ -26,7 +26,7 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
         notes.append(
             f"effort was changed from {call.sampling.effort} to {effort}, the nearest level that {model} accepts."
             if effort
-            else f"effort was omitted: {model} does not accept it."
+            else f"effort was omitted, because {model} does not accept it."
         )
     temperature, top_p = _sampling(call, accepts, model, notes)
     samplers = _samplers(call, accepts, model, notes)
@@ -35,16 +35,18 @@ def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]
     if seed is not None and not accepts.seeds(seed):
         seed = None
         notes.append(
-            f"seed was omitted: {model} accepts no seed{' this large' if accepts.seed == 'int32' else ''}."
+            f"seed was omitted, because {model} does not accept it."
+            if accepts.seed == "none"
+            else f"seed was omitted, because {model} accepts only {accepts.seed.removeprefix('int')}-bit integers."
         )
     longest = call.sampling.max_output_tokens
     if longest and accepts.max_output_tokens and longest > accepts.max_output_tokens:
         longest = accepts.max_output_tokens
-        notes.append(f"max_output_tokens was lowered to {longest}, the maximum of {model}.")
+        notes.append(f"max_output_tokens was lowered to {longest}, the maximum that {model} accepts.")
     grammar = call.grammar
     if grammar is not None and grammar.json_schema is not None and not accepts.json_schema:
         grammar = None
-        notes.append(f"The JSON schema was omitted: {model} does not accept one.")
+        notes.append(f"The JSON schema was omitted, because {model} does not accept JSON schemas.")
     sampling = Sampling(longest, temperature, top_p, stop, seed, effort, call.sampling.options, **samplers)
     return replace(call, sampling=sampling, grammar=grammar), tuple(notes)
 
@@ -55,17 +57,17 @@ def _sampling(
     temperature, top_p = call.sampling.temperature, call.sampling.top_p
     if why := _refusal(call, accepts):
         notes += [
-            f"{name} was omitted: {model} {why}"
+            f"{name} was omitted, because {model} {why}"
             for name, value in (("temperature", temperature), ("top_p", top_p))
             if value not in (None, 1)  # 1 is the default of all models
         ]
         return None, None
     if temperature is not None and temperature > accepts.max_temperature:
         temperature = accepts.max_temperature
-        notes.append(f"temperature was lowered to {temperature:g}, the maximum of {model}.")
+        notes.append(f"temperature was lowered to {temperature:g}, the maximum that {model} accepts.")
     if temperature is not None and top_p is not None and not accepts.temperature_with_top_p:
         if top_p != 1:
-            notes.append(f"top_p was omitted: {model} does not accept it together with temperature.")
+            notes.append(f"top_p was omitted, because {model} does not accept it together with temperature.")
         top_p = None
     return temperature, top_p
 
@@ -75,7 +77,7 @@ def _refusal(call: Call, accepts: Accepts) -> str:
     if accepts.sampling == "never":
         return "does not accept it."
     is_thinking = accepts.sampling == "unless_thinking" and accepts.thinks(call.sampling.effort)
-    return "does not accept it with reasoning." if is_thinking else ""
+    return "does not accept it while it reasons." if is_thinking else ""
 
 
 def _samplers(call: Call, accepts: Accepts, model: str, notes: list[str]) -> dict[str, Any]:
@@ -87,12 +89,12 @@ def _samplers(call: Call, accepts: Accepts, model: str, notes: list[str]) -> dic
         if name in accepts.samplers and not why:
             samplers[name] = value
         elif value not in (None, neutral):
-            notes.append(f"{name} was omitted: {model} {why or 'does not accept it.'}")
+            notes.append(f"{name} was omitted, because {model} {why or 'does not accept it.'}")
     return samplers
 
 
 def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[str, ...]:
-    """Return the stop sequences that the model accepts. The gateway applies the others to the answer."""
+    """Return the stop sequences that the model accepts. Podium applies the others to the answer."""
     accepted = [stop for stop in call.sampling.stop if accepts.blank_stop_sequences or not stop.isspace()]
     stops = tuple(accepted[: accepts.stop_sequences])
     if len(stops) < len(call.sampling.stop):
@@ -102,7 +104,7 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
             else f"{len(call.sampling.stop) - len(stops)} of {len(call.sampling.stop)} stop sequences were"
         )
         notes.append(
-            f"{which} applied by the gateway: {model} does not accept {'it' if not stops else 'them'}."
+            f"{which} applied by Podium, because {model} does not accept {'it' if not stops else 'them'}."
         )
     return stops
 

@@ -28,7 +28,6 @@ from conductor.model.terms import Places, Terms
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
 from serving.dispatch.route import RetryRules, Route
-from serving.health import WorkerHealth
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +48,7 @@ class Tries:
     was_empty: bool = False
     """True if one of the attempts returned an empty answer."""
     places: Places = field(default_factory=Places)
+    """Deployments or replicas to which the call was sent."""
 
 
 @dataclass(slots=True, eq=False)
@@ -182,7 +182,7 @@ def order(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]
 
 
 def _only_healthy(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]]:
-    why = {route.name: rest_reason(route.health) for route in eligible if route.health.rest_s}
+    why = {route.name: rest_reason(route) for route in eligible if route.health.rest_s}
     failed = [attempt_of_skipped(name, reason) for name, reason in why.items()]
     ready = [route for route in eligible if route.name not in why]
     _note_traffic([route for route in eligible if route.name in why], call)
@@ -200,26 +200,25 @@ def _note_traffic(routes: Sequence[Route], call: Call) -> None:
 
 
 def skip_reason(route: Route, call: Call, *, is_other_free: bool = False) -> str:
-    """Return why to skip this worker, or "" to use it."""
+    """Return a sentence that says why to skip this worker, or "" to use it."""
     if route.health.rest_s:
-        return rest_reason(route.health)
+        return rest_reason(route)
     terms = call.terms
     if any(route.name == name for name, _ in terms.broken):
-        return "because its answer to this call broke off."
+        return f"{route.name} was skipped because it stopped in the middle of an answer to this call."
     if route.limiter.is_overfull(terms.priority, terms.payer, is_other_free=is_other_free):
-        return f"because its queue is {route.limiter.wait_s(terms.payer):.1f} s long."
+        wait_s = route.limiter.wait_s(terms.payer)
+        return f"{route.name} was skipped because the estimated wait in its queue is {wait_s:.1f} s."
     return ""
 
 
-def rest_reason(health: WorkerHealth) -> str:
-    """Return why an unhealthy worker is skipped."""
-    first = health.first_fault
-    why = (
-        f"its newest calls failed, first with {first.story}"
-        if first
-        else ("its newest calls failed, it sent Retry-After, or its local rate limit was reached.")
-    )
-    return f"for {health.rest_s:.1f} s more: {why}"
+def rest_reason(route: Route) -> str:
+    """Return a sentence that says why an unhealthy worker is skipped."""
+    health, skipped = route.health, f"{route.name} was skipped because its latest calls failed"
+    again = f"It will be tried again in {health.rest_s:.1f} s."
+    if first := health.first_fault:
+        return f"{skipped}. {again} First failure: {first.story}"
+    return f"{skipped}, it sent Retry-After, or it reached a local rate limit. {again}"
 
 
 def is_free(route: Route, call: Call) -> bool:
@@ -227,9 +226,8 @@ def is_free(route: Route, call: Call) -> bool:
     return route.is_free and route.limiter.has_place(call.terms.payer) and not skip_reason(route, call)
 
 
-def attempt_of_skipped(worker: str, why: str, took_s: float = 0.0) -> Attempt:
-    """Return the record of a worker that was skipped."""
-    message = f"{worker} was skipped {why}"
+def attempt_of_skipped(worker: str, message: str, took_s: float = 0.0) -> Attempt:
+    """Return the record of a worker that was skipped. `message` says why."""
     return Attempt(worker, "WorkerUnavailable", message, took_s=took_s, outcome="left_alone")
 
 
@@ -243,26 +241,26 @@ def nobody(name: str, failed: Sequence[Attempt]) -> WorkerUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """Retry at the same worker after `wait_s` seconds."""
+    """Decision to retry at the same worker after `wait_s` seconds."""
 
     wait_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Try the same worker again, with the call in another form or with its invalid answer to repair."""
+    """Decision to try the same worker again, with the call in another form or with its invalid answer to repair."""
 
     tries: Tries
 
 
 @dataclass(frozen=True, slots=True)
 class Next:
-    """Try the next worker."""
+    """Decision to try the next worker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """Raise the error of the attempt. If `is_final`, an error of an earlier worker cannot replace it."""
+    """Decision to raise the error of the attempt. If `is_final`, an error of an earlier worker cannot replace it."""
 
     is_final: bool = False
 

@@ -1,4 +1,4 @@
-"""Find the point in a model's output at which it continues a given text, without repetition or gaps.
+"""Parser that finds the point in a model's output at which it continues a given text, without repetition or gaps.
 
 A model that is asked to continue may drop whitespace, start its sentence again, or answer from the start.
 Without an overlap, `four` cannot be told from ` four`. Therefore the model is asked to start with a mark
@@ -104,10 +104,10 @@ class Seam:
                 return None
             return self._after_mark(output[len(MARK) :].lstrip(), is_last=is_last)
         if len(self._whole) < self._least_whole_chars() or not output.startswith(self._whole[: len(output)]):
-            raise NotContinued("The continuation does not start with the mark.")
+            raise NotContinued(f"The continuation does not start with {MARK}.")
         if self._whole[:LEAST_CHARS] in self._whole[1:]:  # the next of equal rows starts with the same words
             raise NotContinued(
-                "The continuation does not start with the mark, and the answer contains its first words more than once."
+                f"The continuation does not start with {MARK}, and the first words of the answer occur more than once in it."
             )
         if len(output) < len(self._whole):
             return self._wait(is_last=is_last)
@@ -130,7 +130,7 @@ class Seam:
                 return None
             if is_again or in_line[0] in "\r\n":
                 raise NotContinued(
-                    "The continuation does not start with the mark, so it may be new text with the same words."
+                    f"The continuation does not start with {MARK}, so it may be new text with the same words."
                 )
         return self._after_blanks(rest, is_last=is_last)
 
@@ -146,7 +146,7 @@ class Seam:
             return self._wait(is_last=is_last)
         end = at + len(self.anchor)
         if not self._whole.endswith(output[:end]):
-            raise NotContinued("The continuation has other text before the last words of the answer.")
+            raise NotContinued("The continuation has different text before the last words of the answer.")
         longer = self._longer_end(output, end)
         if longer is None:
             return self._after_blanks(output[end:], is_last=is_last)
@@ -184,7 +184,7 @@ class Seam:
             return rest[len(self.blanks) :]
         if gap and self.blanks.startswith(gap):
             return words
-        raise NotContinued("The continuation has other whitespace after the last words of the answer.")
+        raise NotContinued("The continuation has different whitespace after the last words of the answer.")
 
 
 def drop_blanks(blanks: str, text: str) -> str:

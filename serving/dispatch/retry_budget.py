@@ -29,7 +29,7 @@ class RetryBudget:
         self._tokens = reserve if start is None else start
         self._traffic = Traffic()
         self._retries: dict[str, float] = {}
-        """Retries by party, minus the tokens that the party has added since."""
+        """Retries by party, minus the tokens that its later calls have added."""
 
     def earn(self, party: str = "") -> None:
         """Add `share` tokens, because a call of `party` is attempted for the first time."""
@@ -57,7 +57,7 @@ class RetryBudget:
 
 
 class Skipped(WorkerUnavailable):
-    """A queued call was not sent, so that another worker is tried first.
+    """Error for a queued call that was not sent, so that another worker is tried first.
 
     Either the worker's circuit opened while the call waited, or another worker can answer immediately. The
     last entry of `attempts` says which.

@@ -184,7 +184,7 @@ class Route:
                 worker=self.name,
                 retry_after_s=min(each.wait_s for each in self.targets),
                 by_own_rate=True,
-                detail="Every deployment has reached its requests_per_minute or tokens_per_minute.",
+                detail="Every deployment has reached its `requests_per_minute` or `tokens_per_minute`.",
             )
         # Of exponential draws with these rates, each is the smallest with a probability proportional to its weight.
         drawn = sorted(self._others(call, ready) or ready, key=lambda each: random.expovariate(each.weight))

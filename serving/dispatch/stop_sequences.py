@@ -1,4 +1,4 @@
-"""Stop sequences that the gateway applies because the model does not accept them."""
+"""Stop sequences that Podium applies because the model does not accept them."""
 
 import asyncio
 import time
@@ -18,7 +18,7 @@ REST_SHARE = 0.9
 """Maximum share of the caller's remaining time for reading that rest."""
 UNREAD = Delta(
     notes=(
-        "The answer was cut at a stop sequence. Its usage arrived too late, so the call is billed at its bound.",
+        "The answer was cut at a stop sequence. Its usage arrived too late, so the call is billed at the maximum that it may have cost.",
     ),
     billed_at_bound=True,
 )

@@ -127,7 +127,9 @@ class Watch:
             refuses=refused and for_all,
         )
         if self._health.is_failing and not was_failing and (first := self._health.first_fault):
-            logger.warning("%s is failing. First failure: %s %s", self._name, first.story, first.detail)
+            logger.warning(
+                "Worker %s is failing. First failure: %s %s", self._name, first.story, first.detail
+            )
 
     def _is_telling(self, since_s: float) -> bool:
         """Return whether the silence since `since_s` indicates that the worker is unhealthy."""
@@ -142,7 +144,7 @@ def _fault_of(error: WorkerError | None, worker: str, call: Call) -> Fault:
     kept.
     """
     if error is None:
-        return Fault("WorkerUnavailable", f"{worker} sent no token for too long.")
+        return Fault("WorkerUnavailable", f"{worker} sent no token within the time limit.")
     failure = Failure.of(error)
     detail = failure.detail if call.terms.permit.stores else outline(failure)
     return Fault(failure.code, failure.message, detail)

@@ -131,9 +131,11 @@ ALIVE, READY = "/healthz", "/readyz"
 PROBES = (ALIVE, READY)
 """Paths that are never rejected for load."""
 TURNS, LONG_S, SHORT_S = 4, 0.25, 0.01
-"""A request is admitted after a turn shorter than `SHORT_S`. It is rejected after `TURNS` longer turns that
-take more than `LONG_S` on average. The longest turn is not counted, because a burst of requests makes one
-turn long. Even with thousands of waiting requests, some turns are short.
+"""Rule for load shedding. A turn is one iteration of the event loop.
+
+A request is admitted after a turn shorter than `SHORT_S`. It is rejected after `TURNS` longer turns that take
+more than `LONG_S` on average. The longest turn is not counted, because a burst of requests makes one turn
+long. Even with thousands of waiting requests, some turns are short.
 """
 OPEN = 15 / 16
 """Fraction of `router.max_ongoing_requests` that may be open at once. Health probes are not counted."""

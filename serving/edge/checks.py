@@ -31,9 +31,11 @@ FIELDS = {HOST, ORIGIN, TYPE, UPGRADE, LENGTH, FRAMING, ENCODING, ASKED_HEADERS,
 Fields = Mapping[bytes, Sequence[str]]
 """Header values by name."""
 BODY = "limits.max_body_bytes"
-UNREAD = "(limit for a method without a body). Send the request without one"
+UNREAD = "(limit for methods without a body). Send the request without a body"
 PICTURE = re.compile(rb'data(?::[a-z]|"\s{0,9}+:\s{0,9}+")')
-"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the"""
+"""Start of a picture or file in JSON, in OpenAI's or Anthropic's format. Pictures and files may fill the whole
+body, but text may not. Text that looks like a picture here is counted once the body is parsed.
+"""
 PICTURE_BEGIN_BYTES = 32
 """Upper bound for the length of such a start."""
 MOST_PICTURES = 10_000
@@ -173,14 +175,14 @@ def too_large(max_body_bytes: int, setting: str = BODY) -> TooLarge:
     """Return the error for a body that is too long. `setting` names its limit, or is empty if the method has
     no body.
     """
-    why = f"({setting}). Send less, or smaller pictures and files" if setting else UNREAD
-    return TooLarge(f"The body is longer than {max_body_bytes} bytes {why}.", param="body")
+    why = f"({setting}). Send less text, or smaller images and files" if setting else UNREAD
+    return TooLarge(f"The request body is longer than {max_body_bytes} bytes {why}.", param="body")
 
 
 def too_much_text(max_text_bytes: int) -> TooLarge:
     """Return the error for a body with too much text."""
     return TooLarge(
-        f"The text of the request, pictures aside, is longer than {max_text_bytes} bytes "
+        f"The text of the request, without images and files, is longer than {max_text_bytes} bytes "
         "(limits.max_text_bytes). Send less text.",
         param="messages",
     )
@@ -189,8 +191,8 @@ def too_much_text(max_text_bytes: int) -> TooLarge:
 def body_too_slow(policy: HttpPolicy) -> TooSlow:
     """Return the error for a body that is too slow."""
     return TooSlow(
-        f"The body was not received in time. At most {policy.stall_s:g} s may pass between two pieces (http.stall_s), "
-        f"and {policy.body_s:g} s in all (http.body_s).",
+        f"The request body was not received in time. The limits are {policy.stall_s:g} s between two chunks (http.stall_s) "
+        f"and {policy.body_s:g} s in total (http.body_s).",
         param="body",
     )
 
@@ -247,7 +249,7 @@ def check_origin(fields: Fields, policy: HttpPolicy, server: str) -> str | None:
             continue  # same origin; `check_host` has checked the host
         if not (page.netloc and is_loopback(server) and is_loopback(_host_name(page.netloc))):
             raise NotAllowed(
-                f"Web pages of {quote(origin)} may not call this server. Add the origin to the setting `http.origins`.",
+                f"The origin {quote(origin)} is not allowed to call this server. Add it to the setting `http.origins`.",
                 param="Origin",
             )
     return None

@@ -52,7 +52,7 @@ async def decode(pieces: Iterator[bytes], most: int, long: asyncio.Lock) -> byte
                     raise too_large(most)
                 await asyncio.sleep(0)
     except (OSError, EOFError, zlib.error, ValueError) as exc:
-        message = "The body does not match its Content-Encoding, or is incomplete."
+        message = "The request body does not match its Content-Encoding, or it is incomplete."
         raise BadTask(message, param=FIELD) from exc
     return bytes(decoded)
 
@@ -133,6 +133,6 @@ def find_decoder(names: Sequence[str]) -> Callable[[bytes], Iterator[bytes]]:
         WrongContentType: the encodings are not supported.
     """
     if len(names) > 1 or names[0] not in DECODERS:
-        message = f"The Content-Encoding {quote(', '.join(names))} is not supported. Use {SERVED} or none."
+        message = f"The Content-Encoding {quote(', '.join(names))} is not supported. Use one of {SERVED}, or send the body without encoding."
         raise WrongContentType(message, param=FIELD)
     return DECODERS[names[0]]

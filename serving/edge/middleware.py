@@ -86,7 +86,9 @@ arrive together.
 """
 HEADER_NAMES = re.compile(r"^[A-Za-z0-9!#$%&'*+.^_`|~, \t-]{1,2000}$")
 JSON = (b"content-type", b"application/json")
-NO_WEBSOCKET = "WebSocket is not supported. Send a POST request; `stream: true` streams its response."
+NO_WEBSOCKET = (
+    "WebSocket is not supported. Send a POST request with `stream: true` to get a streamed response."
+)
 UPGRADE_REQUIRED = 426
 UPGRADE_HEADERS = (
     (b"upgrade", b"HTTP/1.1"),
@@ -144,10 +146,10 @@ class Edge:
         self._router = router
         self._n_evicted = self._n_shed = self._n_open = 0
         self._eviction_warning = SparseWarning(
-            "closed %d connections with incomplete requests to make room for others"
+            "Closed %d connections with incomplete requests to make room for others"
         )
         self._load_warning = SparseWarning(
-            "event loop overloaded: turns take more than %g s; %d requests rejected since the start"
+            "Event loop overloaded; its iterations take more than %g s. Rejected %d requests since the start"
         )
         self._decoding = asyncio.Lock()
         self._exchanges = set[HttpExchange]()

@@ -169,7 +169,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def _excess(self) -> bytes:
         """Return the error response for a body with too many or too long frames, or b""."""
         if self._pieces > FREE_PIECES + self._body_bytes // BYTES_PER_PIECE:
-            message = f"The body comes in too many small pieces. Send chunks of {BYTES_PER_PIECE} bytes or more, or a Content-Length."
+            message = f"The request body arrives in too many small chunks. Send chunks of at least {BYTES_PER_PIECE} bytes, or a Content-Length header."
             return self._response(BadTask(message, param="body"))
         if self._frame_bytes > self.policy.max_header_bytes + FRAME_BYTES * self._pieces:
             return self._long_head("trailers and chunk extensions")
@@ -206,7 +206,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._field_bytes > self.policy.max_header_bytes:
             self._reject(self._long_head("headers"))
         if len(self.headers) >= MAX_HEADERS:
-            message = f"The request has more than {MAX_HEADERS} headers. Send fewer."
+            message = f"The request has more than {MAX_HEADERS} headers. Send fewer headers."
             self._reject(self._response(TooLarge(message, param="headers"), 431))
         if name.lower().replace(b"_", b"-") not in LOGGED or PLAIN.fullmatch(value):
             super().on_header(name, value)
@@ -219,15 +219,15 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._field_bytes + len(self.url) > self.policy.max_header_bytes:
             self._reject(self._long_head("headers"))
         if self.parser.get_method() == b"CONNECT":
-            message = "CONNECT is not supported: this server is not a proxy. Send a GET or a POST."
+            message = (
+                "The method CONNECT is not supported, because this server is not a proxy. Send GET or POST."
+            )
             self._reject(self._response(BadTask(message, param="method")))
         if self.parser.should_upgrade() and has_body(read_fields(self.headers)):
             message = "A request with an Upgrade header must not have a body. Remove `Connection: Upgrade`."
             self._reject(self._response(BadTask(message, param="Upgrade")))
         if len(self.pipeline) >= MAX_PIPELINED:
-            message = (
-                f"More than {MAX_PIPELINED} requests are waiting on this connection. Wait for a response."
-            )
+            message = f"More than {MAX_PIPELINED} requests are waiting on this connection. Wait for a response before you send more."
             self._reject(self._response(Overloaded(message, retry_after_s=RETRY_AFTER_S)))
         super().on_headers_complete()
         self._is_new = False
@@ -357,7 +357,7 @@ class EdgeProtocol(HttpToolsProtocol):
         return self._response(TooSlow(message, param="headers"))
 
     def _long_head(self, part: str) -> bytes:
-        message = f"The {part} are longer than {self.policy.max_header_bytes} bytes (`http.max_header_bytes`). Send less."
+        message = f"The {part} are longer than {self.policy.max_header_bytes} bytes (`http.max_header_bytes`). Send shorter {part}."
         return self._response(TooLarge(message, param="headers"), 431)
 
     def _end(self, answer: bytes) -> None:

@@ -157,7 +157,9 @@ def _guard_transport(transport: object, reach: Reach, timeout_s: float | None) -
         of_aiohttp = cast(Any, transport)
         of_aiohttp.client = lambda: _open_guarded_session(of_aiohttp, reach, timeout_s)
     else:
-        raise TypeError(f"A transport of type {type(transport).__name__} cannot be guarded.")
+        raise TypeError(
+            f"Transports of type {type(transport).__name__} are not supported, because their connections cannot be checked."
+        )
 
 
 def _retry_on_broken_connection(transport: Any) -> None:
@@ -244,7 +246,7 @@ class GuardedBackend(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectTimeout(str(exc)) from exc
         except OSError as exc:
             raise httpcore2.ConnectError(str(exc)) from exc
-        failure: Exception = httpcore2.ConnectError(f"{host} has no address.")
+        failure: Exception = httpcore2.ConnectError(f"The host {host} has no address.")
         for index, (_, address) in enumerate(addresses):
             share_s = None
             if timeout is not None:
@@ -285,7 +287,7 @@ class GuardedResolver(AbstractResolver):
             async with asyncio.timeout(self._timeout_s):
                 addresses = await self._reach.resolve(host)
         except TimeoutError as exc:
-            raise OSError(errno.ETIMEDOUT, f"The lookup of {host} timed out.") from exc
+            raise OSError(errno.ETIMEDOUT, f"The DNS lookup of {host} timed out.") from exc
         return [
             ResolveResult(
                 hostname=host,

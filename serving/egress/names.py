@@ -55,7 +55,7 @@ class NameLookups:
             self._lookups[host] = self._threads.submit(_look_up, host)
         answer = await asyncio.shield(asyncio.wrap_future(self._lookups[host]))
         if not answer.addresses:
-            raise OSError(f"{host}: {answer.fault}")
+            raise OSError(f"The DNS lookup of {host} failed: {answer.fault}.")
         return answer.addresses
 
     def forget(self) -> None:
@@ -79,7 +79,8 @@ def _look_up(host: str) -> _Answer:
     except (OSError, UnicodeError) as exc:
         return _Answer([], str(exc))
     return _Answer(
-        list(dict.fromkeys((family, _to_text(sockaddr)) for family, *_, sockaddr in entries)), "no address"
+        list(dict.fromkeys((family, _to_text(sockaddr)) for family, *_, sockaddr in entries)),
+        "the host has no address",
     )
 
 

@@ -47,7 +47,9 @@ def digest(folder: Path) -> str:
             while block := file.read(BLOCK_BYTES):
                 hashed.update(block)
     except OSError as exc:
-        raise AdapterError(f"The adapter {folder} has no readable {WEIGHTS}: {exc.strerror}.") from exc
+        raise AdapterError(
+            f"The file {WEIGHTS} of the adapter {folder} cannot be read: {exc.strerror}."
+        ) from exc
     return hashed.hexdigest()[:8]
 
 
@@ -60,7 +62,7 @@ def name_with_digest(label: str, folder: Path) -> str:
     name = f"{label}@{digest(folder)}"
     if not NAME.fullmatch(name):
         raise AdapterError(
-            f"{label!r} is not a valid adapter label: use up to 64 letters, digits, `.`, `_` and `-`, beginning with a letter or digit."
+            f"{label!r} is not a valid adapter label. A label must have at most 64 letters, digits, `.`, `_` and `-`, and begin with a letter or digit."
         )
     return name
 
@@ -74,11 +76,13 @@ def read_config(folder: Path) -> dict[str, Any]:
     try:
         config = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     except OSError as exc:
-        raise AdapterError(f"The adapter {folder} has no readable {CONFIG}: {exc.strerror}.") from exc
+        raise AdapterError(
+            f"The file {CONFIG} of the adapter {folder} cannot be read: {exc.strerror}."
+        ) from exc
     except ValueError as exc:
-        raise AdapterError(f"{CONFIG} of the adapter {folder} is not JSON: {exc}.") from exc
+        raise AdapterError(f"The file {CONFIG} of the adapter {folder} is not valid JSON: {exc}.") from exc
     if not isinstance(config, dict):
-        raise AdapterError(f"{CONFIG} of the adapter {folder} is not a JSON object.")
+        raise AdapterError(f"The file {CONFIG} of the adapter {folder} must contain a JSON object.")
     return cast(dict[str, Any], config)
 
 
@@ -93,8 +97,8 @@ def name_of(address: str) -> str:
     name = address.split("?")[0].rstrip("/").rsplit("/", 1)[-1]
     if not NAME.fullmatch(name):
         raise AdapterError(
-            f"The adapter {address!r} must end in a name such as conductor@1a2b3c4d, with a digest of its content. "
-            "`podium adapter publish FOLDER` gives a folder its name."
+            f"The adapter address {address!r} must end in a name with a digest, such as conductor@1a2b3c4d. "
+            "To publish an adapter under such a name, run `podium adapter publish FOLDER`."
         )
     return name
 
@@ -108,8 +112,8 @@ def verify(folder: Path, name: str) -> None:
     actual = digest(folder)
     if actual != name.rpartition("@")[2]:
         raise AdapterError(
-            f"The adapter {name} has the digest {actual}: it was changed after it was named, or is incomplete. A name is never "
-            f"used twice: publish it as {name.rpartition('@')[0]}@{actual}."
+            f"The content of the adapter {name} has the digest {actual}, so it was changed after it was published, or is incomplete. "
+            f"Publish a changed adapter under the new name {name.rpartition('@')[0]}@{actual}."
         )
 
 

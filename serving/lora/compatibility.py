@@ -62,7 +62,7 @@ def check(folder: Path, max_rank: int, base: Mapping[str, Tensor] | None = None)
     if not faults:
         faults = _misfits(tensors(folder / WEIGHTS), config["r"], base)
     if faults:
-        raise AdapterError(f"The adapter {folder.name} cannot be served: {'; '.join(faults[:3])}.")
+        raise AdapterError(f"The adapter {folder.name} cannot be served. {' '.join(faults[:3])}")
 
 
 def _reasons_against(config: Mapping[str, Any]) -> list[str]:
@@ -70,16 +70,19 @@ def _reasons_against(config: Mapping[str, Any]) -> list[str]:
     start = config.get("init_lora_weights", True)
     variants = [name for name in VARIANTS if config.get(name)]
     unsupported = {
-        f"its peft_type is {config.get('peft_type')!r}, not 'LORA'": config.get("peft_type") != "LORA",
-        "it uses DoRA (train with use_dora=False)": config.get("use_dora"),
-        f"it trains biases (bias={config.get('bias')!r}; train with bias='none')": config.get("bias", "none")
+        f"Its peft_type must be 'LORA', but is {config.get('peft_type')!r}.": config.get("peft_type")
+        != "LORA",
+        "It uses DoRA, which vLLM does not support. Train it with use_dora=False.": config.get("use_dora"),
+        f"It contains biases (bias={config.get('bias')!r}), which vLLM does not support. Train it with bias='none'.": config.get(
+            "bias", "none"
+        )
         != "none",
-        f"it contains whole modules (modules_to_save={config.get('modules_to_save')}); only LoRA can be served": config.get(
+        f"It contains whole modules (modules_to_save={config.get('modules_to_save')}), which vLLM does not support.": config.get(
             "modules_to_save"
         ),
-        f"it uses {', '.join(variants)}, which vLLM does not support": variants,
-        f"init_lora_weights={start!r} changed the base model it was trained on; convert it with PEFT's "
-        "path_initial_model_for_weight_conversion": not any(
+        f"It uses {', '.join(variants)}, which vLLM does not support.": variants,
+        f"Its training changed the base model (init_lora_weights={start!r}). Convert it with PEFT's "
+        "path_initial_model_for_weight_conversion.": not any(
             start is each or start == each for each in HARMLESS_STARTS
         ),
     }
@@ -89,10 +92,10 @@ def _reasons_against(config: Mapping[str, Any]) -> list[str]:
 def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
     rank = config.get("r")
     if not isinstance(rank, int) or rank < 1:
-        return [f"its rank r is {rank!r}"]
+        return [f"Its rank r must be a positive integer, but is {rank!r}."]
     if rank > max_rank:
         return [
-            f"its rank is {rank}, but the engine supports at most {max_rank}: set `max_lora_rank` in the worker's `engine` and deploy again"
+            f"Its rank is {rank}, but the engine supports at most {max_rank}. Set `max_lora_rank` in the worker's `engine` and redeploy."
         ]
     return []
 
@@ -100,21 +103,23 @@ def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
 def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor] | None) -> list[str]:
     """Return a fault for each tensor that is not a LoRA of this rank or was made for another model."""
     if not adapter:
-        return ["it has no weights"]
+        return ["It contains no weights."]
     modules = {name.rpartition(".")[0] for name in base or ()}
     shares_modules = any(_module(name) in modules for name in adapter)
     faults: list[str] = []
     for name, tensor in adapter.items():
         module, is_b = _module(name), name.endswith(PARTS[1])
         if not name.endswith(PARTS) or module.rpartition(".")[2] in NOT_SERVED or len(tensor.shape) != 2:
-            faults.append(f"{name} is not a LoRA of a linear layer")
+            faults.append(f"Its tensor {name} is not a LoRA matrix of a linear layer.")
         elif tensor.shape[is_b] != rank:
-            faults.append(f"{name} has the shape {list(tensor.shape)}, but the rank is {rank}")
+            faults.append(
+                f"Its tensor {name} has the shape {list(tensor.shape)}, which does not match the rank {rank}."
+            )
         elif shares_modules and module not in modules:
-            faults.append(f"the base model has no {module}: it was trained on another model")
+            faults.append(f"It was trained on another model, because the base model has no module {module}.")
         elif (under := (base or {}).get(f"{module}.weight")) and not _fits(tensor, under, is_b):
             faults.append(
-                f"{name} has the shape {list(tensor.shape)} for a layer of {list(under.shape)}: it was trained on another model"
+                f"It was trained on another model, because its tensor {name} has the shape {list(tensor.shape)} for a layer of the shape {list(under.shape)}."
             )
     return faults
 
@@ -157,9 +162,9 @@ def tensors(path: Path) -> dict[str, Tensor]:
     except OSError as exc:
         raise AdapterError(f"{path} cannot be read: {exc.strerror}.") from exc
     except (ValueError, KeyError, TypeError, AttributeError, MemoryError, OverflowError) as exc:
-        raise AdapterError(f"{path} is not a safetensors file, or is cut off.") from exc
+        raise AdapterError(f"{path} is not a valid safetensors file, or is truncated.") from exc
     if not is_complete:
-        raise AdapterError(f"{path} is not as long as its header says; it may be cut off.")
+        raise AdapterError(f"The length of {path} does not match its header. The file may be truncated.")
     return in_file
 
 

@@ -50,8 +50,8 @@ def fetch(address: str, into: Path) -> Path:
         full = exc.errno in (errno.ENOSPC, errno.EDQUOT)
         why = "the disk is full" if full else exc.strerror or exc
         raise AdapterError(
-            f"The adapter {address} cannot be stored in {into}: {why}. Free disk space, or set XDG_CACHE_HOME to another folder "
-            "(in the worker's `scale.env`)."
+            f"The adapter {address} cannot be stored in {into}: {why}. Free disk space, or set XDG_CACHE_HOME in the "
+            "worker's `scale.env` to another folder."
         ) from exc
     return target
 
@@ -83,7 +83,7 @@ def _copy(address: str, folder: Path) -> None:
             while block := _read(source, address):
                 target.write(block)
     if not (folder / WEIGHTS).stat().st_size:
-        raise AdapterError(f"The adapter {address} has an empty {WEIGHTS}.")
+        raise AdapterError(f"The file {WEIGHTS} of the adapter {address} is empty.")
 
 
 def _read(source: Any, address: str) -> bytes:
@@ -103,5 +103,5 @@ def _open_filesystem(address: str) -> tuple[Any, str]:
         return arrow.FileSystem.from_uri(address)
     except (OSError, ValueError) as exc:  # ArrowInvalid is a ValueError
         raise AdapterError(
-            f"The adapter's store {address} cannot be opened: {exc}. Use a folder, s3://, gs:// or abfss://."
+            f"The adapter address {address} cannot be opened: {exc}. Use a local folder, or an address with s3://, gs:// or abfss://."
         ) from exc

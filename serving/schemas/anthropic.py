@@ -50,16 +50,16 @@ def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
             lost_keywords.add("minItems")
             part["minItems"] = 1
         if not part.keys() & {"$ref", "anyOf", "const", "enum", "type"}:
-            raise NotExpressible("a part of it has no `type`, `enum`, `const`, `anyOf` or `$ref`")
+            raise NotExpressible("A subschema has no `type`, `enum`, `const`, `anyOf` or `$ref`.")
         if part.get("type") != "object" and "properties" not in part:
             continue
         properties = set(part.get("properties", ()))
         if part.get("additionalProperties", False) is not False or not properties.issuperset(
             part.get("required", ())
         ):
-            raise NotExpressible("an object in it allows additional properties")
+            raise NotExpressible("An object in the schema allows additional properties.")
         if not properties and "additionalProperties" not in part:
-            raise NotExpressible("an object in it has no `properties`")
+            raise NotExpressible("An object in the schema has no `properties`.")
         part["additionalProperties"] = False
 
 

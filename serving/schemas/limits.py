@@ -37,7 +37,7 @@ class SchemaFault(ValueError):
 
     Args:
         path: path of the faulty subschema.
-        why: the reason, as a sentence whose subject is that subschema: "is not a finite number".
+        why: the rest of a sentence whose subject is that subschema, such as "must be a finite number".
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -58,10 +58,13 @@ def check_schema(schema: Schema) -> None:
     """
     _check_json(schema)
     if len(json.dumps(schema, ensure_ascii=False)) > MOST_CHARS:
-        raise SchemaFault((), f"is longer than {MOST_CHARS:,} characters")
+        raise SchemaFault((), f"must have at most {MOST_CHARS:,} characters")
     draft = schema.get("$schema")
     if draft is not None and not (isinstance(draft, str) and DRAFTS.fullmatch(draft)):
-        raise SchemaFault(("$schema",), f"{quote(draft)} is not a known draft; use 2020-12, or omit it")
+        raise SchemaFault(
+            ("$schema",),
+            f"must be the URL of a known draft, not {quote(draft)}. Use draft 2020-12, or omit the field",
+        )
     for path, part in subschemas(schema):
         _check_words(schema, path, part)
     _check_patterns(schema)
@@ -69,7 +72,7 @@ def check_schema(schema: Schema) -> None:
         compile_schema(schema)
     except ValueError as exc:
         path = cast(Path, tuple(getattr(exc, "instance_path", ())))
-        raise SchemaFault(path, f"is not valid JSON Schema: {_short(exc)}") from exc
+        raise SchemaFault(path, f"is not a valid JSON Schema: {_short(exc)}") from exc
     try:
         check_work(schema)
     except TooMuchWork as exc:
@@ -85,14 +88,14 @@ def _check_json(schema: object) -> None:
     while pending:
         path, value = pending.pop()
         if len(path) > MOST_DEPTH:
-            raise SchemaFault(path[:3], f"is nested deeper than {MOST_DEPTH} levels")
+            raise SchemaFault(path[:3], f"must be nested at most {MOST_DEPTH} levels deep")
         match value:
             case str():
                 _check_text(path, value)
             case float() if not math.isfinite(value):
-                raise SchemaFault(path, "is not a finite number")
+                raise SchemaFault(path, "must be a finite number")
             case int() if abs(value) >= MOST_INTEGER:
-                raise SchemaFault(path, "is out of range; integers must fit in 64 bits")
+                raise SchemaFault(path, "must be an integer of at most 64 bits")
             case Mapping():
                 items = cast(Mapping[str, object], value)
                 for name in items:
@@ -108,23 +111,23 @@ def _check_json(schema: object) -> None:
 
 def _check_text(path: Path, text: str) -> None:
     if any("\ud800" <= char <= "\udfff" for char in text):
-        raise SchemaFault(path, "contains half a surrogate pair, which is not a character")
+        raise SchemaFault(path, "must not contain lone surrogates")
 
 
 def _check_words(root: Schema, path: Path, part: Schema) -> None:
     """Check the keywords and references of one subschema."""
     for word in NOT_TAKEN:
         if word in part:
-            raise SchemaFault((*path, word), "is not supported; use a $ref to a place in $defs")
+            raise SchemaFault((*path, word), "is not supported. Use a $ref to a schema in $defs")
     if path and ("$id" in part or "$schema" in part):
         raise SchemaFault((*path, "$id" if "$id" in part else "$schema"), "is supported only at the root")
     ref: Any = part.get("$ref")
     if ref is not None:
         if not isinstance(ref, str) or not REF.fullmatch(ref):
-            why = f"{quote(ref)} points outside the schema; use a reference such as #/$defs/name"
+            why = f"must refer to a part of the schema, such as #/$defs/name, not to {quote(ref)}"
             raise SchemaFault((*path, "$ref"), why)
         if target(root, ref) is None:
-            raise SchemaFault((*path, "$ref"), f"{quote(ref)} does not exist in the schema")
+            raise SchemaFault((*path, "$ref"), f"refers to {quote(ref)}, which does not exist in the schema")
 
 
 def _check_patterns(root: Schema) -> None:
@@ -133,9 +136,11 @@ def _check_patterns(root: Schema) -> None:
         for place, pattern in _patterns(path, part):
             count += 1
             if len(pattern) > MOST_PATTERN_CHARS:
-                raise SchemaFault(place, f"has a pattern of more than {MOST_PATTERN_CHARS:,} characters")
+                raise SchemaFault(
+                    place, f"must not contain a pattern of more than {MOST_PATTERN_CHARS:,} characters"
+                )
             if count > MOST_PATTERNS:
-                raise SchemaFault(place, f"exceeds the limit of {MOST_PATTERNS} patterns")
+                raise SchemaFault(place, f"exceeds the limit of {MOST_PATTERNS} patterns per schema")
 
 
 def _patterns(path: Path, part: Schema) -> Iterator[tuple[Path, str]]:

@@ -42,7 +42,7 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
         schema = _alone(narrowed.schema, narrowed.lost_keywords)
         _check_strict(schema)
     except NotExpressible as exc:
-        note = f"The answer's schema was sent as not strict: {exc}."
+        note = f"The schema of the answer was sent with `strict: false`. {exc}"
         return Translation(replace(wanted, strict=False), "", (note,) if wanted.strict else ())
     if not wanted.strict:
         return Translation(wanted)
@@ -52,7 +52,7 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 def translate_compatible(wanted: AnswerFormat, tools: Toolset) -> Translation:
     """Translate an answer format for other servers with OpenAI's API."""
     if tools.offered:
-        return in_words(wanted, "few servers accept one together with tools")
+        return in_words(wanted, "Few servers accept a response format together with tools.")
     return Translation(wanted, instructions(wanted))
 
 
@@ -74,18 +74,18 @@ def _check_strict(schema: Schema) -> None:
         NotExpressible: OpenAI would reject the schema. The message says why.
     """
     if schema.get("type") != "object" or "anyOf" in schema:
-        raise NotExpressible("its root is not a plain object")
+        raise NotExpressible("The root of the schema is not a plain object.")
     for path, part in subschemas(schema):
         if not part.keys() & SAYS_WHAT:
-            raise NotExpressible("a part of it has no `type`, `enum`, `const`, `anyOf` or `$ref`")
+            raise NotExpressible("A subschema has no `type`, `enum`, `const`, `anyOf` or `$ref`.")
         if sum(word in ("properties", "items") for word in path[::2]) > MOST_LEVELS:
-            raise NotExpressible(f"it is nested deeper than {MOST_LEVELS} levels")
+            raise NotExpressible(f"The schema is nested more than {MOST_LEVELS} levels deep.")
         kind = part.get("type")
         if kind == "object" or (isinstance(kind, list) and "object" in kind) or "properties" in part:
             if part.get("additionalProperties") is not False or "properties" not in part:
-                raise NotExpressible("an object in it allows additional properties")
+                raise NotExpressible("An object in the schema allows additional properties.")
             if set(part.get("required", ())) != set(part.get("properties", ())):
-                raise NotExpressible("one of its properties is optional")
+                raise NotExpressible("A property in the schema is optional.")
 
 
 def response_format(wanted: AnswerFormat) -> dict[str, object]:

@@ -30,7 +30,7 @@ OF_TYPE = {
 class NotExpressible(ValueError):
     """The provider's keywords cannot express the schema.
 
-    The message is a clause that says why, such as "it is recursive".
+    The message is a sentence that says why, such as "The schema is recursive."
     """
 
 
@@ -69,7 +69,7 @@ def narrow(schema: Schema, subset: Subset) -> Narrowed:
         NotExpressible: the schema would lose its meaning.
     """
     if not subset.takes_recursion and is_recursive(schema):
-        raise NotExpressible("it is recursive")
+        raise NotExpressible("The schema is recursive.")
     narrowed = Narrowed({})
     narrowed.schema = _narrow(schema, subset, narrowed.lost_keywords)
     return narrowed
@@ -166,7 +166,7 @@ def _reference(ref: str, subset: Subset) -> str:
         return ref
     match = DEFINED.fullmatch(ref)
     if match is None:
-        raise NotExpressible("it refers to a part that is not in `$defs`")
+        raise NotExpressible("The schema refers to a part that is not in `$defs`.")
     return f"#/$defs/{match[1]}"
 
 

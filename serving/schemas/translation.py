@@ -33,9 +33,11 @@ call."""
 
 
 def in_words(wanted: AnswerFormat, why: str = "") -> Translation:
-    """Put the whole format into the prompt. If `why` is not empty, the record shows it as the reason."""
+    """Put the whole format into the prompt. If `why` is not empty, it is a sentence that the record
+    shows as the reason.
+    """
     notes = (
-        (f"The answer's format was put into the prompt instead of the provider's field: {why}.",)
+        (f"The format of the answer was added to the prompt instead of the provider's field. {why}",)
         if why
         else ()
     )
@@ -47,9 +49,7 @@ def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost_keywords: Coll
     native = replace(wanted, schema=schema)
     if not lost_keywords:
         return Translation(native)
-    note = (
-        f"Keywords of the answer's schema that were put into the prompt: {', '.join(sorted(lost_keywords))}."
-    )
+    note = f"The schema of the answer was also added to the prompt, because the provider does not support these keywords: {', '.join(sorted(lost_keywords))}."
     return Translation(native, instructions(wanted), (note,))
 
 

@@ -44,7 +44,7 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
     """Translate an answer format for local engines."""
     if tools.offered:
-        return in_words(wanted, "it would keep the model from calling tools")
+        return in_words(wanted, "A constraint on the answer would prevent the model from calling tools.")
     if wanted.schema is None:
         return Translation(wanted, instructions(wanted))
     try:
@@ -67,7 +67,7 @@ def hold_to(schema: Schema) -> dict[str, Any]:
     counts = [len(cast(Schema, part.get("properties", {}))) for part in parts]
     if max(counts) > MOST_PROPERTIES or sum(counts) > MOST_TOGETHER:
         raise NotExpressible(
-            f"it has more than {MOST_PROPERTIES} properties in one object, or {MOST_TOGETHER:,} in all"
+            f"The schema has more than {MOST_PROPERTIES} properties in one object, or more than {MOST_TOGETHER:,} in total."
         )
     lengths = {(word, part[word]) for part in parts for word in LENGTHS & part.keys()}
     if len(lengths) > MOST_LENGTHS or any(length > LONGEST for _, length in lengths):

@@ -22,7 +22,7 @@ class TooMuchWork(ValueError):
 
     Args:
         path: path of the faulty subschema.
-        why: the reason, as a sentence whose subject is that subschema.
+        why: the rest of a sentence whose subject is that subschema.
     """
 
     def __init__(self, path: Path, why: str) -> None:
@@ -40,7 +40,7 @@ def check_work(root: Schema) -> None:
         _check_one_value(root)
         _check_parts(root)
     except RecursionError as exc:
-        raise TooMuchWork((), "has too long a chain of references") from exc
+        raise TooMuchWork((), "contains a chain of references that is too long") from exc
 
 
 def _check_one_value(root: Schema) -> None:
@@ -49,14 +49,14 @@ def _check_one_value(root: Schema) -> None:
 
     def count(path: Path, part: Schema) -> int:
         if id(part) in open_parts:
-            raise TooMuchWork(path, "refers to itself endlessly")
+            raise TooMuchWork(path, "refers to itself in an endless loop")
         if id(part) not in checks:
             open_parts.add(id(part))
             inner = [(below, each) for below, each in _edges(root, part) if below[0] in (*SAME_VALUE, "$ref")]
             checks[id(part)] = 1 + sum(count((*path[:20], *below), each) for below, each in inner)
             open_parts.discard(id(part))
         if checks[id(part)] > MOST_CHECKS:
-            raise TooMuchWork(path, f"would check one value more than {MOST_CHECKS:,} times")
+            raise TooMuchWork(path, f"must not require more than {MOST_CHECKS:,} checks of one value")
         return checks[id(part)]
 
     for path, part in subschemas(root):
@@ -78,7 +78,9 @@ def _check_parts(root: Schema) -> None:
 
     for path, part in subschemas(root):
         if size(part) > MOST_PARTS:
-            raise TooMuchWork(path, f"would have more than {MOST_PARTS:,} parts with all references expanded")
+            raise TooMuchWork(
+                path, f"must have at most {MOST_PARTS:,} subschemas when all references are expanded"
+            )
 
 
 def leads_back(part: Schema, named: Schema, circle_of: Mapping[int, int]) -> bool:

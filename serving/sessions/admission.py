@@ -62,7 +62,9 @@ class RunSlots:
             Overloaded: all slots are in use.
         """
         if self.n_taken >= self._pool().settings.limits.max_running:
-            message = "The server is at its limit of concurrent requests (limits.max_running). Retry soon."
+            message = (
+                "This server has reached its limit of concurrent requests (limits.max_running). Retry soon."
+            )
             raise Overloaded(message, param="limits.max_running")
 
     def check_share(self, account: Account, priority: Priority) -> None:
@@ -76,15 +78,15 @@ class RunSlots:
         pool, n_taken = self._pool(), self.n_taken
         if priority == "batch" and n_taken >= room_for_batch(pool):
             message = (
-                f"{n_taken} requests are running, and the remaining slots are reserved for interactive requests. "
-                "Retry later, or without `service_tier: flex` (batches.room of limits.max_running)."
+                f"{n_taken} requests are running, and the remaining slots are reserved for interactive requests "
+                "(batches.room of limits.max_running). Retry later, or without `service_tier: flex`."
             )
             raise Overloaded(message, param="limits.max_running")
         most = (1 - KEPT) * pool.settings.limits.max_running
         has_share = self._n_held >= most and self._of_keys[account.key_id] >= share(self._of_keys)
         if account.key_id and has_share:
             message = (
-                f"{n_taken} requests are running, and this key has used its share (limits.max_running). "
+                f"{n_taken} requests are running, and this API key has used its fair share of the slots (limits.max_running). "
                 "Retry soon."
             )
             raise Overloaded(message, param="limits.max_running")
@@ -123,7 +125,7 @@ class RunAdmission:
         self._readers = Room(
             "limits.max_running",
             lambda: max(MOST_READERS, pool().settings.limits.max_running // PART),
-            "requests that are waiting for an earlier request's run",
+            "requests that wait for the run of an earlier request",
         )
 
     async def reserve_rate(self, caller: Caller, tokens: int) -> RateReservation:

@@ -39,7 +39,7 @@ class ConductorHealth:
             case "planned":
                 if self.is_degraded:
                     logger.warning(
-                        "The conductor writes plans again after %d runs without one.", self.failures
+                        "The conductor writes plans again, after %d runs without a plan.", self.failures
                     )
                 self.failures, self.reason = 0, ""
             case "failed":
@@ -47,7 +47,7 @@ class ConductorHealth:
                 assert plan is not None, "a failed verdict has a plan"
                 self.failures, self.reason = self.failures + 1, _reason(plan)
                 if self.failures == FAILURES_UNTIL_DEGRADED:
-                    message = "The conductor has written no plan for %d consecutive runs, so one worker answers alone. Last: %s"
+                    message = "The conductor has written no plan for %d consecutive runs, so one worker answers alone. Last error: %s"
                     logger.error(message, self.failures, _explanation(plan))
             case "says nothing":
                 pass
@@ -96,7 +96,7 @@ def _is_failure(plan: PlanRecord) -> bool:
 
 def _reason(plan: PlanRecord) -> str:
     if _is_silent(plan):
-        return "DeadlineExceeded: it had sent nothing by the request's deadline"
+        return "DeadlineExceeded: the conductor sent nothing before the deadline of the request"
     return plan.failure.story if plan.failure else f"{plan.reject_reason}: {plan.why}"
 
 

@@ -182,7 +182,7 @@ class RequestDeduplicator:
         try:
             await self._store.keep_answer(answer)
         except (PodiumError, StoreError) as exc:
-            logger.error("failed to cache an answer: %s", getattr(exc, "detail", exc))
+            logger.error("Cannot cache an answer: %s", getattr(exc, "detail", exc))
 
     async def _find_retried(self, task: Task, account: Account) -> Claim | None:
         if not self.joins_s or not task.permit.stores:
@@ -222,7 +222,7 @@ class RequestDeduplicator:
             )
         except (PodiumError, StoreError) as exc:
             logger.error(
-                "failed to store a retry claim, so a retry may start a second run: %s",
+                "Cannot store a retry claim, so a retry may start a second run: %s",
                 getattr(exc, "detail", exc),
             )
             return False

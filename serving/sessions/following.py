@@ -60,7 +60,9 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
     """
     id = claim.run_id
     if not await wait_until_begun(store, claim):
-        raise Interrupted("The earlier request has not started a run. Retry.", retryable=True)
+        raise Interrupted(
+            "The earlier request with the same content has not started a run. Retry.", retryable=True
+        )
     records = await store.get(id)
     if records is None or records.record.status in ("running", "detached"):
         async with _open_pump(store, id) as run:
@@ -218,7 +220,7 @@ class RetoldAnswer:
         self._new = AnswerDelta(0.0, "")
 
     def correct(self, end: RunFinished) -> AnswerDelta | None:
-        """Return the final answer if readers have received text beyond its end. Otherwise return None."""
+        """Return the final answer if readers have received more text than it contains. Otherwise return None."""
         is_more = len(self._old.text) > len(end.answer) and self._old.text.startswith(end.answer)
         return AnswerDelta(end.at_s, end.answer, self._new.reasoning) if is_more else None
 

@@ -106,7 +106,9 @@ class LiveSettings:
         """
         try:
             if self._source is None:
-                raise SettingsError("This server was started without a settings file.")
+                raise SettingsError(
+                    "This server was started without a settings file, so there is nothing to reload."
+                )
             settings = await asyncio.to_thread(self._source.read)
             check_same_deployments(self._settings, settings, "The settings file")
             await self._apply(settings, self._user_config)
@@ -130,7 +132,7 @@ class LiveSettings:
                 raise
             late = [name for name in AT_START if getattr(settings, name) != getattr(self._settings, name)]
             if late:
-                logger.warning("Changes under %s take effect after a restart.", ", ".join(late))
+                logger.warning("Changes to %s take effect after a restart.", ", ".join(late))
             self._settings, self._user_config, self._wanted = settings, user_config, wanted
             await self._service.swap(pool)
         if self.is_up:
@@ -147,12 +149,12 @@ class LiveSettings:
         with suppress(StoreUnavailable, StoreError):
             faults = await self._find_policy_faults(self._service.pool.written)
         for fault in faults:
-            logger.warning("A policy uses a name that the settings do not define. %s", fault)
+            logger.warning("Unknown name in the policy of %s", fault)
         self._service.policy_faults = faults
 
     def _reject(self, what: str, error: PodiumError) -> None:
         why = self._service.refused = Failure.of(error).explanation
-        logger.error("Rejected the new %s; the previous settings stay in use: %s", what, why)
+        logger.error("Rejected the new %s. The previous settings stay in use. %s", what, why)
 
     async def _follow(self, source: SettingsSource) -> None:
         """Reload the settings when a file has changed.

@@ -56,7 +56,7 @@ class MemoryBudget:
         has_share = bool(account.key_id) and of_keys[account.key_id] >= share(of_keys)
         if of_keys and n_bytes > room - (KEPT * most if has_share else 0):
             message = (
-                "Active and unstored requests have used up the memory budget (limits.max_running_bytes). "
+                "Requests that are running or not yet stored use the whole memory budget (limits.max_running_bytes). "
                 "Retry soon."
             )
             raise Overloaded(message, retry_after_s=RETRY_AFTER_S, param="limits.max_running_bytes")

@@ -22,9 +22,7 @@ from serving.sessions.conductor_health import ConductorHealth
 
 Json = dict[str, Any]
 
-REFUSED = (
-    "New settings were rejected; the previous ones stay in use. Use a key with the scope `admin` to see why."
-)
+REFUSED = "New settings were rejected, and the previous ones stay in use. Use a key with the scope `admin` to see the reason."
 STARTING_FOR_S = 900.0
 """Seconds for which a new router waits for all engines. After that, it serves requests without those that are
 down."""
@@ -64,11 +62,11 @@ def _conductor(pool: Pool, down: list[str], health: ConductorHealth) -> Json | N
         return None
     state: Json = {"worker": chosen.worker, "failures_in_a_row": health.failures}
     if down and not pool.may_answer(chosen.worker, down) and pool.may_answer(chosen.worker, ()):
-        return state | {"reason": "its engine is not up"}
+        return state | {"reason": "its engine is not ready"}
     if health.is_degraded:
         return state | {"reason": health.reason}
     own = pool.health[chosen.worker]
-    first = own.first_fault.story if own.first_fault else "it fails at another router"
+    first = own.first_fault.story if own.first_fault else "its calls fail at another router"
     return state | {"reason": first} if own.is_failing else None
 
 

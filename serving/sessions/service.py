@@ -137,7 +137,7 @@ class Service:
         try:
             await self._keep_turn(self, records)
         except PodiumError as exc:
-            logger.warning("failed to add run %s to its conversation: %s", records.record.id, exc)
+            logger.warning("Cannot add run %s to its conversation: %s", records.record.id, exc)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
         """Return a run that waits for tool results or is active on this replica, without redaction.

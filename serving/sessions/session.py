@@ -244,7 +244,9 @@ class SessionRegistry(StoreListener):
         except TimeoutError:
             if not deadline.expired():
                 raise
-            logger.warning("cancelled a run that exceeded its limit of %g s without its client", keep_s)
+            logger.warning(
+                "Cancelled a run that exceeded the limit of %g s for runs without a client", keep_s
+            )
 
     def on_cancel(self, id: str) -> None:
         """See `StoreListener`."""
@@ -279,4 +281,4 @@ def _end_driver(ready: "asyncio.Future[Run]", task: "asyncio.Task[None]") -> Non
         ready.set_exception(error or asyncio.CancelledError())
         ready.exception()
     elif error is not None:
-        logger.error("a run that outlives its client failed", exc_info=error)
+        logger.error("A run that continues without its client failed", exc_info=error)

@@ -295,7 +295,9 @@ class Sessions(SessionRegistry):
             answering.cancel()
             await asyncio.wait([answering])
         if not answering.cancelled() and (error := answering.exception()) is not None:
-            logger.info("answer without a client ended with %s: run %s", type(error).__name__, run.record.id)
+            logger.info(
+                "Run %s, whose client has disconnected, ended with %s", run.record.id, type(error).__name__
+            )
 
     async def _resume(
         self,

@@ -64,12 +64,12 @@ def _no_conductor(settings: Settings, leader: WorkerSettings) -> str:
     )
     if len(variables) > 1:
         return (
-            f"The conductor {leader.name!r} and its fallbacks have no key. "
-            f"Set one of these variables: {', '.join(map(str, variables))}."
+            f"The conductor {leader.name!r} and its fallbacks have no API key. "
+            f"Set one of these environment variables: {', '.join(map(str, variables))}."
         )
     return (
-        f"The key of the conductor {leader.name!r} is not set. "
-        f"Set {', '.join(map(str, variables)) or 'it'}, or name another conductor."
+        f"The API key of the conductor {leader.name!r} is not set. "
+        f"Set {', '.join(map(str, variables)) or 'it'}, or name another worker in `conductor.worker`."
     )
 
 
@@ -124,11 +124,11 @@ def _key_setting(worker: ApiSettings) -> tuple[str, str, str]:
 def _missing(worker: ApiSettings) -> str:
     if worker.api_key_file:
         return (
-            f"Worker {worker.name!r} needs its key in the file {worker.api_key_file}, which is missing or empty where the router runs. "
-            "Write the key there with mode 600, or set `optional: true` to drop the worker without it."
+            f"The `api_key_file` {worker.api_key_file} of worker {worker.name!r} is missing or empty on the router's machine. "
+            "Write the key to this file with mode 600, or set `optional: true` to skip the worker if it has no key."
         )
     return (
-        f"Worker {worker.name!r} needs its key in the variable {worker.api_key_env}, which is not set where the router runs. "
+        f"The environment variable {worker.api_key_env} (`api_key_env` of worker {worker.name!r}) is not set in the router's environment. "
         "Set it in the environment that Ray is started in, on every router node (not in the shell of `serve run` or `serve deploy`), "
-        "name a file in `api_key_file`, or set `optional: true` to drop the worker without it."
+        "name a file in `api_key_file`, or set `optional: true` to skip the worker if it has no key."
     )

@@ -19,12 +19,14 @@ NEEDS: dict[Service, tuple[str, ...]] = {
     "bedrock": ("region",),
     "vertex": ("region", "project"),
 }
+"""Fields that each cloud service requires."""
 TAKES: dict[str, tuple[Service, ...]] = {
     "project": ("vertex",),
     "profile": ("bedrock",),
     "credentials_file": ("vertex",),
     "api_version": ("azure",),
 }
+"""Fields that only some cloud services accept, with these services."""
 
 
 ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/embeddings")
@@ -32,6 +34,8 @@ ENDPOINTS = ("/chat/completions", "/v1/completions", "/v1/responses", "/v1/messa
 
 
 class Frozen(BaseModel):
+    """Base class of all settings: immutable, without unknown fields and infinite numbers."""
+
     model_config = ConfigDict(
         frozen=True,
         extra="forbid",
@@ -89,7 +93,7 @@ class ModelAccess(Frozen):
     @model_validator(mode="after")
     def _one_key(self) -> Self:
         if self.api_key_env is not None and self.api_key_file is not None:
-            raise ValueError("has both `api_key_env` and `api_key_file`; set only one")
+            raise ValueError("`api_key_env` and `api_key_file` must not both be set")
         return self
 
 
@@ -114,23 +118,23 @@ def check_url(url: str) -> None:
         parts = urlsplit(url)
         has_port_number = parts.port != 0
     except ValueError as exc:
-        raise ValueError(f"is not a URL ({exc}); write it as https://HOST:PORT/PATH") from exc
+        raise ValueError(f"is not a valid URL ({exc}). Use the form https://HOST:PORT/PATH") from exc
     if "@" in parts.netloc:
         raise ValueError(
-            "has a user or a password before its host; remove it, and name the key's variable in `api_key_env`"
+            "must not contain a user name or password. Name the environment variable of the API key in `api_key_env` instead"
         )
     if url != url.strip() or " " in url:
-        raise ValueError("contains a space; remove it")
+        raise ValueError("must not contain spaces")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         rest = re.sub(r"^[a-z]*:?/+", "", url)
         meant = f"{'http' if _is_near(rest) else 'https'}://{rest}"
         hint = f" Did you mean {meant!r}?" if urlsplit(meant).hostname and "@" not in rest else ""
-        raise ValueError(f"must begin with http:// or https:// and name a host.{hint}".removesuffix("."))
+        raise ValueError(f"must begin with http:// or https://, followed by a host.{hint}".removesuffix("."))
     if not has_port_number:
-        raise ValueError("has the port 0; write the port of the server")
+        raise ValueError("must not have the port 0. Use the port of the server")
     if end := next((each for each in ENDPOINTS if parts.path.rstrip("/").endswith(each)), None):
         raise ValueError(
-            f"must not contain {end!r}, which is appended to it. Did you mean {url.partition(end)[0]!r}?"
+            f"must not end with {end!r}, because Podium appends this path. Did you mean {url.partition(end)[0]!r}?"
         )
 
 
@@ -151,17 +155,19 @@ def check_access(kind: str, access: ModelAccess) -> None:
     service = access.service
     kind_services = SERVICES.get(kind, ())
     if service is not None and service not in kind_services:
-        others = f"; use {' or '.join(kind_services)}" if kind_services else ""
-        raise ValueError(f"service {service!r} is not available for kind {kind!r}{others}")
+        others = f". Use {' or '.join(kind_services)}" if kind_services else ""
+        raise ValueError(f"The service {service!r} is not available for kind {kind!r}{others}")
     for name in NEEDS[service] if service else ():
         if getattr(access, name) is None:
-            raise ValueError(f"service {service!r} needs `{name}`")
+            raise ValueError(f"`{name}` is required for service {service!r}")
     for name, services in TAKES.items():
         if getattr(access, name) is not None and service not in services:
-            raise ValueError(f"`{name}` is only for service {' or '.join(services)}")
+            raise ValueError(f"`{name}` must be set only for service {' or '.join(services)}")
     if access.api_key_env is None and access.api_key_file is None:
         return
     if service == "vertex":
-        raise ValueError("service 'vertex' accepts no API key; set `credentials_file`, or neither")
+        raise ValueError(
+            "An API key must not be set for service 'vertex'. Set `credentials_file`, or omit it to use Application Default Credentials"
+        )
     if access.profile is not None:
-        raise ValueError("has both an API key and `profile`; set only one")
+        raise ValueError("An API key and `profile` must not both be set")

@@ -29,7 +29,7 @@ def edit_workers(text: str, fields: Fields) -> str:
     workers = _workers(text)
     for name, values in fields.items():
         if name not in workers:
-            raise SettingsError(f"No worker is called {name!r}; there are: {', '.join(workers)}.")
+            raise SettingsError(f"No worker is named {name!r}. Known workers: {', '.join(workers)}.")
         for field, value in values.items():
             edits.append(_edit(text, workers[name], field, json.dumps(value, ensure_ascii=False)))
     edited = text
@@ -43,10 +43,10 @@ def _workers(text: str) -> dict[str, MappingNode]:
     try:
         root: Node | None = cast(Any, yaml.SafeLoader(text)).get_single_node()
     except yaml.YAMLError as exc:
-        raise SettingsError(f"The settings are not YAML: {exc}") from exc
+        raise SettingsError(f"The settings are not valid YAML: {exc}") from exc
     entries = _value(root, "workers") if isinstance(root, MappingNode) else None
     if not isinstance(entries, SequenceNode):
-        raise SettingsError("The settings have no list of `workers`.")
+        raise SettingsError("The settings must have a list named `workers`.")
     workers: dict[str, MappingNode] = {}
     for node in cast(list[Node], entries.value):
         name = _value(node, "name") if isinstance(node, MappingNode) else None
@@ -68,7 +68,7 @@ def _edit(text: str, worker: MappingNode, field: str, new: str) -> tuple[int, in
     begin, end = old.start_mark.index, old.end_mark.index
     if not worker.start_mark.index <= begin < worker.end_mark.index:
         raise SettingsError(
-            f"`{field}` is an alias (*) of a value elsewhere in the file; replace it with the value first."
+            f"`{field}` is a YAML alias (*) of a value elsewhere in the file. Replace the alias with that value first."
         )
     span = text[begin:end]
     _, _, comment = span.partition("\n")[0].partition("#")
@@ -95,7 +95,7 @@ def _check(old: str, new: str, fields: Fields) -> None:
     try:
         after: Any = yaml.safe_load(new)
     except yaml.YAMLError as exc:
-        raise SettingsError(f"The fields cannot be set without breaking the file: {exc}") from exc
+        raise SettingsError(f"Setting these fields would make the file invalid YAML: {exc}") from exc
     for worker in before["workers"]:
         worker.update(fields.get(worker["name"], {}))
     if before != after:
@@ -104,8 +104,8 @@ def _check(old: str, new: str, fields: Fields) -> None:
             for one, other in zip(before["workers"], after["workers"], strict=False)
             if one != other
         ]
+        where = f" of worker {changed[0]!r}" if changed else ""
         raise SettingsError(
-            "Other fields would change too, because values are shared by an anchor (&) or a merge (<<)"
-            + (f": see the worker {changed[0]!r}" if changed else "")
-            + ". Give each of these workers its own value first."
+            f"This edit would also change other fields{where}, because a YAML anchor (&) or merge (<<) shares values. "
+            "Give each worker its own values first."
         )

@@ -34,7 +34,7 @@ def engine_faults(worker: VllmSettings) -> list[SettingsError]:
         return []
     return [
         SettingsError(
-            f"worker {worker.name!r}: engine.{quote(name)[1:-1]} is not an engine argument of vLLM.{_nearest(name, arguments)}",
+            f"`engine.{quote(name)[1:-1]}` of worker {worker.name!r} is not an engine argument of vLLM.{_nearest(name, arguments)}",
             at=("workers", worker.name, "engine", name),
         )
         for name in worker.engine

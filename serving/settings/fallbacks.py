@@ -27,7 +27,7 @@ TYPICAL = Usage(input_tokens=3000, output_tokens=1000)
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
-    """Worker that answers in another's place."""
+    """Worker that is called if another worker fails."""
 
     worker: str
     why: str = ""
@@ -145,9 +145,12 @@ def _costs(worker: WorkerSettings) -> list[Decimal | None]:
 def _why(candidate: _Candidate, usd: Decimal) -> str:
     """Return how a fallback was chosen. `usd` is the cost of a typical call to the worker that it replaces."""
     how = (
-        f"by card (likeness {candidate.likeness})"
+        f"by similarity of the cards ({candidate.likeness})"
         if candidate.likeness
         else "by price, because no card is similar"
     )
-    cost = f"at {candidate.usd / usd:.2g} times its price" if candidate.usd else "at no cost"
+    if not candidate.usd:
+        return f"{how}, at no cost"
+    times = f"{candidate.usd / usd:.2g}"
+    cost = "at the same price" if times == "1" else f"at {times} times the price"
     return f"{how}, {cost}"

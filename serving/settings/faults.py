@@ -24,7 +24,7 @@ RENAMED = {
 }
 """Settings of older versions, and their new names."""
 TYPES = {
-    "string": "a text (put it in quotes)",
+    "string": "text (put it in quotes)",
     "int": "a whole number",
     "float": "a number",
     "decimal": "a number",
@@ -38,17 +38,20 @@ TYPES = {
 }
 """Expected values, by the first word of pydantic's error type."""
 BOUNDS = {
-    "greater_than": ("gt", "more than"),
+    "greater_than": ("gt", "greater than"),
     "greater_than_equal": ("ge", "at least"),
     "less_than": ("lt", "less than"),
     "less_than_equal": ("le", "at most"),
 }
 PATTERNS = {
-    r"^[\w.]+:\w+$": "must be written as `package.module:callable`",
+    r"^[\w.]+:\w+$": "must have the form `package.module:callable`",
+    r"^[A-Za-z0-9][A-Za-z0-9._-]{0,59}$": "must have at most 60 characters, begin with a letter or digit, and contain only letters, digits and . _ -",
 }
-NAME_WORDS = (
-    "must begin with a letter or a digit, and hold only letters, digits and . _ - (a worker's also / and :)"
-)
+NAME_WORDS = "must have at most 100 characters, begin with a letter or digit, and contain only letters, digits and . _ - / :"
+
+
+PREDICATES = ("must", "is", "was")
+"""First words of messages that continue a sentence whose subject is the setting."""
 
 
 class SettingsError(PodiumError):
@@ -78,8 +81,8 @@ def in_file(error: SettingsError, path: str | Path) -> SettingsError:
 
 
 def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: type[BaseModel]) -> str:
-    """Return a fault as text with its place, such as `line 4, worker 'gpt': workers[0].base_url: must begin
-    with ...`.
+    """Return a fault as a sentence with its place, such as `line 4, worker 'gpt': workers[0].base_url must
+    begin with ...`.
 
     Args:
         fault: from pydantic.
@@ -93,7 +96,14 @@ def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: t
     place, message = place_of(fault["loc"]), say(fault, fields_at(model, fault["loc"]))
     name = None if is_whole or root is None else _worker_name(data, fault["loc"])
     facts = ", ".join([*([f"line {line}"] if line else []), *([f"worker {name!r}"] if name else [])])
-    return ": ".join(filter(None, (facts, "" if is_whole else place, message)))
+    if not is_whole:
+        is_predicate = message.partition(" ")[0] in PREDICATES
+        message = (
+            f"{place or 'the settings'} {message}"
+            if is_predicate
+            else ": ".join(filter(None, (place, message)))
+        )
+    return ": ".join(filter(None, (facts, message)))
 
 
 def place_of(loc: Loc) -> str:
@@ -124,14 +134,14 @@ def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
         "extra_forbidden": lambda: _unknown_key(str(fault["loc"][-1]), fields),
         "literal_error": lambda: f"must be {facts['expected']}.{did_you_mean(fault['input'], _words(facts['expected']))}".rstrip("."),
         "union_tag_invalid": lambda: (
-            f"kind must be one of {facts['expected_tags']}.{did_you_mean(facts['tag'], _words(facts['expected_tags']))}".rstrip(".")
+            f"must have one of these kinds: {facts['expected_tags']}.{did_you_mean(facts['tag'], _words(facts['expected_tags']))}".rstrip(".")
         ),
-        "union_tag_not_found": lambda: "needs a `kind`, such as `kind: openai`; docs/settings.md lists them",
+        "union_tag_not_found": lambda: "must have a `kind`, such as `kind: openai`. See docs/settings.md for all kinds",
         "string_pattern_mismatch": lambda: PATTERNS.get(str(facts.get("pattern")), NAME_WORDS),
-        "string_too_short": lambda: f"must have at least {facts['min_length']} characters",
-        "string_too_long": lambda: f"must have at most {facts['max_length']} characters",
-        "too_short": lambda: f"must have at least {facts['min_length']} entries; it has {facts['actual_length']}",
-        "too_long": lambda: f"must have at most {facts['max_length']} entries; it has {facts['actual_length']}",
+        "string_too_short": lambda: f"must have at least {_count(facts['min_length'], 'character', 'characters')}",
+        "string_too_long": lambda: f"must have at most {_count(facts['max_length'], 'character', 'characters')}",
+        "too_short": lambda: f"must have at least {_count(facts['min_length'], 'entry', 'entries')}, but has {facts['actual_length']}",
+        "too_long": lambda: f"must have at most {_count(facts['max_length'], 'entry', 'entries')}, but has {facts['actual_length']}",
     }  # fmt: skip
     if kind in special:
         return special[kind]()
@@ -207,7 +217,7 @@ def _check_keys(node: yaml.Node | None, seen: set[int]) -> None:
         for key, value in _entries(node):
             line, name = key.start_mark.line + 1, str(key.value)
             if name in lines and name != "<<":
-                message = f"line {line}: `{name}` is already set on line {lines[name]}; remove one of them"
+                message = f"line {line}: `{name}` is already set on line {lines[name]}. Remove one of the two"
                 raise SettingsError(message)
             lines[name] = line
             _check_keys(value, seen)
@@ -237,8 +247,12 @@ def _worker_name(data: object, loc: Loc) -> str | None:
 
 def _unknown_key(name: str, fields: Sequence[str]) -> str:
     if name in RENAMED:
-        return f"was renamed to {RENAMED[name]}"
-    return f"is not a known key.{did_you_mean(name, fields)}".rstrip(".")
+        return f"was renamed to `{RENAMED[name]}`"
+    return f"is not a known setting.{did_you_mean(name, fields)}".rstrip(".")
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
 
 
 def _words(text: str) -> list[str]:

@@ -26,7 +26,7 @@ def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
         KeyFileError: the file cannot be read, is readable by all users, or does not hold a key.
     """
     if worker.api_key_env is not None:
-        place = f"Worker {worker.name!r}: the variable {worker.api_key_env}"
+        place = f"The environment variable {worker.api_key_env} (`api_key_env` of worker {worker.name!r})"
         key = _validate(place, environment.get(worker.api_key_env, "").strip())
     else:
         key = _read_file(worker.name, Path(worker.api_key_file).expanduser()) if worker.api_key_file else None
@@ -43,23 +43,23 @@ def _validate(place: str, key: str) -> str | None:
     """
     if not (key.isascii() and key.isprintable()):
         raise KeyFileError(
-            f"{place} contains a line break or a character that is not ASCII. Write only the key."
+            f"{place} contains a control character or a non-ASCII character. It must contain only the API key."
         )
     return key or None
 
 
 def _read_file(name: str, path: Path) -> str | None:
-    place = f"Worker {name!r}: api_key_file {path}"
+    place = f"The `api_key_file` {path} of worker {name!r}"
     try:
         # Non-blocking: opening a named pipe would wait for a writer.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:  # noqa: PTH123
             mode = os.fstat(file.fileno()).st_mode
             if not stat.S_ISREG(mode):
-                raise KeyFileError(f"{place} is not a file.")
+                raise KeyFileError(f"{place} is not a regular file.")
             if mode & stat.S_IRWXO:
                 raise KeyFileError(
-                    f"{place} can be read by every account of the machine (mode {stat.S_IMODE(mode):03o}). "
-                    f"Run `chmod 600 {path}`; in Kubernetes, mount the Secret with `defaultMode: 0400`."
+                    f"{place} must not be accessible to other users, but its mode is {stat.S_IMODE(mode):03o}. "
+                    f"Run `chmod 600 {path}`. In Kubernetes, mount the Secret with `defaultMode: 0400`."
                 )
             return _validate(place, file.read(MAX_KEY_BYTES).decode("utf-8-sig").strip())
     except FileNotFoundError:

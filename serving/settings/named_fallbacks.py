@@ -27,6 +27,6 @@ def check_fallbacks(fallbacks: object, worker: str) -> None:
         if not isinstance(name, str):
             raise ValueError("must be a list of worker names, or `auto`")
         if name == worker:
-            raise ValueError(f"names {name!r}, the worker itself; remove the name")
+            raise ValueError(f"must not name the worker {name!r} itself")
         if name in names[:number]:
-            raise ValueError(f"names {name!r} twice; remove the second name")
+            raise ValueError(f"must not name {name!r} more than once")

@@ -41,7 +41,7 @@ def with_model(settings: Settings, model: str) -> Settings:
     """
     if not any(_has_engine(worker) for worker in settings.workers):
         raise SettingsError(
-            f"MODEL={model} replaces the local models, but these settings have no engine for one. Omit MODEL."
+            f"MODEL={model} cannot be applied, because the settings have no vllm worker with its own engine. Omit MODEL."
         )
     workers = tuple(
         worker.model_copy(update={"model": model, "like": None}) if _has_engine(worker) else worker
@@ -101,7 +101,7 @@ def check_conductor_key(settings: Settings, environment: Mapping[str, str]) -> N
         raise SettingsError(str(exc)) from exc
     if not key:
         raise SettingsError(
-            f"{leader.name!r} cannot be the conductor: its key is not set. Set {_key_of(leader)}. {_who_can(settings)}"
+            f"Worker {leader.name!r} cannot be the conductor, because its API key is not set. Set {_key_of(leader)}. {_who_can(settings)}"
         )
 
 
@@ -111,31 +111,31 @@ def _leader(settings: Settings, name: str) -> WorkerSettings:
     Raises:
         SettingsError: there is no such worker, it cannot write plans, or the settings have no `models`.
     """
-    refusal = f"{name!r} cannot be the conductor: "
+    refusal = f"{name!r} cannot be the conductor"
     if not settings.models:
         raise SettingsError(
-            f"{refusal}these settings have no `models`, the names that a conductor serves. "
-            "Add `models: {podium-mini: {}}` to the file."
+            f"{refusal}, because the settings have no `models`, which are the model names that a conductor serves. "
+            "Add `models: {podium-mini: {}}` to the settings file."
         )
     leader = next((worker for worker in settings.workers if worker.name == name), None)
     if leader is None:
-        fault = "name exactly one worker" if set(name) & set(", ") else "no worker has this name"
-        raise SettingsError(f"{refusal}{fault}. {_who_can(settings)}")
+        fault = "Name exactly one worker" if set(name) & set(", ") else "No worker has this name"
+        raise SettingsError(f"{refusal}. {fault}. {_who_can(settings)}")
     if isinstance(leader, PythonSettings):
         raise SettingsError(
-            f"{refusal}it is a Python worker (kind: python), which writes no plans. {_who_can(settings)} "
-            "If it is a model of yours, set it as `conductor.worker` in the file."
+            f"{refusal}, because workers of kind `python` usually write no plans. {_who_can(settings)} "
+            "If this worker can write plans, set `conductor.worker` to it in the settings file."
         )
     return leader
 
 
 def _who_can(settings: Settings) -> str:
     leaders = [
-        f"{worker.name} (key: {_key_of(worker)})" if _key_of(worker) else worker.name
+        f"{worker.name} (API key: {_key_of(worker)})" if _key_of(worker) else worker.name
         for worker in settings.workers
         if not isinstance(worker, PythonSettings)
     ]
-    return f"These workers can: {', '.join(leaders)}."
+    return f"These workers can be the conductor: {', '.join(leaders)}."
 
 
 def _key_of(worker: WorkerSettings) -> str | None:

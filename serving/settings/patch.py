@@ -25,7 +25,7 @@ def apply_patch(settings: Settings, patch: Mapping[str, Any]) -> Settings:
         for each in cast(list[Any], partial)
     ):
         raise SettingsError(
-            "user_config: `workers` must be a list of (partial) workers, each with its `name`."
+            "`workers` in user_config must be a list of workers, each with at least its `name`."
         )
     for worker in cast(list[dict[str, Any]], partial):
         merged[worker.get("name")] = merged.get(worker.get("name"), {}) | worker
@@ -43,8 +43,8 @@ def check_same_deployments(before: Settings, after: Settings, who: str) -> None:
     """
     if _deployment_of(before) != _deployment_of(after):
         raise SettingsError(
-            f"{who} changes an engine or a size. To change an engine, deploy the settings file again; to change the number of "
-            "replicas, set autoscaling_config in the Serve config."
+            f"{who} changes an engine or the size of a deployment, which cannot change while Podium runs. To change an engine, deploy the settings file again. "
+            "To change the number of replicas, set `autoscaling_config` in the Serve config."
         )
 
 
@@ -54,8 +54,8 @@ def _check_room_for_adapters(settings: Settings, changed: Settings) -> None:
             started_for = owner.engine.get("enable_lora", bool(settings.adapters_of(owner.name)))
             if changed.adapters_of(owner.name) and not started_for and not owner.stand_in:
                 raise SettingsError(
-                    f"user_config gives an adapter to the engine of {owner.name!r}, which was started without support for adapters. "
-                    "Set `engine: {enable_lora: true}` for it in the settings file and deploy that once."
+                    f"user_config adds an adapter to the engine of worker {owner.name!r}, which was started without LoRA support. "
+                    "Set `engine: {enable_lora: true}` for this worker in the settings file and redeploy it."
                 )
 
 

@@ -91,7 +91,7 @@ def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | Non
 
 
 def question_of(worker: ApiSettings, environment: Mapping[str, str]) -> PriceQuery | None:
-    """Return the question to the table about `worker`, or None if no answer of the table would be correct."""
+    """Return the query to the price table for `worker`, or None if no answer of the table would be correct."""
     if PRICED_APART & worker.extra_body.keys():
         return None
     model = (worker.like or worker.model).removeprefix("models/")
@@ -104,8 +104,8 @@ def question_of(worker: ApiSettings, environment: Mapping[str, str]) -> PriceQue
 
 
 def look_up(questions: list[PriceQuery]) -> list[PriceSettings | None]:
-    """Return the table's answers in the order of the questions. If the table cannot be read, log the reason
-    and return what is known.
+    """Return the prices in the order of the queries. If the table cannot be read, log the reason and return the
+    prices that are already known.
     """
     today = datetime.now(tz=UTC).date()
     new = [each for each in dict.fromkeys(questions) if (today, each) not in _prices]
@@ -113,7 +113,9 @@ def look_up(questions: list[PriceQuery]) -> list[PriceSettings | None]:
         try:
             answers = _ask(new)
         except (OSError, subprocess.SubprocessError, ValueError) as exc:
-            logger.error("cannot read the price table; its prices are unknown: %s", exc)
+            logger.error(
+                "Cannot read the price table; prices that are missing from the settings are unknown: %s", exc
+            )
             return [_prices.get((today, each)) for each in questions]
         _prices.update(((today, question), price) for question, price in zip(new, answers, strict=True))
     return [_prices[today, each] for each in questions]
@@ -147,14 +149,14 @@ def _dearest(answer: list[object] | None) -> PriceSettings | None:
 def _log_price(worker: str, model: str, price: PriceSettings | None) -> None:
     if price is None:
         logger.warning(
-            "Worker %s: the price of %s is unknown; requests with a cost limit and keys with a budget cannot use it."
+            "Worker %s: the price of model %s is unknown, so requests with a cost limit and keys with a budget cannot use this worker."
             " Set its `price`.",
             worker,
             model,
         )
         return
     logger.info(
-        "Worker %s: %s costs $%f for input and $%f for output per million tokens, from genai-prices %s.",
+        "Worker %s: model %s costs $%f per million input tokens and $%f per million output tokens, according to genai-prices %s.",
         worker,
         model,
         price.input_usd_per_mtok,

@@ -40,7 +40,7 @@ class Scaling(Frozen):
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.max_replicas < self.min_replicas:
-            raise ValueError("max_replicas is below min_replicas")
+            raise ValueError("`max_replicas` must be at least `min_replicas`")
         return self
 
 
@@ -70,7 +70,7 @@ class Scale(Scaling):
         for name in env:
             if SECRET.search(name):
                 raise ValueError(
-                    f"{name} looks like a secret, and Ray writes these values to its logs; "
-                    "set it in the environment that Ray is started in, which replicas inherit"
+                    f"{name} must not be set here, because it looks like a secret and Ray writes these values to its logs. "
+                    "Set it in the environment that Ray is started in, which replicas inherit"
                 )
         return env

@@ -191,7 +191,7 @@ class HttpSettings(Frozen):
                     if parts.netloc
                     else f"https://{origin.partition('/')[0]}"
                 )
-                raise ValueError(f"{origin!r} is not an origin as browsers send it. Did you mean {meant!r}?")
+                raise ValueError(f"{origin!r} must be a scheme and a host only. Did you mean {meant!r}?")
         return origins
 
     @field_validator("hosts")
@@ -201,7 +201,7 @@ class HttpSettings(Frozen):
             if "/" in host or (host.rpartition(":")[2].isdigit() and host.count(":") == 1):
                 meant = urlsplit(host if "//" in host else f"//{host}").hostname
                 raise ValueError(
-                    f"{host!r} must be a host name without scheme, port and path. Did you mean {meant!r}?"
+                    f"{host!r} must be a host name without a scheme, port or path. Did you mean {meant!r}?"
                 )
         return hosts
 

@@ -90,7 +90,11 @@ class Settings(Frozen):
         names = [worker.name for worker in self.workers]
         for index, name in enumerate(names):
             if name in names[:index]:
-                raise At(f"two workers are called {name!r}", "workers", index)
+                raise At(
+                    f"Two workers are named {name!r}, but the names of workers must be unique",
+                    "workers",
+                    index,
+                )
         duplicates = (
             set(names) & (self.models.keys() | self.workflows.keys())
             | self.models.keys() & self.workflows.keys()
@@ -98,23 +102,26 @@ class Settings(Frozen):
         if duplicates:
             section = "models" if min(duplicates) in self.models else "workflows"
             raise At(
-                f"{min(duplicates)!r} is used twice; names of workers, models and workflows must differ",
+                f"The name {min(duplicates)!r} is used twice, but workers, models and workflows must have different names",
                 section,
                 min(duplicates),
             )
         for place, mentioned in self.mentions():
             if mentioned not in names:
                 hint = did_you_mean(mentioned, names)
-                message = f"{place} names the worker {mentioned!r}, which does not exist. Workers: {', '.join(names)}"
+                message = f"{place} names the worker {mentioned!r}, which does not exist. Known workers: {', '.join(names)}"
                 raise At(f"{message}.{hint}" if hint else message, *_loc(place))
         self._check_chats()
         if self.models and self.conductor is None:
-            raise At("`models` need a `conductor`: name the worker that writes the plans", "models")
+            raise At(
+                "`models` require a `conductor`. Set `conductor.worker` to the worker that writes the plans",
+                "models",
+            )
         for worker in self.workers:
             if isinstance(worker, VllmSettings) and worker.deployment is not None:
                 owner = self.worker(worker.deployment)
                 if not isinstance(owner, VllmSettings) or owner.deployment is not None:
-                    message = f"worker {worker.name!r}: deployment {worker.deployment!r} is not a vllm worker with its own engine"
+                    message = f"worker {worker.name!r}: deployment must name a vllm worker with its own engine, which {worker.deployment!r} is not"
                     raise At(message, "workers", worker.name, "deployment")
         self._check_engines()
         self._check_workflows()
@@ -141,7 +148,7 @@ class Settings(Frozen):
     def _check_chats(self) -> None:
         for place, mentioned in self.mentions():
             if not chats(self.worker(mentioned)):
-                message = f"{place} names the worker {mentioned!r}, which does not serve chats: add `chat` to its `serves`"
+                message = f"{place} names the worker {mentioned!r}, which does not serve chats. Add `chat` to the `serves` of that worker"
                 raise At(message, *_loc(place))
 
     def _check_pool(self) -> None:
@@ -154,13 +161,15 @@ class Settings(Frozen):
             used.append(("conductor.fallback", self.conductor.fallback))
         for place, worker in used:
             if worker not in self.pool:
-                raise At(f"{place} names {worker!r}, which is not in the pool (in_pool: false)", *_loc(place))
+                message = f"{place} names the worker {worker!r}, which plans must not use. Set `in_pool: true` for that worker, or name another one"
+                raise At(message, *_loc(place))
         if self.models and not self.pool:
             raise At(
-                "`models` need a worker that plans may use, but none is in the pool (in_pool: true)", "models"
+                "`models` require a worker that plans may use. Set `in_pool: true` for a worker that serves chats",
+                "models",
             )
         if TEAM in self.pool and any(model.depth for model in self.models.values()):
-            message = f"a worker is called {TEAM!r}, which is reserved for the whole team if a model has `depth`; rename it"
+            message = f"The worker name {TEAM!r} is reserved for nested plans if a model sets `depth`. Rename the worker"
             raise At(message, "workers", TEAM)
 
     def _check_engines(self) -> None:
@@ -173,8 +182,8 @@ class Settings(Frozen):
             has_adapters = worker.engine.get("enable_lora", bool(self.adapters_of(worker.name)))
             if has_adapters and worker.engine.get("speculative_config"):
                 raise At(
-                    f"worker {worker.name!r}: its engine has `speculative_config` and adapters, which together give wrong answers "
-                    "on a CPU. Remove one of them",
+                    f"worker {worker.name!r}: engine must not combine `speculative_config` and adapters on a CPU, because vLLM then "
+                    "gives wrong answers. Remove one of the two",
                     "workers",
                     worker.name,
                     "engine",
@@ -183,10 +192,10 @@ class Settings(Frozen):
     def _check_workflows(self) -> None:
         for name, steps in self.workflows.items():
             if not steps:
-                raise At(f"workflows.{name} has no steps", "workflows", name)
+                raise At(f"workflows.{name} must have at least one step", "workflows", name)
             for index, step in enumerate(steps):
                 if step.access != "all" and any(not 0 <= read < index for read in step.access):
-                    message = f"workflows.{name}: step {index} reads a step that is not before it"
+                    message = f"workflows.{name}[{index}].access must contain only the numbers of earlier steps, counted from 0"
                     raise At(message, "workflows", name, index)
 
 
@@ -199,7 +208,7 @@ def _loc(place: str) -> tuple[str, ...]:
     return (section, rest.removesuffix(".workers"), "workers") if section == "models" else (section, rest)
 
 
-def parse(data: Any, where: str = "settings", root: yaml.Node | None = None) -> Settings:
+def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None) -> Settings:
     """Validate settings that were parsed from YAML.
 
     Args:
@@ -231,7 +240,7 @@ def load(path: str | Path) -> Settings:
     except UnicodeDecodeError as exc:
         raise SettingsError(f"The settings file {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
     except yaml.YAMLError as exc:
-        raise SettingsError(f"{path} is not YAML: {explain_yaml(exc)}.") from exc
+        raise SettingsError(f"{path} is not valid YAML: {explain_yaml(exc)}.") from exc
     except SettingsError as exc:
         raise SettingsError(f"{path} cannot be used: {exc.message}.") from exc
     settings = parse(data, str(path), root)

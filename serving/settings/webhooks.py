@@ -50,9 +50,11 @@ class WebhookSettings(Frozen):
             return None
         parts = urlsplit(url)
         if parts.scheme not in ("https", "http") or not parts.hostname:
-            raise ValueError("must be https://... (or http://..., for a receiver in your own network)")
+            raise ValueError("must be an https:// URL, or an http:// URL for a receiver in your own network")
         if parts.username is not None or parts.password is not None:
-            raise ValueError("must not contain a user or a password; messages are signed instead")
+            raise ValueError(
+                "must not contain a user name or password. Receivers verify the signatures of the messages instead"
+            )
         return url
 
 
@@ -76,8 +78,8 @@ def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> "tuple
         learn_secret(secret)  # so that no log, record or span shows it
     if not secrets:
         raise SecretError(
-            f"webhooks.url is set, but the variable {settings.secret_env} with the signing secret is not. "
-            "Set it in the environment that the router is started in; `echo whsec_$(openssl rand -base64 32)` creates one."
+            f"webhooks.url needs a signing secret, but the environment variable {settings.secret_env} is not set. "
+            "Set it in the router's environment. To create a secret, run `echo whsec_$(openssl rand -base64 32)`."
         )
     try:
         keys = [b64decode(secret.removeprefix(PREFIX), validate=True) for secret in secrets]
@@ -85,7 +87,7 @@ def signers(settings: WebhookSettings, environment: Mapping[str, str]) -> "tuple
         keys = [b""]
     if min(map(len, keys)) < LEAST_BYTES:
         raise SecretError(
-            f"webhooks: the variable {settings.secret_env} must hold `whsec_` followed by the base64 of at least "
-            f"{LEAST_BYTES} bytes."
+            f"Each secret in the environment variable {settings.secret_env} (webhooks.secret_env) must be `whsec_` followed by "
+            f"at least {LEAST_BYTES} bytes in base64."
         )
     return tuple(Webhook(key) for key in keys)

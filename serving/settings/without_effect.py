@@ -33,16 +33,16 @@ def without_effect(settings: Settings) -> list[WithoutEffect]:
 
 def _hedges(settings: Settings) -> Iterator[WithoutEffect]:
     for index, worker in enumerate(settings.workers):
-        where = f"`hedge: true` of the worker {worker.name} (workers[{index}].hedge) does nothing"
+        where = f"`hedge: true` of worker {worker.name} (workers[{index}].hedge) has no effect"
         if worker.hedge and worker.max_concurrency < LEAST_SLOTS_TO_HEDGE:
             yield WithoutEffect(
-                f"{where} with `max_concurrency: {worker.max_concurrency}`: with two open calls, half of its slots are never free.",
+                f"{where} with `max_concurrency: {worker.max_concurrency}`, because half of the slots are never free while two calls are open.",
                 f"Set `max_concurrency` of {worker.name} to at least {LEAST_SLOTS_TO_HEDGE}, or remove its `hedge`.",
             )
         elif worker.hedge and isinstance(worker, API_SETTINGS) and len(worker.deployments) == 1:
             yield WithoutEffect(
-                f"{where}: the second call would go to another of its `deployments`, and there is only one.",
-                f"Add a second deployment to {worker.name}, or move the fields of the only one to the worker, or remove its `hedge`.",
+                f"{where}, because the second call goes to another deployment and the worker has only one.",
+                f"Add a second deployment to {worker.name}, move the fields of its only deployment to the worker, or remove its `hedge`.",
             )
 
 
@@ -50,7 +50,7 @@ def _skips(settings: Settings) -> Iterator[WithoutEffect]:
     for name, steps in settings.workflows.items():
         if steps[-1].on_failure == "skip":
             yield WithoutEffect(
-                f"`on_failure: skip` of the last step of {name} (workflows.{name}[{len(steps) - 1}].on_failure) does nothing: "
-                "that step writes the answer and is never skipped.",
-                f"Give its worker {steps[-1].worker} `fallbacks`, or remove the step's `on_failure`.",
+                f"`on_failure: skip` of the last step of {name} (workflows.{name}[{len(steps) - 1}].on_failure) has no effect, "
+                "because that step writes the answer and is never skipped.",
+                f"Add `fallbacks` to the worker {steps[-1].worker}, or remove `on_failure` from the step.",
             )

@@ -203,7 +203,7 @@ class VllmSettings(_WorkerBase):
             if adapter is not None:
                 name_of(adapter)
         except AdapterError as exc:
-            raise ValueError(exc.message) from exc
+            raise ValueError(exc.message.removesuffix(".")) from exc
         return adapter
 
     @model_validator(mode="before")
@@ -214,7 +214,7 @@ class VllmSettings(_WorkerBase):
             own = sorted({"engine", "scale"} & fields.keys())
             if own:
                 raise ValueError(
-                    f"has both `deployment` and `{own[0]}`; set `{own[0]}` at the worker that owns the engine"
+                    f"`deployment` and `{own[0]}` must not both be set. Set `{own[0]}` on the worker that owns the engine"
                 )
             return {"model": "", **fields}
         return cast(Any, data)
@@ -317,11 +317,13 @@ class _ApiSettings(ModelAccess, _WorkerBase):
         names = [each.name for each in self.deployments]
         for each in self.deployments:
             if names.count(each.name) > 1:
-                raise ValueError(f"two deployments are called {each.name!r}")
+                raise ValueError(
+                    f"Two deployments are named {each.name!r}, but the names of deployments must be unique"
+                )
             try:
                 check_access(kind, self.at(each))
             except ValueError as exc:
-                raise ValueError(f"deployment {each.name!r}: {exc}") from exc
+                raise ValueError(f"Deployment {each.name!r}: {exc}") from exc
         if not self.deployments:
             check_access(kind, self)
         return self

@@ -115,15 +115,15 @@ def _keep(connection: Connection, answers: Sequence[CachedAnswer]) -> list[None]
     return [None] * len(answers)
 
 
-CLAIM: Operation[Claim, Claim] = Operation("claim of a request", _claim)
-"""Claim an idempotency key. Returns the valid claim, which may belong to an earlier request."""
-RELEASE_CLAIM: Operation[Claim, None] = Operation("release of a request", _release, is_kept=True)
-"""Release a claim whose run was not started."""
-FREE_CLAIM: Operation[Claim, bool] = Operation("freeing of a request", _free)
-"""Release a claim whose replica ended before it started the run.
+CLAIM: Operation[Claim, Claim] = Operation("claim of an idempotency key", _claim)
+"""Operation that claims an idempotency key. It returns the valid claim, which may belong to an earlier request."""
+RELEASE_CLAIM: Operation[Claim, None] = Operation("release of a claim", _release, is_kept=True)
+"""Operation that releases a claim whose run was not started."""
+FREE_CLAIM: Operation[Claim, bool] = Operation("release of a dead claim", _free)
+"""Operation that releases a claim whose replica ended before it started the run.
 
-Returns True if the claim is released, by this or another replica. Returns False if the run has started or may
+It returns True if the claim is released, by this or another replica. It returns False if the run has started or may
 still start.
 """
-KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache of answers", _keep)
-"""Store which run answered a request. An earlier entry is replaced."""
+KEEP_ANSWER: Operation[CachedAnswer, None] = Operation("cache entry of an answer", _keep)
+"""Operation that stores which run answered a request. An earlier entry is replaced."""

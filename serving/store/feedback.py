@@ -70,4 +70,4 @@ def _give(connection: Connection, items: Sequence[Feedback]) -> list[None]:
 
 
 GIVE_FEEDBACK: Operation[Feedback, None] = Operation("feedback", _give)
-"""Store feedback. Earlier feedback of the same key on the same run is replaced."""
+"""Operation that stores feedback. Earlier feedback of the same key on the same run is replaced."""

@@ -387,7 +387,7 @@ class RunJournal:
             if self._n_dropped.bit_count() == 1:  # at each doubling
                 logger.error(
                     "Store unreachable, and unwritten runs exceed limits.records or limits.records_bytes; "
-                    "%d run records were dropped",
+                    "%d run records were dropped so far",
                     self._n_dropped,
                 )
 

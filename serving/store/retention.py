@@ -252,8 +252,8 @@ def _remove_texts(connection: Connection, ids: Sequence[str]) -> list[None]:
 
 
 REMOVE: Operation[Retention, int] = Operation("removal of old runs", _remove)
-"""Remove a bounded number of expired rows. Returns their number."""
+"""Operation that removes a bounded number of expired rows. It returns their number."""
 
 
 REMOVE_TEXTS: Operation[str, None] = Operation("removal of texts", _remove_texts)
-"""Remove the texts of a run that has ended. Its numbers remain."""
+"""Operation that removes the texts of a run that has ended. Its numbers remain."""

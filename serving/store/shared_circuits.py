@@ -153,13 +153,13 @@ class SharedCircuits:
             if health.is_open_elsewhere and worker not in self._heard:
                 self._heard.add(worker)
                 logger.warning(
-                    "%s fails at another router; skipping it here for %.1f s",
+                    "Worker %s fails at another router; skipping it here for %.1f s",
                     worker.name,
                     health.rest_s,
                 )
             elif not health.is_open_elsewhere and worker in self._heard:
                 self._heard.discard(worker)
-                logger.warning("%s is no longer skipped because of another router", worker.name)
+                logger.warning("Worker %s is no longer reported as failing by another router", worker.name)
 
 
 def _put(owner: str, worker: Identity, opening: Opening) -> Insert:

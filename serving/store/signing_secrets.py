@@ -34,7 +34,7 @@ def _secrets(connection: Connection, items: Sequence[None]) -> list[list[bytes]]
 
 
 READ_SECRETS: Operation[None, list[bytes]] = Operation("secrets of tool call ids", _secrets)
-"""Read the signing secrets of tool call ids. The secret that signs new ids comes first.
+"""Operation that reads the signing secrets of tool call ids. The secret that signs new ids comes first.
 
 If there is no secret yet, one is created.
 """
@@ -58,5 +58,5 @@ async def rotate_secret(address: Address) -> None:
         newest_us = (await connection.execute(select(func.max(signing_secret.c.made_us)))).scalar() or 0
         if newest_us > at_us:
             wait_s = (newest_us - at_us) / 1_000_000
-            raise BadTask(f"The previous rotation takes effect in {wait_s:.0f} s. Retry after that.")
+            raise BadTask(f"The previous rotation takes effect in {wait_s:.0f} s. Rotate again after that.")
         await connection.execute(insert(signing_secret).values(row))

@@ -66,7 +66,7 @@ LOSE = (
     )
     .values(status="lost", ended_us=NOW_US, cost=func.coalesce(SPENT, run.c.cost))
 )
-"""The cost comes from the ledger, because the last events of a lost run may not have been written."""
+"""Statement that marks dead runs as lost. The cost comes from the ledger, because the last events of a lost run may not have been written."""
 ORPHANS = (
     select(run.c.id)
     .where(IS_ORPHAN, run.c.kept == 1, run.c.takes < MOST_TAKES)
@@ -164,11 +164,11 @@ def _leave(connection: Connection, ids: Sequence[str]) -> list[None]:
 
 
 WRITE: Operation[RunWrite, Written] = Operation("run", write_runs)
-"""Write a run and its events."""
+"""Operation that writes a run and its events."""
 
 
 def _mark(name: str, column: str) -> Operation[str, bool]:
-    """Return the operation that sets a column of a run to the current time. The owner of the run polls it."""
+    """Return the operation that sets a column of a run to the current time. The owner of the run polls the column."""
     marks = update(run).values({column: func.coalesce(run.c[column], NOW_US)}).returning(run.c.id)
 
     def mark(connection: Connection, ids: Sequence[str]) -> list[bool]:
@@ -179,22 +179,23 @@ def _mark(name: str, column: str) -> Operation[str, bool]:
     return Operation(name, mark)
 
 
-CANCEL_RUN = _mark("end of a run", "cancel_us")
-"""Request the owner of a run to cancel it. Returns False if the run has ended or is not stored."""
-WATCH_RUN = _mark("watcher of a run", "watch_us")
-"""Request the owner of a run to write its answer while it is streamed.
+CANCEL_RUN = _mark("cancellation of a run", "cancel_us")
+"""Operation that requests the owner of a run to cancel it. It returns False if the run has ended or is not stored."""
+WATCH_RUN = _mark("watch of a run", "watch_us")
+"""Operation that requests the owner of a run to write its answer while it is streamed.
 
-Returns False if the run has ended or is not stored.
+It returns False if the run has ended or is not stored.
 """
 LOSE_DEAD: Operation[int, int] = Operation("sweep of runs", _lose)
-"""Mark runs of dead replicas as lost. Returns their number.
+"""Operation that marks runs of dead replicas as lost. It returns their number.
 
 A kept run is marked only if it started before the given time, or was taken over `MOST_TAKES` times.
 """
-TAKE_OVER: Operation[TakeOver, list[str]] = Operation("taking over of runs", _take)
-"""Take ownership of kept runs of dead replicas.
+TAKE_OVER: Operation[TakeOver, list[str]] = Operation("takeover of runs", _take)
+"""Operation that takes ownership of kept runs of dead replicas.
 
-Returns the ids of all active kept runs that this replica owns, including those that it owned before.
+It returns the ids of all active kept runs that this replica owns, including those that it owned before.
 """
-LEAVE_RUN: Operation[str, None] = Operation("leaving of a run", _leave)
-"""Give up the ownership of a run that this replica cannot continue. Another replica can then take it over."""
+LEAVE_RUN: Operation[str, None] = Operation("release of a run", _leave)
+"""Operation that gives up the ownership of a run that this replica cannot continue. Another replica can then take
+the run over."""

@@ -79,7 +79,7 @@ CROWDED = (
     .where(WAITING.run_id.in_(select(_by_team.c.run_id).where(_by_team.c.used > bindparam("most_bytes"))))
     .returning(WAITING.run_id)
 )
-"""Delete the oldest suspended runs of each team, or key without a team, that exceeds its limit of bytes."""
+"""Statement that deletes the oldest suspended runs of each team, or key without a team, that exceeds its limit of bytes."""
 
 
 def _suspend(connection: Connection, items: Sequence[SuspendWrite]) -> list[Written]:
@@ -129,18 +129,18 @@ def _end(connection: Connection, ids: Sequence[str], status: str) -> None:
         connection.execute(update(run).where(waits).values(status=status, ended_us=NOW_US))
 
 
-SUSPEND: Operation[SuspendWrite, Written] = Operation("suspended run", _suspend)
-"""Suspend a run until it gets tool results."""
+SUSPEND: Operation[SuspendWrite, Written] = Operation("suspension of a run", _suspend)
+"""Operation that suspends a run until it gets tool results."""
 TAKE_SUSPENDED: Operation[Take, Taken | None] = Operation("resume of a run", _take)
-"""Resume a suspended run and become its owner. Returns None if the run does not wait.
+"""Operation that resumes a suspended run and makes the replica its owner. It returns None if the run does not wait.
 
 If several requests try to resume the same run, only one of them gets it.
 """
 EXPIRE: Operation[int | None, list[str]] = Operation("expiry of suspended runs", _expire)
-"""End the suspended runs that have expired, and the oldest ones of each team that exceeds the limit of bytes.
+"""Operation that ends the suspended runs that have expired, and the oldest ones of each team that exceeds the limit of bytes.
 
-The item is the limit, or None for no limit. Returns the ids of the ended runs. Each id is returned to only
+The item is the limit, or None for no limit. It returns the ids of the ended runs. Each id is returned to only
 one caller.
 """
 DROP_SUSPENDED: Operation[str, bool] = Operation("cancellation of a suspended run", _drop)
-"""Cancel a suspended run. Returns False if there is no suspended run with this id."""
+"""Operation that cancels a suspended run. It returns False if there is no suspended run with this id."""

@@ -64,7 +64,7 @@ class CallIds:
         named, signature = packed[:-SIGNATURE_BYTES], packed[-SIGNATURE_BYTES:]
         if not any(hmac.compare_digest(_signature(each, named), signature) for each in self._secrets):
             raise BadTask(
-                f"The tool call id {id} has an invalid signature. Return ids exactly as you received them.",
+                f"The tool call id {id} has an invalid signature. Send tool call ids exactly as you received them.",
                 param=param,
             )
         run = named[:RUN_BYTES].hex()

@@ -92,7 +92,9 @@ class _Waiting(SpanExporter):
             if self._n_spans >= self._most or self.n_bytes + n_bytes > MOST_WAITING_BYTES:
                 self._n_dropped += 1
                 if self._n_dropped.bit_count() == 1:  # at each doubling
-                    logger.warning("the collector is too slow: %d spans were dropped", self._n_dropped)
+                    logger.warning(
+                        "The OpenTelemetry collector is too slow. Dropped %d spans so far.", self._n_dropped
+                    )
                 return False
             self._n_spans, self.n_bytes = self._n_spans + 1, self.n_bytes + n_bytes
             return True

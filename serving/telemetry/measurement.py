@@ -50,7 +50,7 @@ def report(meter: MeasurementSink | None, measurements: Iterable[Measurement]) -
         for measurement in measurements:
             meter.take(measurement)
     except Exception:  # the request has been answered, whatever a metrics library raises
-        logger.exception("cannot record the metrics of a run")
+        logger.exception("Cannot record the metrics of a run")
 
 
 def of_run(records: RunRecords, providers: Mapping[str, str]) -> Iterator[Measurement]:

@@ -60,7 +60,7 @@ WORKFLOW_DURATION = Instrument(
     "histogram",
     "gen_ai.workflow.duration",
     "s",
-    "Duration of a run, from the request to the end.",
+    "Duration of a run, from its request to its end.",
     (spans.WORKFLOW, spans.STATUS, spans.ERROR_TYPE),
     LONG_SECONDS,
 )
@@ -84,7 +84,7 @@ CALL_TOKENS = Instrument(
     "histogram",
     "gen_ai.client.token.usage",
     "{token}",
-    "Tokens of prompts and answers.",
+    "Number of tokens in the prompt and in the answer of a call to a model.",
     (*CALL, spans.TOKEN_TYPE),
     TOKENS,
 )
@@ -101,23 +101,23 @@ OVER_CRITICAL_PATH = Instrument(
     "histogram",
     "podium.workflow.wall_over_critical_path",
     "1",
-    "Duration of a run relative to its longest chain of steps: the overhead of orchestration.",
+    "Duration of a run divided by that of its longest chain of steps, which shows the overhead of orchestration.",
     (spans.WORKFLOW,),
     (1, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 5),
 )
-COST = Instrument("counter", "podium.workflow.cost", "USD", "US dollars spent.", (spans.WORKFLOW,))
+COST = Instrument("counter", "podium.workflow.cost", "USD", "Cost of runs in US dollars.", (spans.WORKFLOW,))
 TEAM_COST = Instrument(
     "counter",
     "podium.team.cost",
     "USD",
-    "US dollars spent, by the id of the key's team; `none` without a team or key.",
+    "Cost of runs in US dollars, by the id of the key's team, or `none` without a team or key.",
     (spans.TEAM,),
 )
 COST_UNKNOWN = Instrument(
     "counter",
     "podium.workflow.cost_unknown",
     "{run}",
-    "Runs with a call of unknown cost.",
+    "Number of runs with a call of unknown cost.",
     (spans.WORKFLOW,),
 )
 BUDGET_USED = Instrument(
@@ -132,17 +132,22 @@ PLANS = Instrument(
     "counter",
     "podium.plans",
     "{plan}",
-    "Plans, by source, status and reason for rejection.",
+    "Number of plans, by source, status and reason for rejection.",
     (spans.SOURCE, spans.STATUS, spans.REASON),
 )
 PLAN_STEPS = Instrument(
-    "histogram", "podium.plan.steps", "{step}", "Steps of the answering plan.", (spans.WORKFLOW,), COUNTS
+    "histogram",
+    "podium.plan.steps",
+    "{step}",
+    "Number of steps in the plan that produced the answer.",
+    (spans.WORKFLOW,),
+    COUNTS,
 )
 PLAN_DEPTH = Instrument(
     "histogram",
     "podium.plan.depth",
     "{step}",
-    "Longest chain of dependent steps in the answering plan.",
+    "Length of the longest chain of dependent steps in the plan that produced the answer.",
     (spans.WORKFLOW,),
     COUNTS,
 )
@@ -150,82 +155,90 @@ STEPS = Instrument(
     "counter",
     "podium.steps",
     "{step}",
-    "Steps, by status. A step that reuses an earlier result is not counted again.",
+    "Number of steps, by worker and status. A step that reuses an earlier result is not counted again.",
     (spans.WORKER, spans.STATUS),
 )
 WORKER_TOKENS = Instrument(
     "counter",
     "podium.worker.tokens",
     "{token}",
-    "Exact number of tokens. `cached_input` is a part of `input`, `reasoning` of `output`.",
+    "Exact number of tokens. `cached_input` is a part of `input`, and `reasoning` is a part of `output`.",
     (spans.OPERATION, spans.WORKER, spans.TOKEN_TYPE),
 )
 WORKER_ERRORS = Instrument(
     "counter",
     "podium.worker.errors",
     "{error}",
-    "Failed attempts, by what followed: retried, failed_over, gave_up.",
+    "Number of failed attempts, by worker, error and what followed: retried, failed_over or gave_up.",
     (spans.WORKER, spans.ERROR_TYPE, spans.THEN),
 )
 HEDGES = Instrument(
     "counter",
     "podium.worker.hedges",
     "{call}",
-    "Hedges: second calls because the first was late, by result: won, lost.",
+    "Number of hedges, by result: won or lost. A hedge is a second call, sent because the first token of the first call is late.",
     (spans.WORKER, spans.THEN),
 )
 
-RUNNING = Instrument("gauge", "podium.workflow.running", "{run}", "Runs in progress in a router replica.")
-ROOM = Instrument("gauge", "podium.workflow.room", "{run}", "Most concurrent runs in a router replica.")
+RUNNING = Instrument(
+    "gauge", "podium.workflow.running", "{run}", "Number of runs in progress in a router replica."
+)
+ROOM = Instrument(
+    "gauge", "podium.workflow.room", "{run}", "Maximum number of concurrent runs in a router replica."
+)
 CONDUCTOR_FAILURES = Instrument(
     "gauge",
     "podium.conductor.failures_in_a_row",
     "{run}",
-    "Consecutive runs of a router replica for which the conductor wrote no plan.",
+    "Number of consecutive runs of a router replica for which the conductor wrote no plan.",
 )
 QUEUED = Instrument(
     "gauge",
     "podium.worker.queued",
     "{call}",
-    "Calls that wait for a slot of the worker.",
+    "Number of calls that wait for a slot of the worker.",
     (spans.WORKER,),
 )
 SLOTS = Instrument(
     "gauge",
     "podium.worker.slots",
     "{call}",
-    "Most concurrent calls from a router replica: `max_concurrency`, or fewer if the worker is overloaded.",
+    "Maximum number of concurrent calls from a router replica: `max_concurrency`, or less if the worker is overloaded.",
     (spans.WORKER,),
 )
 OPEN = Instrument(
-    "gauge", "podium.worker.open", "{call}", "Calls that hold a slot of the worker.", (spans.WORKER,)
+    "gauge",
+    "podium.worker.open",
+    "{call}",
+    "Number of calls that hold a slot of the worker.",
+    (spans.WORKER,),
 )
 WORKER_FAILURES = Instrument(
     "gauge",
     "podium.worker.failures_in_a_row",
     "{call}",
-    "Consecutive calls of a router replica that failed because of the worker.",
+    "Number of consecutive calls of a router replica that failed because of the worker.",
     (spans.WORKER,),
 )
 WORKER_FAILURE_SHARE = Instrument(
     "gauge",
     "podium.worker.failure_share",
     "1",
-    f"Share of failures of the worker in the last {WINDOW} calls of a router replica, each attempt counted.",
+    f"Share of failures among the last {WINDOW} calls of a router replica to the worker. Each attempt counts as a call.",
     (spans.WORKER,),
 )
 WORKER_CIRCUIT = Instrument(
     "gauge",
     "podium.worker.circuit",
     "1",
-    "Circuit of the worker in a router replica, shared between replicas: 0 closed, 0.5 half-open, 1 open (avoided if another worker can answer).",
+    "Circuit breaker of the worker, shared between router replicas: 0 is closed, 0.5 is half-open, and 1 is open. A worker with an open circuit is skipped if another worker can answer.",
     (spans.WORKER,),
 )
 WORKER_FIRST_TOKEN = Instrument(
     "gauge",
     "podium.worker.first_token",
     "s",
-    f"Time to the first token in the last {WINDOW} calls of a router replica, without waits for slots.",
+    f"Quantiles of the time to the first token in the last {WINDOW} calls of a router replica, without waits for slots.",
     (spans.WORKER, spans.QUANTILE),
 )
 

@@ -198,7 +198,7 @@ def find_endpoint(environment: Mapping[str, str]) -> str | None:
         SETTINGS.check_name(urlsplit(endpoint if "://" in endpoint else f"//{endpoint}").hostname or "")
     except (AddressForbidden, ValueError) as exc:
         logging.getLogger(__name__).error(
-            "spans are not exported: the collector's address is not allowed: %s", exc
+            "Spans are not exported, because the collector's address is not allowed: %s", exc
         )
         return None
     return endpoint

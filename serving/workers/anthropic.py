@@ -117,7 +117,7 @@ class AnthropicWorker:
                 raise
         if last.finish is not None:
             if last.usage is not None and not is_counted:  # the start of the stream reports only one token
-                check.reject("the end of the answer counts no output tokens")
+                check.reject("Its last event counts no output tokens.")
             with self._map_errors():
                 last = self._with_calls(last, turn, WireTools(call.tools), has_words=has_words)
             yield check.delta(last)
@@ -208,7 +208,9 @@ class AnthropicWorker:
         try:
             return turns_json(messages, _block)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not called: {exc}.") from exc
+            raise self._faults.refusal(
+                f"{self.name} was not called: {self._faults.quote(str(exc))}."
+            ) from exc
 
     def _delta(self, event: RawMessageStreamEvent, before: Usage | None, check: UsageCheck) -> Delta:
         match event.type:
@@ -320,9 +322,11 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
         case anthropic.APIConnectionError() | anthropic.RetryableError():
             return faults.unreachable(exc)
         case anthropic.APIError():
-            return faults.unavailable("failed. Try again.", f"SDK error: {exc.message}")
+            return faults.unavailable(f"{faults.worker} failed. Try again.", f"SDK error: {exc.message}")
         case _:  # missing credentials, or arguments that the SDK does not accept
-            return faults.refusal("cannot be called. Use another worker.", f"SDK error: {exc}")
+            return faults.refusal(
+                f"{faults.worker} cannot be called. Use another worker.", f"SDK error: {exc}"
+            )
 
 
 def _words(value: object) -> str:

@@ -45,8 +45,8 @@ def check_installed(worker: ApiSettings) -> None:
         return
     if find_spec(module.partition(".")[0]) is None or find_spec(module) is None:
         raise SettingsError(
-            f"Worker {worker.name!r}: service {worker.service!r} needs {module}, which is not installed. "
-            f"Run `pip install 'podium[{worker.service}]'` where the router runs.",
+            f"The service {worker.service!r} of worker {worker.name!r} needs the module {module}, which is not installed. "
+            f"Run `pip install 'podium[{worker.service}]'` in the router's environment.",
             at=("workers", worker.name, "service"),
         )
 
@@ -117,17 +117,17 @@ def google_credentials(access: ModelAccess, worker: str) -> Any | None:
     from google.oauth2.service_account import Credentials
 
     path = Path(access.credentials_file).expanduser()
-    place, at = f"Worker {worker!r}: credentials_file {path}", ("workers", worker, "credentials_file")
+    place, at = f"The `credentials_file` {path} of worker {worker!r}", ("workers", worker, "credentials_file")
     try:
         if path.stat().st_mode & 0o007:
             raise SettingsError(
-                f"{place} is readable by every user of the machine. Run `chmod 600 {path}`.", at=at
+                f"{place} must not be accessible to other users. Run `chmod 600 {path}`.", at=at
             )
         return Credentials.from_service_account_file(str(path), scopes=[GOOGLE_SCOPE])
     except OSError as exc:
         raise SettingsError(f"{place} cannot be read: {exc.strerror}.", at=at) from exc
     except ValueError as exc:  # its message may quote the file
-        raise SettingsError(f"{place} is not a service account's key file.", at=at) from exc
+        raise SettingsError(f"{place} is not the key file of a service account.", at=at) from exc
 
 
 def credential_errors() -> tuple[type[Exception], ...]:

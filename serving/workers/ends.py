@@ -79,11 +79,16 @@ def end_of(
     if finish not in (FinishReason.STOP, FinishReason.TOOL_CALLS):
         return finish
     if has_calls and not tools.is_offered:
-        raise faults.refusal("called a tool, but none was offered.", "Check its extra_body for tools.")
+        raise faults.refusal(
+            f"{faults.worker} called a tool, although the request offers none.",
+            "Check whether its `extra_body` contains tools.",
+        )
     if has_calls:
         return FinishReason.TOOL_CALLS
     if finish is FinishReason.TOOL_CALLS and not has_words:
-        error = faults.unavailable("ended its answer with tool_calls but sent no call. Try again.")
+        error = faults.unavailable(
+            f"{faults.worker} ended its answer with the finish reason tool_calls but sent no tool call. Try again."
+        )
         error.billed_at_bound, error.only_this_call = usage is None, True
         raise error
     return FinishReason.STOP

@@ -42,6 +42,8 @@ MOST_DIGITS = 100
 
 
 class Event(NamedTuple):
+    """Server-sent event."""
+
     name: bytes
     """Type of the event, or b"" if it has none."""
     data: bytes
@@ -92,7 +94,7 @@ class EventReader:
             self._read(lines, events)
         self._line += rest
         if self._n_bytes + len(self._line) > MAX_EVENT_BYTES:
-            raise BodyRefused(f"sent an event of more than {MAX_EVENT_BYTES} bytes.")
+            raise BodyRefused(f"The server sent an event of more than {MAX_EVENT_BYTES} bytes.")
         return events
 
     def _read_plain(self, piece: bytes, events: list[Event]) -> bytes:
@@ -112,7 +114,7 @@ class EventReader:
             ):
                 break
             if len(data) > self._most_values and has_more_values(data, self._most_values):
-                raise BodyRefused(f"sent an event of more than {self._most_values} values.")
+                raise BodyRefused(f"The server sent an event of more than {self._most_values} JSON values.")
             events.append(Event(b"", data))
             at, self._is_first = end + 2, False
         return piece[at:]
@@ -135,9 +137,9 @@ class EventReader:
         self._n_empty += 1
         self._n_empty_bytes += n_bytes
         if self._n_empty > MOST_EMPTY:
-            raise BodyRefused(f"sent more than {MOST_EMPTY} events without content.")
+            raise BodyRefused(f"The server sent more than {MOST_EMPTY} events without content.")
         if self._n_empty_bytes > MOST_EMPTY_BYTES:
-            raise BodyRefused(f"sent more than {MOST_EMPTY_BYTES} bytes without content.")
+            raise BodyRefused(f"The server sent more than {MOST_EMPTY_BYTES} bytes without content.")
 
     def _read(self, lines: list[bytes], events: list[Event]) -> None:
         if self._is_first:
@@ -176,7 +178,7 @@ class EventReader:
         for data in lines if len(lines) > 1 and all(map(_is_whole, lines)) else [b"\n".join(lines)]:
             self.is_done |= _is_end(data)
             if has_more_values(data, self._most_values):
-                raise BodyRefused(f"sent an event of more than {self._most_values} values.")
+                raise BodyRefused(f"The server sent an event of more than {self._most_values} JSON values.")
             if data and data != b"null" and not self.is_done:
                 events.append(Event(name, data))
             else:

@@ -215,7 +215,9 @@ class GeminiWorker:
         try:
             return contents_json(messages, _part)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not called: {exc}.") from exc
+            raise self._faults.refusal(
+                f"{self.name} was not called: {self._faults.quote(str(exc))}."
+            ) from exc
 
     def _finish(self, chunk: types.GenerateContentResponse, usage: Usage | None) -> FinishReason | None:
         candidate = _candidate(chunk)
@@ -255,7 +257,9 @@ def fault(faults: ErrorMapper, exc: errors.APIError | errors.ContinuationInterru
     the SDK.
     """
     if isinstance(exc, errors.ContinuationInterruptedError):
-        return faults.unavailable("broke off and could not be resumed. Try again.")
+        return faults.unavailable(
+            f"{faults.worker} stopped in the middle of its answer, which could not be resumed. Try again."
+        )
     response, details = (
         cast(object, getattr(exc, "response", None)),
         cast(object, getattr(exc, "details", None)),

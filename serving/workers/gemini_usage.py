@@ -7,6 +7,7 @@ from serving.workers.usage import UsageCheck
 
 
 def usage_of(reported: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
+    """Return the usage in `reported`, or None if there is none or it is implausible."""
     if reported is None:
         return None
     prompt, tools, answer, thoughts, cached = (

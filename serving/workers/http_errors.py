@@ -96,16 +96,14 @@ class ErrorMapper:
         host = urlsplit(self.address).hostname or ""
         return any(host == own or host.endswith(f".{own}") for own in PROVIDERS_HOSTS)
 
-    def unavailable(self, what: str, detail: str = "") -> WorkerUnavailable:
+    def unavailable(self, message: str, detail: str = "") -> WorkerUnavailable:
         """Return the error for a call that failed and may be retried.
 
         Args:
-            what: message without its first word, which is the worker's name.
+            message: message for callers. It must not contain secrets.
             detail: detail for the operator.
         """
-        return WorkerUnavailable(
-            f"{self.worker} {self.quote(what)}", worker=self.worker, detail=self.quote(detail)
-        )
+        return WorkerUnavailable(message, worker=self.worker, detail=self.quote(detail))
 
     def odd_end(self, reason: object, usage: Usage | None) -> WorkerUnavailable:
         """Return the error for an unknown finish reason.
@@ -114,21 +112,22 @@ class ErrorMapper:
         billed at the maximum that it may have cost.
         """
         error = self.unavailable(
-            "stopped before the end of its answer. Try again.", f"Unknown finish reason: {reason!r}."
+            f"{self.worker} stopped before the end of its answer. Try again.",
+            f"Unknown finish reason: {reason!r}.",
         )
         error.billed_at_bound = usage is None
         return error
 
-    def refusal(self, what: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
+    def refusal(self, message: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
         """Return the error for a call that would be refused again.
 
         Args:
-            what: message without its first word, which is the worker's name.
+            message: message for callers. It must not contain secrets.
             detail: detail for the operator.
             every_call: whether every other call would be refused as well.
         """
         return WorkerRefused(
-            f"{self.worker} {self.quote(what)}",
+            message,
             worker=self.worker,
             detail=self.quote(detail),
             every_call=every_call,
@@ -142,14 +141,16 @@ class ErrorMapper:
         while cause is not None and not isinstance(cause, AddressForbidden | BodyRefused):
             cause = cause.__cause__
         if isinstance(cause, BodyRefused):
-            return self.unavailable(f"{cause} Try again.", f"Address: {self.address}.")
+            return self.unavailable(
+                f"{self.worker} failed. {self.quote(str(cause))} Try again.", f"Address: {self.address}."
+            )
         if cause is not None:
             return self._config_error(
-                f"{cause}, which is not allowed. If its base_url is right, set `allow_link_local: true`."
+                f"{cause}, which is not allowed. If the worker's base_url is correct, set `allow_link_local: true`."
             )
         return self.unavailable(
-            "cannot be reached, or the connection broke. Try again.",
-            f"Address: {self.address}. Check that the server is up and that base_url is right.",
+            f"{self.worker} cannot be reached, or its connection was lost. Try again.",
+            f"Address: {self.address}. Check that the server is running and that base_url is correct.",
         )
 
     def no_credentials(self) -> WorkerRefused:
@@ -158,7 +159,7 @@ class ErrorMapper:
         It does not quote the cloud's library, whose messages may contain secrets.
         """
         return self._config_error(
-            f"The credentials for {self.address} are missing or were rejected. Check the cloud login (settings: service)."
+            f"The credentials for {self.address} are missing or were rejected. Check the credentials of the worker's `service`."
         )
 
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
@@ -169,7 +170,7 @@ class ErrorMapper:
         """
         if has_begun:
             return WorkerUnavailable(
-                f"{self.worker} began to answer, then sent no output for too long. Use a lower effort or another worker.",
+                f"{self.worker} began to answer, but then sent no output within the time limit. Use a lower reasoning effort or another worker.",
                 worker=self.worker,
                 retryable=False,
                 billed_at_bound=True,
@@ -179,14 +180,14 @@ class ErrorMapper:
                 ),
             )
         return self.unavailable(
-            "sent no output for too long. Try again.",
+            f"{self.worker} sent no output within the time limit. Try again.",
             f"Address: {self.address}. Raise first_token_timeout_s or stall_timeout_s if the model needs more time to think.",
         )
 
     def garble_error(self) -> WorkerUnavailable:
         """Return the error for an answer that cannot be parsed."""
         return self.unavailable(
-            "sent an answer that cannot be read. Try again.",
+            f"{self.worker} sent an answer that cannot be parsed. Try again.",
             f"The answer is not in the format of {self.provider}'s API. Check that {self.address} serves that API.",
         )
 
@@ -207,41 +208,39 @@ class ErrorMapper:
         server = self.provider if self._is_providers_own else f"The server at {self.address}"
         reply = f"{server} returned {status}: {self.quote(text)}"
         if 300 <= status < 400:
-            location = self.quote(headers.get("location", "nowhere"))
+            location = self.quote(headers.get("location", "an unknown address"))
             return self._config_error(
-                f"{self.address} redirects ({status}, to {location}), which is not followed. Set base_url to the address of the"
-                " API.",
+                f"{self.address} redirects to {location} (status {status}), but Podium does not follow redirects. "
+                "Set base_url to the address of the API.",
                 in_doubt=True,
             )
         wait_s, meaning = retry_after_s(headers), meaning_of(status, text, code)
         if status == 413 or meaning == "too long":
-            message = f"{self.worker}'s context is too small for this prompt and its answer. Shorten them."
+            message = f"The prompt and its answer exceed the context length of {self.worker}. Shorten the prompt, or request a shorter answer."
             return ContextOverflow(message, worker=self.worker, detail=reply)
         if status == 429 and _OUT_OF_MONEY.search(code):
-            return self._config_error(f"The account is out of credit. Check its plan. {reply}")
+            return self._config_error(f"The provider account is out of credit. Check its plan. {reply}")
         if status in (429, 529) or (status == 503 and wait_s is not None):
             return WorkerBusy(
                 f"{self.worker} is busy. Try again later.",
                 worker=self.worker,
                 retry_after_s=wait_s,
-                detail=f"Lower its max_concurrency if this happens often. {reply}",
+                detail=f"If this happens often, lower the worker's max_concurrency. {reply}",
             )
         if status >= 500 or status in (408, 409, 425, 499):
-            message = f"{self.worker} failed on its provider's side. Try again."
+            message = f"The provider of {self.worker} failed. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=reply)
         if meaning == "filtered":
-            message = (
-                f"{self.worker}'s provider blocked this prompt with its content filter. Change the prompt."
-            )
+            message = f"The content filter of {self.worker}'s provider blocked the prompt. Change the prompt."
             return ContentFiltered(message, worker=self.worker, detail=reply)
         advice = self._advice(status, meaning)
         if advice is not None:
             is_clear = status == 401 or meaning == "bad key" or is_certain(status, text, code)
             return self._config_error(f"{advice} {reply}", in_doubt=not is_clear)
         return WorkerRefused(
-            f"{self.worker} refused the call. Change the request, or use another worker.",
+            f"{self.worker} rejected the request. Change the request, or use another worker.",
             worker=self.worker,
-            detail=f"The cause may also be the model {self.model!r} or extra_body in its settings. {reply}",
+            detail=f"The cause may also be `model` ({self.model!r}) or `extra_body` in the worker's settings. {reply}",
         )
 
     def _config_error(self, detail: str, *, in_doubt: bool = False) -> WorkerRefused:
@@ -250,7 +249,7 @@ class ErrorMapper:
         Every other call would be refused as well. With `in_doubt`, this is only probable.
         """
         return WorkerRefused(
-            f"{self.worker} refuses every call because of its configuration or account. Contact the operator of this server.",
+            f"{self.worker} rejects every request because of its configuration or account. Contact the operator of this server.",
             worker=self.worker,
             every_call=True,
             in_doubt=in_doubt,
@@ -262,13 +261,13 @@ class ErrorMapper:
         if meaning == "this call":
             return None
         if status == 401 or meaning == "bad key":
-            return f"Check its key (settings: api_key_env, usually {self.key_env})."
+            return f"Check the worker's API key (`api_key_env`, usually {self.key_env})."
         if status == 402:
-            return "Check the account's plan and credit."
+            return "Check the plan and the credit of the provider account."
         if status == 403:
-            return f"Its key (settings: api_key_env, usually {self.key_env}) may not use {self.model!r}."
+            return f"The worker's API key (`api_key_env`, usually {self.key_env}) has no access to the model {self.model!r}."
         if status == 404:
-            return f"Check that {self.address} has a model {self.model!r} (settings: model, base_url)."
+            return f"Check that {self.address} (`base_url`) serves the model {self.model!r} (`model`)."
         return None
 
     def of_wire(self, error: Exception) -> WorkerError | None:

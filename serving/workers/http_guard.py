@@ -34,9 +34,7 @@ READ_HERE = ("identity", "", *UNPACKED_HERE)
 
 
 class BodyRefused(httpx2.RemoteProtocolError):
-    """The rest of a response body is not read. The message continues a sentence that starts with the worker's
-    name.
-    """
+    """The rest of a response body is not read. The message is a sentence that gives the reason."""
 
 
 async def bound_response(response: httpx2.Response) -> None:
@@ -50,13 +48,15 @@ async def bound_response(response: httpx2.Response) -> None:
     """
     if len(response.headers.raw) > MAX_HEADERS:
         await response.aclose()
-        raise httpx2.RemoteProtocolError(f"{len(response.headers.raw)} headers")
+        raise httpx2.RemoteProtocolError(
+            f"The response has {len(response.headers.raw)} headers, but at most {MAX_HEADERS} are allowed."
+        )
     encoding = _encoding(response.headers)
     is_read = encoding in READ_HERE
     if response.is_success and not is_read:
         await response.aclose()
         raise BodyRefused(
-            f"sent an answer with content-encoding {encoding!r}, which the request did not accept."
+            f"The server sent an answer with the content encoding {encoding!r}, which the request did not accept."
         )
     if isinstance(response.stream, httpx2.AsyncByteStream):
         most: float = inf if response.is_success else MAX_ERROR_BYTES if is_read else 0
@@ -135,11 +135,13 @@ def check_answer(response: aiohttp.ClientResponse) -> None:
         BodyRefused: an answer has an unsupported encoding.
     """
     if len(response.raw_headers) > MAX_HEADERS:
-        raise httpx2.RemoteProtocolError(f"{len(response.raw_headers)} headers")
+        raise httpx2.RemoteProtocolError(
+            f"The response has {len(response.raw_headers)} headers, but at most {MAX_HEADERS} are allowed."
+        )
     encoding = _encoding(response.headers)
     if 200 <= response.status < 300 and encoding not in READ_HERE:
         raise BodyRefused(
-            f"sent an answer with content-encoding {encoding!r}, which the request did not accept."
+            f"The server sent an answer with the content encoding {encoding!r}, which the request did not accept."
         )
 
 
@@ -187,7 +189,7 @@ async def read_whole(response: aiohttp.ClientResponse, most_bytes: int) -> bytes
         async for piece in pieces:
             body += piece
             if len(body) > most_bytes:
-                raise BodyRefused(f"sent an answer of more than {most_bytes} bytes.")
+                raise BodyRefused(f"The server sent an answer of more than {most_bytes} bytes.")
     return bytes(body)
 
 

@@ -61,7 +61,9 @@ def split_data_url(url: str) -> tuple[str, str]:
     """
     header, comma, content = url[len("data:") :].partition(",")
     if url[: len("data:")].lower() != "data:" or not comma:
-        raise ValueError("an image must be an https: URL or data:<media type>;base64,<content>")
+        raise ValueError(
+            "an image must be an https: URL, or a data: URL of the form data:<media type>;base64,<content>"
+        )
     media_type, *flags = (each.strip().lower() for each in header.split(";"))
     media_type = ALIASES.get(media_type, media_type)
     if media_type.startswith("image/"):
@@ -73,7 +75,7 @@ def split_data_url(url: str) -> tuple[str, str]:
     try:
         base64.b64decode(content, validate=True)
     except binascii.Error as exc:
-        raise ValueError("the content of an image's data: URL is not valid base64") from exc
+        raise ValueError("the data: URL of an image must contain valid base64") from exc
     return media_type or "text/plain", content
 
 

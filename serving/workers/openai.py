@@ -349,7 +349,7 @@ class OpenAIWorker:
         try:
             return read_tokens(text)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not called: {TOKENS_GONE}") from exc
+            raise self._faults.refusal(f"{self.name} was not called: {TOKENS_GONE}") from exc
 
     def _content(self, message: Message) -> object:
         """Return the content of a message as a plain string, which every server accepts, or as parts if
@@ -364,7 +364,9 @@ class OpenAIWorker:
         try:
             return [part_json(part, self._show_mark) for part in parts if part != EMPTY]
         except ValueError as exc:
-            raise self._faults.refusal(f"was not called: {exc}.") from exc
+            raise self._faults.refusal(
+                f"{self.name} was not called: {self._faults.quote(str(exc))}."
+            ) from exc
 
     def _fold(
         self, chunk: ChatChunk, last: Delta, check: UsageCheck, collector: CallCollector

@@ -122,7 +122,9 @@ class OpenAIResponsesWorker(OpenAIWorker):
         try:
             items = input_json(messages, takes_custom=self._is_openai, show_mark=self._show_mark)
         except ValueError as exc:
-            raise self._faults.refusal(f"was not called: {exc}.") from exc
+            raise self._faults.refusal(
+                f"{self.name} was not called: {self._faults.quote(str(exc))}."
+            ) from exc
         format = fields(response_format_of(call))
         text: dict[str, object] = (
             {"format": {"type": format["type"], **fields(format.get("json_schema"))}} if format else {}

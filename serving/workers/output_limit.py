@@ -51,9 +51,7 @@ LEAST_KEPT_BYTES = 1024
 
 
 class OutputPassed(Exception):
-    """An answer exceeds a limit and is cut off. The message continues a sentence that starts with "The
-    server".
-    """
+    """An answer exceeds a limit and is cut off. The message is a sentence that names the limit."""
 
 
 class OutputMeter:
@@ -98,7 +96,7 @@ class OutputMeter:
         self._note_first()
         self._calls += 1
         if self._calls > MOST_CALLS:
-            raise OutputPassed(f"called more than {MOST_CALLS} tools")
+            raise OutputPassed(f"The server sent more than {MOST_CALLS} tool calls.")
 
     def add_arguments(self, piece: str) -> None:
         """Count a piece of a call's arguments.
@@ -111,7 +109,7 @@ class OutputMeter:
         self._count(n_bytes, 1)
         most = NO_LIMIT_TOKENS if self.limit is None else self.limit
         if self.has_passed(most):
-            raise OutputPassed(f"exceeded max_output_tokens ({most})")
+            raise OutputPassed(f"The server exceeded max_output_tokens ({most}).")
 
     @property
     def left(self) -> int | None:
@@ -144,7 +142,9 @@ class OutputMeter:
         """
         self._kept_bytes += LEAST_KEPT_BYTES + len(json.dumps(part, default=str))
         if self._kept_bytes > MOST_KEPT_BYTES:
-            raise OutputPassed(f"sent more than {MOST_KEPT_BYTES} bytes besides text")
+            raise OutputPassed(
+                f"The server sent more than {MOST_KEPT_BYTES} bytes of data in addition to text."
+            )
 
     def _count(self, n_bytes: int, pieces: int) -> None:
         if n_bytes:
@@ -219,9 +219,11 @@ async def within_limit(deltas: AsyncGenerator[Delta], meter: OutputMeter) -> Asy
                     delta = replace(delta, usage=None)  # some servers report only the prompt with each piece
                 yield delta
                 if limit is not None and (counted > limit or meter.has_passed(limit)):
-                    raise OutputPassed(f"exceeded max_output_tokens ({limit})")
+                    raise OutputPassed(f"The server exceeded max_output_tokens ({limit}).")
         except OutputPassed as exc:
-            note = f"The server {exc} and was cut off: billed at the call's bound."
+            note = (
+                f"{exc} The answer was cut off, and the call is billed at the maximum that it may have cost."
+            )
             yield Delta(finish=FinishReason.LENGTH, notes=(note,), billed_at_bound=True)
         except WorkerError as exc:
             exc.streamed_bytes, exc.sent_bytes = meter.streamed_bytes, meter.sent_bytes
@@ -246,7 +248,7 @@ def _check_last(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
         is_bound = True
         n_output = last.usage.output_tokens
         notes += (
-            f"The server's usage is implausible ({n_output} output tokens are too few for the text): billed at the call's bound.",
+            f"The server reported too few output tokens for the text ({n_output}), so the call is billed at the maximum that it may have cost.",
         )
     if (finish, notes, is_bound) == (last.finish, last.notes, last.billed_at_bound):
         return last

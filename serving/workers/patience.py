@@ -39,7 +39,7 @@ class Patience:
         usual_s = None if yields or self.first_token_timeout_s else call.terms.limits.first_token_s
         return StallTimer(
             silence_s,
-            lambda _: silent("its engine"),
+            lambda _: silent("The engine"),
             self.first_token_timeout_s or first_s,
             shorter(usual_s, call.terms.limits.patience_s),
             None if yields or self.stall_timeout_s else call.terms.limits.pauses,
@@ -65,7 +65,7 @@ def silent(name: str) -> WorkerUnavailable:
     costs nothing.
     """
     return WorkerUnavailable(
-        f"{name} sent no output for too long. Try again.",
+        f"{name} sent no output within the time limit. Try again.",
         worker=name,
-        detail="Raise first_token_timeout_s or stall_timeout_s if it needs more time.",
+        detail="Raise first_token_timeout_s or stall_timeout_s if the worker needs more time.",
     )

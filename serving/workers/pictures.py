@@ -35,9 +35,9 @@ async def check_pictures(call: Call, host: str, fetches: bool | None, faults: Er
         return
     if not await may_fetch(host, fetches):
         raise faults.refusal(
-            "cannot fetch pictures by URL. Send the picture itself, as data:image/...;base64,....",
-            f"{host} has no known public address, so it could fetch private URLs that callers name. "
-            "If it may, set `fetches_pictures: true`.",
+            f"{faults.worker} does not fetch images by URL. Send the image as data:<media type>;base64,<content>.",
+            f"{host} has no known public address, so it could fetch private URLs from requests. "
+            "To allow this, set `fetches_pictures: true`.",
         )
 
 

@@ -35,12 +35,12 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
             worker.
     """
     module, _, attribute = factory.partition(":")
-    where = f"Worker {name!r}, factory {factory!r}"
+    where = f"The factory {factory!r} of worker {name!r}"
     at = ("workers", name, "factory")
     try:
         imported = import_module(module)
     except ImportError as exc:
-        hint = "Install its package where the router runs, or add its folder to PYTHONPATH."
+        hint = "Install its package in the router's environment, or add its folder to PYTHONPATH."
         raise SettingsError(f"{where} cannot be imported: {exc}. {hint}", at=at) from exc
     except Exception as exc:
         raise SettingsError(f"{where} cannot be imported: {type(exc).__name__}: {exc}.", at=at) from exc
@@ -48,7 +48,8 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
     if not callable(make):
         hint = did_you_mean(attribute, [each for each in vars(imported) if not each.startswith("_")])
         raise SettingsError(
-            f"{where}: the module {module} has no function or class {attribute!r}.{hint}", at=at
+            f"{where} does not exist: the module {module} has no function or class {attribute!r}.{hint}",
+            at=at,
         )
     try:
         worker: Any = make(name, price, **options)
@@ -59,6 +60,7 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
         ) from exc
     if not callable(getattr(worker, "open", None)):
         raise SettingsError(
-            f"{where} returns {type(worker).__name__}, which is not a worker: it has no `open` method.", at=at
+            f"{where} must return a worker, but the {type(worker).__name__} that it returns has no `open` method.",
+            at=at,
         )
     return worker

@@ -44,7 +44,10 @@ def own_turns(worker: str, messages: Sequence[Message]) -> list[Native]:
         if message.native is None or message.native.worker != worker:
             continue
         if message.native.payload != _payload(message.native.payload["reply"], message.tool_calls):
-            raise WorkerRefused(f"{worker}: one of its earlier turns was changed.", worker=worker)
+            raise WorkerRefused(
+                f"The conversation changes an earlier turn of {worker}. Send the turns of {worker} back unchanged.",
+                worker=worker,
+            )
         turns.append(message.native)
     return turns
 
@@ -151,7 +154,7 @@ class ScriptedWorker:
             ValueError: `replies` is empty.
         """
         if not replies:
-            raise ValueError(f"scripted worker {name!r} needs at least one reply")
+            raise ValueError(f"Worker {name!r} must have at least one reply in `replies`.")
         self.name = name
         self.model = model or "scripted"
         self.price = price
@@ -259,7 +262,7 @@ class ScriptedWorker:
         stops = ((text.find(stop), stop) for stop in call.sampling.stop if stop and stop in text)
         at, stop = min(stops, default=(len(text), None))
         if not text.startswith(call.prefix):
-            message = f"{self.name} cannot continue the answer: its scripted reply begins differently."
+            message = f"{self.name} cannot continue the answer, because its scripted reply starts with different text."
             raise WorkerUnavailable(message, worker=self.name, only_this_call=True)
         text = text[len(call.prefix) : at]
         thoughts = [] if call.prefix else TOKEN.findall(reply.reasoning)

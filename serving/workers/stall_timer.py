@@ -78,7 +78,7 @@ class StallTimer:
         """
         self._n_latest += n_events
         if self._n_empty + self._n_latest > MOST_EMPTY:
-            raise BodyRefused(f"sent more than {MOST_EMPTY} events without content.")
+            raise BodyRefused(f"The server sent more than {MOST_EMPTY} events without content.")
 
     def hear(self, *, is_last: bool = False, is_new: bool = True) -> None:
         """Restart the time, because a token arrived.

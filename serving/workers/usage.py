@@ -68,7 +68,7 @@ class UsageCheck:
             return None
         number = integer(value)
         if number is None or number < 0 or not self._is_possible(number):
-            self.reject(f"{name} is {quote(value)}")
+            self.reject(f"Its {name} is {quote(value)}.")
             return None
         return number
 
@@ -105,7 +105,7 @@ class UsageCheck:
         cache_write = max(cache_write or 0, cache_write_1h or 0)
         if cached + cache_write > input_tokens:
             self.reject(
-                f"{cache_write} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens"
+                f"It counts {cache_write} tokens written to the cache and {cached} read from it, but only {input_tokens} input tokens."
             )
             return None
         reasoning = self._part("reasoning tokens", reasoning or 0, total_out)
@@ -114,11 +114,13 @@ class UsageCheck:
         return usage
 
     def reject(self, why: str) -> None:
-        """Mark the usage as implausible or incomplete. Only the first reason becomes a note."""
+        """Mark the usage as implausible or incomplete. `why` is a sentence. Only the first reason becomes a note."""
         if self._rejected:
             return
         self._rejected = True
-        self._note(f"The server's usage is implausible ({why}): billed at the call's bound.")
+        self._note(
+            f"The server reported an implausible usage. {why} The call is billed at the maximum that it may have cost."
+        )
 
     def cost_usd(self, value: object) -> Decimal | None:
         """Return the cost that the server reports, or None if it is missing or implausible."""
@@ -126,7 +128,7 @@ class UsageCheck:
             return None
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= self._most_usd():
             return Decimal(str(value))
-        self._note(f"The server's cost is implausible ({quote(value)}): ignored.")
+        self._note(f"The server reported an implausible cost ({quote(value)}), which was ignored.")
         return None
 
     def delta(self, last: Delta) -> Delta:
@@ -147,9 +149,11 @@ class UsageCheck:
             return True
         self._is_over = True
         if output_tokens <= MARGIN * limit + OUTPUT_SLACK_TOKENS:
-            self._note(f"The server's usage exceeds max_output_tokens ({limit}): billed as reported.")
+            self._note(
+                f"The server reported more output tokens than max_output_tokens ({limit}). The call is billed as reported."
+            )
             return True
-        self.reject(f"{output_tokens} output tokens, but max_output_tokens is {limit}")
+        self.reject(f"It counts {output_tokens} output tokens, although max_output_tokens is {limit}.")
         return False
 
     def _is_possible(self, number: int) -> bool:
@@ -174,7 +178,9 @@ class UsageCheck:
     def _part(self, name: str, part: int, whole: int) -> int:
         if part <= whole:
             return part
-        self._note(f"The server's {name} are implausible ({part} of {whole}): ignored.")
+        self._note(
+            f"The server reported an implausible number of {name} ({part} of {whole}), which was ignored."
+        )
         return 0
 
     def _note(self, note: str) -> None:

@@ -224,7 +224,7 @@ class VllmWorker:
             if finish:  # the answer is complete; only its stream did not end
                 return
             exc.worker = self._name  # the engine does not know which of its workers was called
-            exc.args = (f"{self._name}: {exc.message}",)
+            exc.args = (f"{self._name} could not answer: {exc.message}",)
             raise
 
     def _tools(self, call: Call) -> WireTools:

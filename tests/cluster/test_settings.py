@@ -276,7 +276,7 @@ def test_the_local_engine_has_a_whole_configuration() -> None:
 def test_settings_refuse_a_key_that_is_none(tmp_path: Path) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text((CLUSTER / "gpu.yaml").read_text().replace("max_plan_tokens", "max_plan_token"))
-    with pytest.raises(SettingsError, match=r"conductor\.max_plan_token: is not a known key"):
+    with pytest.raises(SettingsError, match=r"conductor\.max_plan_token is not a known setting"):
         load(broken)
 
 

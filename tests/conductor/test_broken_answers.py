@@ -68,7 +68,9 @@ async def test_an_answer_goes_on_where_it_broke_off_and_each_call_is_paid_for_it
     assert [(attempt.outcome, attempt.cost_is_bound) for attempt in step.cut] == [("cut", True)] * 2
     assert step.result
     assert step.result.usage == Usage(20, 2)
-    assert step.result.notes == ("Continues after 8 characters of a, whose stream broke off.",)
+    assert step.result.notes == (
+        "This answer continues the first 8 characters, which came from a before its stream broke off.",
+    )
     assert run.record.cost_usd == run.ledger.spent_usd
 
 
@@ -90,7 +92,7 @@ async def test_an_answer_that_nobody_goes_on_with_ends_with_what_is_missing():
     run = await run_of(player)
     assert run.text == "It is"
     assert isinstance(run.error, WorkerUnavailable)
-    assert run.error.message == "It broke. The answer stops after 5 characters: the rest is missing."
+    assert run.error.message == "It broke. The answer ends after 5 characters, and the rest is missing."
     assert [each.error for each in run.error.attempts] == ["WorkerRefused"]
     (step,) = run.record.plans[0].steps
     assert step.result
@@ -221,7 +223,7 @@ async def test_some_answers_do_not_go_on(facts: dict[str, object]):
     player = Player("a", ["It is", breaks()], [" four."])
     run = await run_of(player, **facts)  # type: ignore[arg-type]
     assert (run.text, len(player.calls)) == ("It is", 1)
-    assert run.error.message.endswith("The answer stops after 5 characters: the rest is missing.")
+    assert run.error.message.endswith("The answer ends after 5 characters, and the rest is missing.")
 
 
 async def test_the_rest_is_as_long_as_is_left_and_is_reserved_before_it_is_asked_for():

@@ -516,7 +516,7 @@ async def test_a_deadline_ends_a_run_at_every_stage(stage: str, stream: bool) ->
     if stage == "inside the plan":
         assert run.record.plans[0].result.output == line(0), "what it took is in the record"
     is_seen = stream and stage == "inside the answer"
-    start = "The answer stops here: the rest did not arrive" if is_seen else "The answer did not arrive"
+    start = "The answer is incomplete: the rest did not arrive" if is_seen else "The answer did not arrive"
     assert str(run.error).startswith(start)
 
 

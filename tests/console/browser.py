@@ -74,7 +74,7 @@ async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost
         await expect(page.locator(".question")).to_contain_text("Which planet")
         assert await page.title() == "Runs · Podium"
 
-        slider = page.get_by_label("Moment of the run")
+        slider = page.get_by_label("Replay position")
         await slider.focus()
         await page.keyboard.press("Home")
         await expect(page.locator(".node")).to_have_count(0)
@@ -94,7 +94,7 @@ async def test_what_models_and_users_write_is_text_and_loads_nothing() -> None:
         await until_finished(page)
         for number in (1, 3):
             await node(page, number).click()
-            await page.get_by_text("What it was shown").click()
+            await page.get_by_text("Prompt", exact=True).click()
             await expect(page.locator(".details .said")).to_contain_text("<script>window.hacked=1</script>")
         await page.locator("nav").get_by_role("link", name="Runs").click()
         await page.locator("tbody a").first.click()
@@ -135,7 +135,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         await node(page, 3).click()
         found += await violations(page)
         id = page.url.rpartition("/")[2]
-        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "How they are doing"), ("keys", "Ledger"), ("evaluation", "live traffic"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
+        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "Health of the workers"), ("keys", "Ledger"), ("evaluation", "live traffic"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
             await page.goto(f"{it.api.url}/console/#/{path}")
             await expect(page.locator("main")).to_contain_text(shows)
             found += await violations(page)
@@ -147,7 +147,7 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
 async def test_everything_is_reached_by_keyboard_alone() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
-        await tab_to(page, "To the content")
+        await tab_to(page, "Skip to content")
         await tab_to(page, "Your question")
         await page.keyboard.type("By keyboard?")
         await page.keyboard.press("Control+Enter")
@@ -160,8 +160,8 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
             await page.keyboard.press("Escape")
             await expect(page.locator(".details")).to_have_count(0)
             assert await has_focus(page, f'[data-step="0.{number - 1}"]'), "the focus is back where it was"
-        await tab_to(page, "The plan as")
-        await tab_to(page, "Ask again on another plan")
+        await tab_to(page, "Plan as written")
+        await tab_to(page, "Ask again with another plan")
         await page.keyboard.press("Enter")
         for name in ("Model", "Remove step 1", "Add a step"):
             await tab_to(page, name)
@@ -199,23 +199,23 @@ async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(t
         page = seen.page
         await enter_key(page, it.secrets["admin"])
         await page.locator("nav").get_by_role("link", name="Keys").click()
-        await page.get_by_label("Name of a new team").fill("growth")
+        await page.get_by_label("Name of the new team").fill("growth")
         await page.keyboard.press("Enter")
         row = page.get_by_role("row").filter(has_text="growth")
-        await row.get_by_label("a day").fill("5")
-        await row.get_by_role("button", name="Set for growth").click()
+        await row.get_by_label("Per day").fill("5")
+        await row.get_by_role("button", name="Set budget of growth").click()
         await expect(row).to_contain_text("of $5")
-        await page.get_by_label("What a new key is for").fill("app")
+        await page.get_by_label("Name of the new key").fill("app")
         await page.get_by_label("Team of the key").select_option("growth")
-        await page.get_by_role("button", name="Make the key").click()
+        await page.get_by_role("button", name="Create key").click()
         secret = await page.get_by_role("status").locator("code").inner_text()
         answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
         assert answer.status_code == 200
         own = page.get_by_role("row").filter(has_text="Revoke app")
-        await own.get_by_role("button", name="Budget of app").click()
-        await own.get_by_label("a day").fill("2")
-        await own.get_by_role("button", name="Set for app").click()
-        await expect(own).to_contain_text("today $0.0000 of $2")
+        await own.get_by_role("button", name="Show budget of app").click()
+        await own.get_by_label("Per day").fill("2")
+        await own.get_by_role("button", name="Set budget of app").click()
+        await expect(own).to_contain_text("Today: $0.0000 of $2")
         told = (await it.ask("admin", "GET", "/v1/admin/keys/app/budget")).json()
         assert Decimal(told["day"]["limit_usd"]) == 2
         assert told["month"]["limit_usd"] is None
@@ -235,8 +235,8 @@ async def test_a_written_plan_is_dropped_with_its_question_and_by_an_example() -
         question = page.get_by_label("Your question", exact=True)
         for change in ("type", "press"):
             await question.fill("Iron or wool?")
-            await page.get_by_role("button", name="Write the plan, run nothing").click()
-            await expect(page.get_by_role("status")).to_contain_text("at most")
+            await page.get_by_role("button", name="Preview the plan").click()
+            await expect(page.get_by_role("status")).to_contain_text("Maximum cost")
             await expect(page.locator(".plan-editor li")).to_have_count(3)
             if change == "type":
                 await question.fill("Tea or coffee?")
@@ -295,9 +295,9 @@ async def test_a_run_is_seen_in_a_second_tab_and_stopped_there(tmp_path: Path) -
         other = await seen.page.context.new_page()
         await other.goto(seen.page.url)
         await expect(other.locator(".answer .said")).to_contain_text("one")
-        await other.get_by_role("button", name="Stop this run").click()
+        await other.get_by_role("button", name="Cancel this run").click()
         for page in (seen.page, other):
-            await expect(page.locator(".run-head .chip").first).to_have_text("stopped")
+            await expect(page.locator(".run-head .chip").first).to_have_text("cancelled")
         assert seen.faults == []
 
 
@@ -308,7 +308,7 @@ async def test_the_same_question_on_another_plan_is_shown_beside_it() -> None:
         await until_finished(page)
         await page.get_by_role("link", name="Ask again").click()
         await page.get_by_role("button", name="Remove step 2").click()
-        reads = page.get_by_role("group", name="What step 2 reads").get_by_role("button", name="1")
+        reads = page.get_by_role("group", name="Steps that step 2 reads").get_by_role("button", name="1")
         await reads.click()
         await expect(reads).to_have_attribute("aria-pressed", "false")
         await page.locator(".grip").nth(0).drag_to(page.locator(".plan-editor li").nth(1))
@@ -339,7 +339,7 @@ async def test_a_report_of_an_evaluation_is_shown_beside_live_traffic(tmp_path: 
         await page.locator("nav").get_by_role("link", name="Compare").click()
         await expect(page.locator("tbody tr")).to_have_count(1)
         await page.locator("input[type=file]").set_input_files(wrong)
-        await expect(page.get_by_role("alert")).to_contain_text("no report.json")
+        await expect(page.get_by_role("alert")).to_contain_text("not a report.json")
         await page.locator("input[type=file]").set_input_files(file)
         await expect(page.locator("tbody tr").first).to_contain_text("75.0 %")
         await expect(page.locator(".plot circle")).to_have_count(1)
@@ -396,12 +396,12 @@ async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:
             await page.locator("nav").get_by_role("link", name="Runs").click()
             rows = page.locator("tbody tr")
             await expect(rows).to_have_count(2)
-            await page.get_by_role("textbox", name="Words in question or answer").fill("epsilon zeta")
+            await page.get_by_role("textbox", name="Text in question or answer").fill("epsilon zeta")
             await expect(rows).to_have_count(1)
             await expect(rows).to_contain_text("finished")
             await page.get_by_role("textbox", name="Worker").fill("a")
-            await expect(page.get_by_text("No such run.")).to_be_visible()
-            await page.get_by_role("textbox", name="Words in question or answer").fill("")
+            await expect(page.get_by_text("No run matches.")).to_be_visible()
+            await page.get_by_role("textbox", name="Text in question or answer").fill("")
             await expect(rows).to_have_count(1)
             await page.get_by_role("combobox", name="Status").select_option("failed")
             await expect(rows).to_have_count(0)
@@ -419,7 +419,7 @@ async def test_a_run_that_waits_for_its_clients_tools_shows_calls_and_results_as
         id = (await api.newest())["id"]
         await page.goto(f"{api.url}/console/#/runs/{id}")
         await expect(node(page, 1)).to_contain_text("waiting for tools")
-        await expect(page.locator(".timeline")).to_contain_text("waits still")
+        await expect(page.locator(".timeline")).to_contain_text("so far")
         await node(page, 1).click()
         await expect(page.locator(".tool-call")).to_contain_text("<script>window.hacked=1</script>")
         await expect(page.locator(".tool-call .chip")).to_have_text("no result yet")
@@ -428,7 +428,7 @@ async def test_a_run_that_waits_for_its_clients_tools_shows_calls_and_results_as
         await api.ok(asked | {"messages": [*asked["messages"], turn, result]})
         await until_finished(page)
         await expect(page.locator(".tool-result")).to_contain_text("Sun. <img src=x")
-        await expect(page.locator(".timeline")).not_to_contain_text("waits still")
+        await expect(page.locator(".timeline")).not_to_contain_text("so far")
         assert await page.locator(".bar.tools").count() == 2, "one in the legend, one of the step"
         width = "document.querySelector('.row-bars .bar.tools').getBoundingClientRect().width"
         assert float(await page.evaluate(width)) > 20, "the client's time is drawn, and it is long"
@@ -447,16 +447,16 @@ async def test_a_thumb_is_kept_with_the_run_and_the_right_answer_too() -> None:
         await until_finished(page)
         await page.get_by_role("button", name="Bad answer").click()
         await expect(page.get_by_role("button", name="Bad answer")).to_have_attribute("aria-pressed", "true")
-        await page.get_by_text("Say more").click()
-        await page.get_by_label("What had been right").fill(EVIL)
-        await page.get_by_role("button", name="Keep what I say").click()
-        await expect(page.locator(".feedback [role=status]")).to_contain_text("Right had been: <img")
+        await page.get_by_text("Add details").click()
+        await page.get_by_label("Right answer").fill(EVIL)
+        await page.get_by_role("button", name="Save details").click()
+        await expect(page.locator(".feedback [role=status]")).to_contain_text("Right answer: <img")
         found = await violations(page)
         await page.reload()
         await expect(page.locator(".feedback [role=status]")).to_contain_text("Rated 0 of 100.")
         [said] = (await api.newest())["feedback"]
         assert (said["score"], said["expected"]) == (0.0, EVIL)
         await page.goto(f"{api.url}/console/#/runs")
-        await page.get_by_label("only rated ones").check()
+        await page.get_by_label("Only rated runs").check()
         await expect(page.locator("tbody tr")).to_have_count(1)
         assert (found, seen.faults, await page.evaluate("window.hacked")) == ([], [], None)

@@ -42,18 +42,18 @@ async def test_what_goes_wrong_on_the_way_is_shown_while_it_happens_and_no_word_
         await keep_what_is_said(page)
         await ask(page, "Does it go on?")
         await node(page, 1).click()
-        await expect(page.locator(".details")).to_contain_text("Earlier tries")
+        await expect(page.locator(".details")).to_contain_text("Failed attempts")
         await expect(node(page, 1)).to_contain_text("running")
         await node(page, 2).click()
-        await expect(page.locator(".details")).to_contain_text("It begins again.")
+        await expect(page.locator(".details")).to_contain_text("The step restarts.")
         await node(page, 3).click()
-        await expect(page.locator(".details")).to_contain_text("It goes on.")
+        await expect(page.locator(".details")).to_contain_text("The step continues.")
         await until_finished(page)
         await expect(page.locator(".answer .said")).to_have_text(LETTERS)
         told = await page.evaluate("window.told")
         assert {"call_failed", "step_restarted", "step_continued"} <= {*told}
         for number in (1, 2, 3):
-            await expect(node(page, number)).to_contain_text("2 tries")
+            await expect(node(page, number)).to_contain_text("2 attempts")
             await node(page, number).click()
             await expect(page.locator(".details .said")).to_have_text(LETTERS)
         found = await violations(page)
@@ -104,8 +104,8 @@ async def test_a_plan_is_written_and_priced_before_anything_is_run() -> None:
     async with served(settings) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
         await page.get_by_label("Your question", exact=True).fill("What would it cost?")
-        await page.get_by_role("button", name="Write the plan, run nothing").click()
-        await expect(page.get_by_role("status")).to_contain_text("at most: ")
+        await page.get_by_role("button", name="Preview the plan").click()
+        await expect(page.get_by_role("status")).to_contain_text("Maximum cost of this plan: ")
         await expect(page.get_by_role("status")).to_contain_text("¢")
         await expect(page.locator(".plan-editor li")).to_have_count(2)
         assert not api.worker("a").calls

@@ -84,8 +84,8 @@ async def enter_key(page: Page, secret: str, *, keeps: bool = False) -> None:
     box = page.locator("form.key")
     await box.locator("input[type=password]").fill(secret)
     if keeps:
-        await box.get_by_label("keep it until this tab is closed").check()
-    await box.get_by_role("button", name="Use it").click()
+        await box.get_by_label("Keep the key until this tab is closed").check()
+    await box.get_by_role("button", name="Use key").click()
 
 
 async def violations(page: Page) -> list[str]:

@@ -74,7 +74,7 @@ async def replay() -> None:
         await ask(page, QUESTION)
         await until_finished(page)
         await node(page, 1).click()
-        await page.get_by_label("Moment of the run").focus()
+        await page.get_by_label("Replay position").focus()
         for _ in range(3):
             await page.keyboard.press("PageDown")
         await shot(page, "replay")
@@ -114,7 +114,11 @@ async def admin() -> None:
             size = {"width": 1100, "height": 760}
             async with open_page(browser, it.api.url, viewport=size) as seen:
                 await enter_key(seen.page, it.secrets["admin"])
-                for name, shows in (("runs", "finished"), ("pool", "How they are doing"), ("keys", "Ledger")):
+                for name, shows in (
+                    ("runs", "finished"),
+                    ("pool", "Health of the workers"),
+                    ("keys", "Ledger"),
+                ):
                     await seen.page.goto(f"{it.api.url}/console/#/{name}")
                     await expect(seen.page.locator("main")).to_contain_text(shows)
                     if name == "keys":

@@ -76,13 +76,13 @@ async def who_failed(hand: Hand) -> None:
 
 async def price(hand: Hand) -> None:
     await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
-    await hand.press("Write the plan, run nothing")
-    await expect(hand.page.get_by_role("status")).to_contain_text("at most")
+    await hand.press("Preview the plan")
+    await expect(hand.page.get_by_role("status")).to_contain_text("Maximum cost")
 
 
 async def no_more_than(hand: Hand) -> None:
     await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
-    await hand.fill(hand.page.get_by_label("Dollars at most"), "0.05")
+    await hand.fill(hand.page.get_by_label("Maximum cost ($)"), "0.05")
     await hand.press("Ask Ctrl Enter")
     await until_finished(hand.page)
 
@@ -98,7 +98,7 @@ async def watch(hand: Hand) -> None:
 async def without_a_worker(hand: Hand) -> None:
     await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
     hand.acts += 1
-    await hand.page.get_by_role("group", name="The pool").get_by_label("b", exact=True).uncheck()
+    await hand.page.get_by_role("group", name="Workers").get_by_label("b", exact=True).uncheck()
     await hand.press("Ask Ctrl Enter")
     await expect(hand.page.locator(".run-head")).to_be_visible()
 
@@ -106,7 +106,7 @@ async def without_a_worker(hand: Hand) -> None:
 async def own_plan(hand: Hand) -> None:
     await hand.go("Runs")
     await hand.open_run()
-    await hand.press("Ask again on another plan", "link")
+    await hand.press("Ask again with another plan", "link")
     await hand.press("Remove step 2")
     await hand.press("Ask Ctrl Enter")
     await expect(hand.page.locator(".compare > section")).to_have_count(2)
@@ -114,14 +114,14 @@ async def own_plan(hand: Hand) -> None:
 
 async def key_for_a_team(hand: Hand) -> None:
     await hand.go("Keys")
-    await hand.fill(hand.page.get_by_label("Name of a new team"), "A")
-    await hand.press("Make the team")
-    row = hand.page.get_by_role("row").filter(has=hand.page.get_by_role("button", name="Set for A"))
-    await hand.fill(row.get_by_label("a day"), "5")
-    await hand.press("Set for A")
-    await hand.fill(hand.page.get_by_label("What a new key is for"), "app")
+    await hand.fill(hand.page.get_by_label("Name of the new team"), "A")
+    await hand.press("Create team")
+    row = hand.page.get_by_role("row").filter(has=hand.page.get_by_role("button", name="Set budget of A"))
+    await hand.fill(row.get_by_label("Per day"), "5")
+    await hand.press("Set budget of A")
+    await hand.fill(hand.page.get_by_label("Name of the new key"), "app")
     await hand.choose("Team of the key", "A")
-    await hand.press("Make the key")
+    await hand.press("Create key")
     await expect(hand.page.get_by_role("status").locator("code")).to_contain_text("pk_")
     await expect(row).to_contain_text("of $5")
 
@@ -141,7 +141,7 @@ async def new_secret(hand: Hand) -> None:
 async def of_a_worker_over_a_cent(hand: Hand) -> None:
     await hand.go("Runs")
     await hand.fill(hand.page.get_by_role("textbox", name="Worker"), "c")
-    await hand.fill(hand.page.get_by_label("Dollars at least"), "0.00001")
+    await hand.fill(hand.page.get_by_label("Minimum cost ($)"), "0.00001")
     await expect(hand.page.locator("tbody tr").first).to_be_visible()
 
 

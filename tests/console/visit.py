@@ -53,14 +53,14 @@ async def visit(url: str, key: str) -> dict[str, Any]:
 
 async def play_again(page: Page) -> list[str]:
     """Replay the run from its beginning, and open its first step."""
-    await page.get_by_label("Moment of the run").focus()
+    await page.get_by_label("Replay position").focus()
     await page.keyboard.press("Home")
     await expect(page.locator(".run-head .chip").first).to_have_text("running")
-    await page.get_by_label("Speed of the replay").fill("50")
+    await page.get_by_label("Replay speed").fill("50")
     await page.keyboard.press("Enter")
     await expect(page.locator(".run-head .chip").first).to_have_text("finished", timeout=30_000)
     await page.locator(".node").first.click()
-    await expect(page.locator(".details dl")).to_contain_text("First word")
+    await expect(page.locator(".details dl")).to_contain_text("Time to first token")
     return await violations(page)
 
 

@@ -80,7 +80,7 @@ def test_a_hand_written_card_is_kept_unless_it_is_to_be_replaced(
         ["--recorded", f"recorded:{write_recording(tmp_path)}?part=train", "--into"],
     )
     assert main([*given, str(pool)]) == 0
-    assert "Unchanged: card of even. Use --replace" in capsys.readouterr().err
+    assert "Kept unchanged: card of even. Use --replace" in capsys.readouterr().err
     text = pool.read_text()
     good, even = load(pool).workers
     assert good.card.startswith("best at equations")
@@ -168,7 +168,7 @@ def test_who_is_who_can_be_said(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert main(given) == 2
     assert "No measured name" in capsys.readouterr().err
     assert main([*given, "--name", "lab_good=best"]) == 0
-    assert "No worker of" in capsys.readouterr().err
+    assert "has no worker for these measured names" in capsys.readouterr().err
     assert load(pool).worker("best").card.startswith("best at equations")
 
 
@@ -179,7 +179,7 @@ def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
     path.write_text(path.read_text().replace("lab_even", "shop_good"))
     given = ["--recorded", f"recorded:{path}?part=train", "--into", str(pool)]
     assert main(given) == 2
-    assert "lab_good and shop_good both end in good" in capsys.readouterr().err
+    assert "lab_good and shop_good both match the worker good" in capsys.readouterr().err
     assert main([*given, "--name", "lab_good=good"]) == 0
     assert load(pool).worker("good").card.startswith("best at equations")
 
@@ -190,14 +190,17 @@ def test_two_measured_names_that_end_in_one_workers_are_told_apart_by_the_user(
         ("", "Use --results, --recorded or --records"),
         ("--recorded recorded:{recorded}", "held-out"),
         ("--recorded skills", "is not a recorded pool"),
-        ("--recorded recorded:{recorded}?part=train --workers nobody", "No measurements of 'nobody'"),
-        ("--recorded recorded:{recorded}?part=train&difficulty=none", "has no answers"),
+        ("--recorded recorded:{recorded}?part=train --workers nobody", "'nobody' has no measurements"),
+        ("--recorded recorded:{recorded}?part=train&difficulty=none", "has no recorded answers"),
         ("--recorded recorded:{recorded}?part=train --name lab_good=best", "--name needs --settings"),
         (
             "--recorded recorded:{recorded}?part=train --into {pool} --name lab_good=me",
-            "'me' is unknown. Choose from: good, even",
+            "'me' does not exist. Choose from: good, even",
         ),
-        ("--recorded recorded:{recorded}?part=train --into {pool} --settings {pool}", "not both"),
+        (
+            "--recorded recorded:{recorded}?part=train --into {pool} --settings {pool}",
+            "cannot be used together",
+        ),
         ("--recorded recorded:{recorded}?part=train --into {pool}.none", "cannot be read"),
         ("--results {pool}.none", "Pass the --out folder"),
         ("--results {recorded}", "is not a result"),

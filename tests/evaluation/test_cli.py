@@ -75,7 +75,7 @@ def test_a_replayed_pool_is_evaluated_from_the_command_line(
         (["--url", "http://127.0.0.1:1", "--questions", "gsm8k"], "make serve"),
         (
             ["--settings", "cluster/scripted.yaml", "--questions", "gsm8k", "--train", "gsm8k"],
-            "Every --train question",
+            "All --train questions",
         ),
     ],
 )

@@ -217,7 +217,7 @@ async def test_learned_routers_send_each_family_to_who_can_it(tmp_path: Path):
     [
         (["nothing"], "Choose from: single"),
         (["single", "single"], "is named twice"),
-        (["single:nobody"], "the pool has: good, bad"),
+        (["single:nobody"], "Choose from: good, bad"),
         (["oracle"], "Add the strategy `single`"),
         (["best_of_n"], "Add it, or"),
         (["moa?layer=2"], "it takes layers, proposers, temperature"),

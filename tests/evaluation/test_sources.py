@@ -104,7 +104,7 @@ def test_any_json_lines_are_asked_by_the_names_of_their_fields(tmp_path: Path):
         ("[1]", "line 1: expected a JSON object, not list"),
         (
             '{"question": "a"}',
-            "line 1: the field 'answer' is missing. Choose another field with ?answer=FIELD; the row has question",
+            "line 1: the field 'answer' is missing. Choose another field with ?answer=FIELD; the fields of the row are question",
         ),
         (
             '{"question": null, "answer": "b"}',
@@ -123,7 +123,7 @@ def test_a_hub_that_cannot_be_reached_is_told_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(EvaluationError, match="Check name, config and split"):
+    with pytest.raises(EvaluationError, match="Check the name, config and split"):
         load(f"hub:{tmp_path}/no-such-data-set")
 
 

@@ -40,7 +40,7 @@ async def test_a_replayed_model_refuses_what_was_never_recorded(tmp_path: Path):
     reads = await backend.run(question, Caps(), Plan((Step("good", ""), Step("half", "Check.", (0,)))))
     unknown = await backend.run(stranger, Caps(), Plan((Step("good", ""),)))
     assert (reads.error, unknown.error) == ("WorkerRefused", "WorkerRefused")
-    assert "shows other steps" in reads.message
+    assert "show other steps" in reads.message
     assert "to this question was recorded" in unknown.message
 
 
@@ -90,8 +90,8 @@ def test_of_equally_frequent_answers_the_earliest_wins():
     ("options", "message"),
     [
         ({"path": "no-such-file", "model": "m"}, "cannot be read"),
-        ({"model": "lab_none"}, "it has lab_good, lab_half, lab_mute"),
-        ({"model": "lab_good", "usd_per_call": "dear"}, "is not a number of US dollars"),
+        ({"model": "lab_none"}, "Choose from lab_good, lab_half, lab_mute"),
+        ({"model": "lab_good", "usd_per_call": "dear"}, "is not an amount in US dollars"),
     ],
 )
 def test_a_replay_that_cannot_be_made_says_which_option_is_at_fault(

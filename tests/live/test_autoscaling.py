@@ -84,7 +84,7 @@ async def test_replicas_come_with_the_load_and_go_with_it_and_no_stream_is_cut(s
         first = await stream(http, podium={"progress": "events"})
         told = [chunk["podium"] for chunk in first if not chunk["choices"]]
         assert [event["why"] for event in told if event["type"] == "waits"] == [
-            "no replica is running; the first one is starting"
+            "No replica is running. The first one is starting."
         ]
         assert words(first) == 40
 

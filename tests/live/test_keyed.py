@@ -138,7 +138,7 @@ async def test_secrets_in_keys_prompts_and_settings_are_in_no_log_record_trace_o
 
     keyed.process.send_signal(signal.SIGINT)
     printed, _ = await asyncio.to_thread(keyed.process.communicate, timeout=90)
-    assert (keyed.process.returncode, "nothing is left running" in printed) == (0, True), printed
+    assert (keyed.process.returncode, "No process is left running" in printed) == (0, True), printed
     assert leaks(printed, all_secrets | prompts) == [], "in what it printed"
     assert leaks("".join(map(repr, keyed.spans.spans)), all_secrets | prompts) == [], "in a trace"
     assert leaks(said.errors, all_secrets) == [], "in an error"

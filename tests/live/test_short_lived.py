@@ -68,7 +68,7 @@ def test_a_start_that_fails_leaves_rays_logs_without_secrets(tmp_path: Path) -> 
     path = tmp_path / "settings.yaml"
     path.write_text(yaml.safe_dump(settings))
     server = Server(settings=path, port=0, env=planted, log=tmp_path / "server.log", ready_within_s=300)
-    with pytest.raises(ServeError, match="ended before it was ready") as failed:
+    with pytest.raises(ServeError, match="exited before it was ready") as failed:
         server.__enter__()
     assert "no replica can make it" in server.log.read_text()
     assert str(tmp_path / "server.ray") in str(failed.value)

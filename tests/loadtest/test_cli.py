@@ -165,7 +165,7 @@ def test_nobody_at_the_url_is_told_with_a_remedy(tmp_path: Path) -> None:
         timeout=60,
     )
     assert done.returncode == 2
-    assert "No Podium answers at http://127.0.0.1:9" in done.stdout
+    assert "No Podium server responds at http://127.0.0.1:9" in done.stdout
     assert "make serve" in done.stdout
     assert not list(tmp_path.iterdir())
 
@@ -224,7 +224,7 @@ def test_a_folder_that_cannot_be_written_to_is_told_before_the_load(
     (tmp_path / "a file").touch()
     done = a_second(podium_url, tmp_path / out, tmp_path)
     assert done.returncode == 2, done.stdout
-    assert "is not writable" in done.stdout
+    assert "cannot write to" in done.stdout
     assert "Traceback" not in done.stderr
     assert Podium.asked == 0
 
@@ -244,9 +244,9 @@ def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
     Podium.fills_the_disk = staticmethod(goes_away)
     done = a_second(podium_url, out, temporary)
     assert done.returncode == 1, done.stdout
-    assert f"The report cannot be written to {out}" in done.stdout
+    assert f"Cannot write the report to {out}" in done.stdout
     (kept,) = temporary.glob("podium-load-*")
-    assert f"It was written to {kept}/report.html" in done.stdout
+    assert f"Report written to {kept}/report.html" in done.stdout
     assert len((kept / "requests.jsonl").read_text().splitlines()) == Podium.asked > 0
     assert "Traceback" not in done.stderr
 
@@ -258,8 +258,8 @@ def test_what_was_measured_survives_a_folder_that_goes_away_meanwhile(
         (["open-mixed", "--users", "4"], "--users applies only to the closed loop"),
         (["mixed", "--duration", "soon"], "'soon' is not a duration"),
         (["mixed", "--objective", "middle=1s"], "unknown phase 'middle'"),
-        (["open-mixed", "--rate", "0"], "'0' is not a rate"),
-        (["open-mixed", "--url", "127.0.0.1:8123"], "write http://127.0.0.1:8123"),
+        (["open-mixed", "--rate", "0"], "'0' is not a number of requests per second"),
+        (["open-mixed", "--url", "127.0.0.1:8123"], "such as http://127.0.0.1:8123"),
     ],
 )
 def test_a_wrong_option_is_named(arguments: list[str], why: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -63,7 +63,7 @@ def test_the_table_says_what_was_missed() -> None:
     lines = table({Case("haproxy", "idle", 8): replace(HELD, whole=19)}).splitlines()
     assert lines[-1].split(" | ") == [
         "| haproxy", "idle", "8", "19 of 20", "30 of 30", "0.20 s", "0.00 s", "100 ms", "100, 500, 109, 109 MB",
-        "no: a stream was lost or changed |",
+        "no: a stream was incomplete or changed |",
     ]  # fmt: skip
 
 

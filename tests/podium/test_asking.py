@@ -118,7 +118,7 @@ async def test_runs_are_listed_filtered_and_shown_as_a_tree(api: Served, capsys:
     assert "\x1b" not in shown.out, "what a model says does not command the terminal"
     assert "\x07" not in shown.out
     prompts = await podium(capsys, "show", run["id"], "--prompts", "--url", api.url)
-    for said in ("began 20", "critical path", ": Why is", "user: ", "Find a reason.", " from "):
+    for said in ("started 20", "critical path", ": Why is", "user: ", "Find a reason.", " from "):
         assert said in prompts.out, said
     assert json.loads((await podium(capsys, "show", "--json", "--url", api.url)).out)["model"] == "duo"
     absent = await podium(capsys, "show", "wf_absent", "--url", api.url)
@@ -244,7 +244,7 @@ async def test_a_key_comes_from_the_environment_and_its_want_has_an_exit_code(
 async def test_no_server_and_a_wrong_command_line_are_told(capsys: Any) -> None:
     ended = await podium(capsys, "models", "--url", "http://127.0.0.1:9")
     assert (ended.code, ended.out) == (3, "")
-    assert "No server answers at http://127.0.0.1:9" in ended.err
+    assert "Cannot connect to http://127.0.0.1:9" in ended.err
     for wrong in (["ask"], ["ask", "x", "--url", "localhost"], ["runs", "--status", "odd"], ["ask", "x", "--max-cost", "-1"]):  # fmt: skip
         with pytest.raises(SystemExit) as left:
             main(wrong)
@@ -282,14 +282,14 @@ async def test_a_plan_is_shown_with_its_worst_cost_and_can_be_run_as_it_is(
     assert ended.code == 0
     assert [line.split()[:2] for line in ended.out.splitlines()[1:3]] == [["1", "a"], ["2", "b"]]
     assert "Find a reason." in ended.out
-    assert re.search(r"At most \$0\.03\d+ and \d+ tokens\. Writing the plan: free", ended.out)
+    assert re.search(r"Maximum for the run: \$0\.03\d+ and \d+ tokens\. Cost of this plan: free", ended.out)
     ended = await podium(capsys, "plan", "Why blue?", "--json", "--url", api.url)
     file = tmp_path / "plan.json"
     file.write_text(json.dumps({"plan": json.loads(ended.out)["plan"][:1]}))
     ended = await podium(capsys, "ask", "Why?", "--plan", str(file), "--json", "--url", api.url)
     assert [each["worker"] for each in json.loads(ended.out)["podium"]["steps"]] == ["a"]
     file.write_text("3")
-    for path, said in ((file, "holds no plan"), (tmp_path / "absent", "No such file")):
+    for path, said in ((file, "is not a plan"), (tmp_path / "absent", "No such file")):
         ended = await podium(capsys, "ask", "Why?", "--plan", str(path), "--url", api.url)
         assert (ended.code, ended.out) == (2, "")
         assert said in ended.err
@@ -314,7 +314,7 @@ async def test_budgets_of_teams_and_keys_are_listed_for_an_administrator(
 
 async def test_adapters_of_a_server_and_of_a_folder(api: Served, capsys: Any, tmp_path: Path) -> None:
     ended = await podium(capsys, "adapters", "--url", api.url)
-    assert (ended.code, ended.out) == (0, "No worker uses an adapter.\n")
+    assert (ended.code, ended.out) == (0, "No worker of this server uses an adapter.\n")
     ended = await podium(capsys, "adapters", "--folder", str(ROOT / "adapters"), "--json")
     assert json.loads(ended.out)["adapter"].startswith("conductor@")
     ended = await podium(capsys, "adapters", "--folder", str(tmp_path / "absent"))

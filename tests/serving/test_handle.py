@@ -121,7 +121,7 @@ async def test_a_cold_start_is_waited_for_and_told_once(status: str) -> None:
         await asyncio.sleep(0.001)
     engine.up.set()
     assert await asking == [WORD]
-    assert set(notices) == {"no replica is running; the first one is starting"}
+    assert set(notices) == {"No replica is running. The first one is starting."}
 
 
 @pytest.mark.parametrize("status", ["UNHEALTHY", "DEPLOY_FAILED"])

@@ -159,7 +159,7 @@ async def test_a_meter_that_breaks_costs_a_line_in_the_log_and_no_answer(
 
     async with served(team(GOOD), meter=Broken()) as api:
         await api.ok()
-        await until(lambda: "cannot record the metrics of a run" in caplog.text, "it is told")
+        await until(lambda: "Cannot record the metrics of a run" in caplog.text, "it is told")
 
 
 async def test_a_run_is_one_line_of_json_with_its_trace_and_without_anybodys_words(

@@ -180,11 +180,11 @@ def test_a_model_that_thinks_by_itself_thinks_little_before_a_plan(
 
 
 CANNOT: dict[str, tuple[dict[str, Any], str, str]] = {
-    "nobody": ({}, "gpt-6", "'gpt-6' cannot be the conductor: no worker has this name"),
-    "several": ({}, "gpt,a", "'gpt,a' cannot be the conductor: name exactly one worker"),
-    "several words": ({}, "gpt a", "'gpt a' cannot be the conductor: name exactly one worker"),
-    "a model's name": ({}, "mini", "'mini' cannot be the conductor: no worker has this name"),
-    "the voter": ({}, "vote", r"'vote' cannot be the conductor: it is a Python worker \(kind: python\)"),
+    "nobody": ({}, "gpt-6", "'gpt-6' cannot be the conductor. No worker has this name"),
+    "several": ({}, "gpt,a", "'gpt,a' cannot be the conductor. Name exactly one worker"),
+    "several words": ({}, "gpt a", "'gpt a' cannot be the conductor. Name exactly one worker"),
+    "a model's name": ({}, "mini", "'mini' cannot be the conductor. No worker has this name"),
+    "the voter": ({}, "vote", r"'vote' cannot be the conductor, because workers of kind `python` usually write no plans"),
     "settings that serve no conductor": ({"models": {}}, "gpt", r"no `models`.*Add `models: \{podium-mini: \{\}\}`"),
 }  # fmt: skip
 
@@ -206,11 +206,13 @@ def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_tak
     led = settings_to_serve(API, conductor="claude")
     with pytest.raises(
         SettingsError,
-        match=r"'claude' cannot be the conductor: its key is not set\. Set ANTHROPIC_API_KEY\. These workers can: gpt \(",
+        match=r"'claude' cannot be the conductor, because its API key is not set\. Set ANTHROPIC_API_KEY\. These workers can be the conductor: gpt \(",
     ):
         check_conductor_key(led, {"OPENAI_API_KEY": "sk-1"})
     check_conductor_key(led, {"ANTHROPIC_API_KEY": "sk-1"})
-    with pytest.raises(SettingsError, match="'claude' needs its key in the variable ANTHROPIC_API_KEY"):
+    with pytest.raises(
+        SettingsError, match=r"variable ANTHROPIC_API_KEY \(`api_key_env` of worker 'claude'\) is not set"
+    ):
         build_pool(led, {"OPENAI_API_KEY": "sk-1"}, {})
     file = tmp_path / "key"
     with_key_file = parse(

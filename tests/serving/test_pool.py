@@ -188,7 +188,7 @@ def test_an_optional_worker_without_its_key_is_left_out_with_a_warning(caplog: p
     own = pool({"fallbacks": ["gpt"]}, gpt | {"optional": True})
     assert list(own.members) == ["a"]
     assert own.settings.pool == ["a"]
-    assert "gpt is disabled: no key in MY_KEY" in caplog.text
+    assert "gpt is disabled, because its API key is missing in MY_KEY" in caplog.text
     with pytest.raises(SettingsError, match="MY_KEY"):
         pool({}, gpt)
     assert list(pool({}, gpt, environment={"MY_KEY": "sk-1"}).members) == ["a", "gpt"]

@@ -141,7 +141,7 @@ def test_a_table_that_cannot_be_read_leaves_prices_unknown_and_says_so(
     monkeypatch.setattr(price_table, "CHILD", tmp_path / "nothing.py")
     monkeypatch.setattr(price_table, "_prices", {})
     assert look_up([PriceQuery("openai", None, "gpt-5")]) == [None]
-    assert "cannot read the price table" in caplog.text
+    assert "Cannot read the price table" in caplog.text
 
 
 def test_the_process_that_reads_the_table_is_given_no_keys(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):

@@ -41,26 +41,26 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "nothing": ({}, "workers"),
     "no mapping": ([], "settings"),
     "no workers": ({"workers": []}, "workers"),
-    "an unknown key": ({"workers": [A], "wrokers": []}, "wrokers: is not a known key"),
-    "an unknown key deep down": ({"workers": [A, B | {"delay": 1}]}, "workers[1].delay: is not a known key"),
-    "an unknown key of a limit": ({"workers": [A], "limits": {"hearbeat_s": 1}}, "limits.hearbeat_s: is not a known key"),
-    "an unknown key of a reply": ({"workers": [A | {"replies": [{"txt": "x"}]}]}, "txt: is not a known key"),
+    "an unknown key": ({"workers": [A], "wrokers": []}, "wrokers is not a known setting"),
+    "an unknown key deep down": ({"workers": [A, B | {"delay": 1}]}, "workers[1].delay is not a known setting"),
+    "an unknown key of a limit": ({"workers": [A], "limits": {"hearbeat_s": 1}}, "limits.hearbeat_s is not a known setting"),
+    "an unknown key of a reply": ({"workers": [A | {"replies": [{"txt": "x"}]}]}, "txt is not a known setting"),
     "an unknown kind": ({"workers": [{"name": "a", "kind": "magic"}]}, "workers[0]"),
-    "a key that is written out": ({"workers": [OPENAI | {"api_key": "sk-1"}]}, "workers[0].api_key: is not a known key"),
+    "a key that is written out": ({"workers": [OPENAI | {"api_key": "sk-1"}]}, "workers[0].api_key is not a known setting"),
     "no name": ({"workers": [{"kind": "scripted"}]}, "workers[0].name"),
     "a name with a blank": ({"workers": [A | {"name": "a b"}]}, "workers[0].name"),
     "an empty name": ({"workers": [A | {"name": ""}]}, "workers[0].name"),
     "a name with a quote": ({"workers": [A | {"name": 'a"'}]}, "workers[0].name"),
     "a worker that falls back to itself": (
         {"workers": [A, B | {"fallbacks": ["a", "b"]}]},
-        "workers[1].fallbacks: names 'b', the worker itself; remove the name.",
+        "workers[1].fallbacks must not name the worker 'b' itself.",
     ),
-    "an API worker that falls back to itself": ({"workers": [OPENAI | {"fallbacks": ["gpt"]}]}, "workers[0].fallbacks: names 'gpt', the worker itself"),
+    "an API worker that falls back to itself": ({"workers": [OPENAI | {"fallbacks": ["gpt"]}]}, "workers[0].fallbacks must not name the worker 'gpt' itself"),
     "a fallback twice": (
         {"workers": [A | {"fallbacks": ["b", "c", "b"]}, B, A | {"name": "c"}]},
-        "workers[0].fallbacks: names 'b' twice; remove the second name.",
+        "workers[0].fallbacks must not name 'b' more than once.",
     ),
-    "a name twice": ({"workers": [A, B, A]}, "two workers are called 'a'"),
+    "a name twice": ({"workers": [A, B, A]}, "Two workers are named 'a'"),
     "a model called like a worker": ({"workers": [A], "conductor": {"worker": "a"}, "models": {"a": {}}}, "'a' is used twice"),
     "a workflow called like a worker": ({"workers": [A], "workflows": {"a": [{"worker": "a"}]}}, "'a' is used twice"),
     "a workflow called like a model": (
@@ -70,46 +70,46 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "an unknown conductor": ({"workers": [A], "conductor": {"worker": "z"}}, "conductor.worker names the worker 'z'"),
     "an unknown fallback": ({"workers": [A], "conductor": {"worker": "a", "fallback": "z"}}, "conductor.fallback names the worker 'z'"),
     "an unknown fallback of a worker": ({"workers": [A | {"fallbacks": ["z"]}]}, "worker 'a': fallbacks names the worker 'z'"),
-    "a word that chooses no fallbacks": ({"workers": [A | {"fallbacks": "any"}]}, "workers[0].fallbacks: must be a list of worker names, or `auto`."),
-    "a fallback that is no name": ({"workers": [A | {"fallbacks": [1]}]}, "workers[0].fallbacks: must be a list of worker names, or `auto`."),
+    "a word that chooses no fallbacks": ({"workers": [A | {"fallbacks": "any"}]}, "workers[0].fallbacks must be a list of worker names, or `auto`."),
+    "a fallback that is no name": ({"workers": [A | {"fallbacks": [1]}]}, "workers[0].fallbacks must be a list of worker names, or `auto`."),
     "the word in a list": ({"workers": [A | {"fallbacks": ["auto"]}]}, "worker 'a': fallbacks names the worker 'auto'"),
     "an unknown worker of a model": (
         {"workers": [A], "conductor": {"worker": "a"}, "models": {"m": {"workers": ["z"]}}}, "models.m.workers names the worker 'z'",
     ),
     "an unknown worker of a workflow": ({"workers": [A], "workflows": {"w": [{"worker": "z"}]}}, "workflows.w names the worker 'z'"),
-    "models without a conductor": ({"workers": [A], "models": {"m": {}}}, "`models` need a `conductor`"),
-    "a workflow without steps": ({"workers": [A], "workflows": {"w": []}}, "workflows.w has no steps"),
+    "models without a conductor": ({"workers": [A], "models": {"m": {}}}, "`models` require a `conductor`"),
+    "a workflow without steps": ({"workers": [A], "workflows": {"w": []}}, "workflows.w must have at least one step"),
     "a workflow that reads forward": (
-        {"workers": [A], "workflows": {"w": [{"worker": "a", "access": [0]}]}}, "workflows.w: step 0 reads a step that is not before it",
+        {"workers": [A], "workflows": {"w": [{"worker": "a", "access": [0]}]}}, "workflows.w[0].access must contain only the numbers of earlier steps",
     ),
     "a workflow that reads from nothing": (
-        {"workers": [A], "workflows": {"w": [{"worker": "a"}, {"worker": "a", "access": [-1]}]}}, "workflows.w: step 1 reads",
+        {"workers": [A], "workflows": {"w": [{"worker": "a"}, {"worker": "a", "access": [-1]}]}}, "workflows.w[1].access must contain only",
     ),
     "an unknown deployment": ({"workers": [SHARED | {"deployment": "z"}]}, "worker 'v2': deployment names the worker 'z'"),
-    "a deployment without an engine": ({"workers": [A, SHARED | {"deployment": "a"}]}, "deployment 'a' is not a vllm worker with its own engine"),
+    "a deployment without an engine": ({"workers": [A, SHARED | {"deployment": "a"}]}, "deployment must name a vllm worker with its own engine, which 'a' is not"),
     "a deployment of a deployment": (
-        {"workers": [VLLM, SHARED, SHARED | {"name": "v3", "deployment": "v2"}]}, "deployment 'v2' is not a vllm worker with its own engine",
+        {"workers": [VLLM, SHARED, SHARED | {"name": "v3", "deployment": "v2"}]}, "deployment must name a vllm worker with its own engine, which 'v2' is not",
     ),
-    "a deployment of its own": ({"workers": [SHARED | {"deployment": "v2"}]}, "deployment 'v2' is not a vllm worker with its own engine"),
-    "a deployment with an engine": ({"workers": [VLLM, SHARED | {"engine": {}}]}, "has both `deployment` and `engine`"),
-    "a deployment with a scale": ({"workers": [VLLM, SHARED | {"scale": {}}]}, "has both `deployment` and `scale`"),
+    "a deployment of its own": ({"workers": [SHARED | {"deployment": "v2"}]}, "deployment must name a vllm worker with its own engine, which 'v2' is not"),
+    "a deployment with an engine": ({"workers": [VLLM, SHARED | {"engine": {}}]}, "`deployment` and `engine` must not both be set"),
+    "a deployment with a scale": ({"workers": [VLLM, SHARED | {"scale": {}}]}, "`deployment` and `scale` must not both be set"),
     "no local model": ({"workers": [{"name": "v", "kind": "vllm"}]}, "workers[0].model"),
     "fewer replicas at most than at least": (
-        {"workers": [VLLM | {"scale": {"min_replicas": 3, "max_replicas": 2}}]}, "max_replicas is below min_replicas",
+        {"workers": [VLLM | {"scale": {"min_replicas": 3, "max_replicas": 2}}]}, "`max_replicas` must be at least `min_replicas`",
     ),
     "a negative price": ({"workers": [A | {"price": {"input_usd_per_mtok": -1, "output_usd_per_mtok": 1}}]}, "input_usd_per_mtok"),
     "half a price": ({"workers": [A | {"price": {"input_usd_per_mtok": 1}}]}, "price.output_usd_per_mtok"),
     "a model's worker outside the pool": (
         {"workers": [A, B | {"in_pool": False}], "conductor": {"worker": "a"}, "models": {"m": {"workers": ["b"]}}},
-        "models.m.workers names 'b', which is not in the pool",
+        "models.m.workers names the worker 'b', which plans must not use",
     ),
     "a fallback outside the pool": (
         {"workers": [A, B | {"in_pool": False}], "conductor": {"worker": "a", "fallback": "b"}},
-        "conductor.fallback names 'b', which is not in the pool",
+        "conductor.fallback names the worker 'b', which plans must not use",
     ),
     "a worker called like the whole team": (
         {"workers": [A | {"name": "team"}], "conductor": {"worker": "team"}, "models": {"m": {"depth": 1}}},
-        "a worker is called 'team'",
+        "The worker name 'team' is reserved",
     ),
     "no slots": ({"workers": [A | {"max_concurrency": 0}]}, "workers[0].max_concurrency"),
     "days without end, which null says": ({"workers": [A], "store": {"content_days": float("inf")}}, "store.content_days"),
@@ -124,21 +124,21 @@ def test_what_cannot_be_served_is_refused_with_its_place(data: Any, message: str
     with pytest.raises(SettingsError) as caught:
         parse(data)
     assert message in caught.value.message
-    assert caught.value.message.startswith("settings cannot be used: ")
+    assert caught.value.message.startswith("The settings cannot be used: ")
     assert isinstance(caught.value, PodiumError)
 
 
 def test_faults_are_told_without_empty_places_or_what_only_follows_from_them():
     with pytest.raises(SettingsError) as caught:
         parse({"workers": [A | {"x": 1}]})
-    assert caught.value.message == "settings cannot be used: workers[0].x: is not a known key."
+    assert caught.value.message == "The settings cannot be used: workers[0].x is not a known setting."
     with pytest.raises(SettingsError) as caught:
         parse(None, "empty.yaml")
     assert ": :" not in caught.value.message
 
 
 def test_several_faults_are_told_at_once():
-    with pytest.raises(SettingsError, match=r"(?s)workers\[0\]\.x: .*limits\.y: "):
+    with pytest.raises(SettingsError, match=r"(?s)workers\[0\]\.x is .*limits\.y is "):
         parse({"workers": [A | {"x": 1}], "limits": {"y": 2}})
 
 
@@ -185,7 +185,8 @@ def test_an_optional_worker_without_its_key_is_absent_and_another_is_an_error():
     assert absent_workers(full, {"OPENAI_API_KEY": ""}) == {"gpt": "OPENAI_API_KEY"}, "empty is not set"
     assert absent_workers(full, {"OPENAI_API_KEY": "sk-1"}) == {}
     with pytest.raises(
-        SettingsError, match=r"'gpt' needs its key in the variable OPENAI_API_KEY.*optional: true"
+        SettingsError,
+        match=r"variable OPENAI_API_KEY \(`api_key_env` of worker 'gpt'\) is not set.*optional: true",
     ):
         absent_workers(parse({"workers": [OPENAI]}), {})
     assert absent_workers(parse({"workers": [OPENAI | {"api_key_env": None}]}), {}) == {}, (
@@ -204,7 +205,7 @@ def test_without_a_worker_nothing_names_it_any_more():
 
 def test_without_the_fallback_there_is_none_and_without_the_conductor_nothing_serves():
     assert without_workers(settings(), {"b"}).conductor.fallback is None  # type: ignore[union-attr]
-    with pytest.raises(SettingsError, match="key of the conductor 'a' is not set"):
+    with pytest.raises(SettingsError, match="API key of the conductor 'a' is not set"):
         without_workers(settings(), {"a"})
     assert without_workers(settings(), set()) == settings()
 
@@ -221,7 +222,7 @@ def test_a_conductor_without_its_key_gives_its_place_to_the_first_fallback_that_
 def test_where_nobody_can_plan_every_key_that_would_help_is_named():
     keys = [OPENAI | {"name": f"w{n}", "api_key_env": f"KEY_{n}", "optional": True} for n in (1, 2)]
     led = parse({"workers": [A, keys[0] | {"fallbacks": ["w2"]}, keys[1]], "conductor": {"worker": "w1"}})
-    with pytest.raises(SettingsError, match="Set one of these variables: KEY_1, KEY_2"):
+    with pytest.raises(SettingsError, match="Set one of these environment variables: KEY_1, KEY_2"):
         without_workers(led, {"w1", "w2"})
 
 
@@ -229,7 +230,7 @@ def test_what_a_model_accepts_can_be_said_and_survives_a_patch():
     own = {"accepts": {"sampling": "never", "efforts": ["low"]}, "like": "gpt-5"}
     full = parse({"workers": [A, OPENAI | own]})
     assert apply_patch(full, {"limits": {"records": 3}}).worker("gpt") == full.worker("gpt")
-    with pytest.raises(SettingsError, match=r"workers\[1\]\.accepts\.temperature: is not a known key"):
+    with pytest.raises(SettingsError, match=r"workers\[1\]\.accepts\.temperature is not a known setting"):
         parse({"workers": [A, OPENAI | {"accepts": {"temperature": False}}]})
 
 

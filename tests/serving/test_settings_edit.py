@@ -102,7 +102,7 @@ workers:
 
 
 def test_a_value_that_another_worker_inherits_is_not_changed_for_both():
-    with pytest.raises(SettingsError, match=r"Other fields would change too.*'b'"):
+    with pytest.raises(SettingsError, match=r"also change other fields of worker 'b'"):
         edit_workers(MERGED, {"a": {"card": "new"}})
     both = edit_workers(MERGED, {"a": {"card": "new"}, "b": {"card": "own"}})
     assert [worker["card"] for worker in yaml.safe_load(both)["workers"]] == ["new", "own"]
@@ -113,8 +113,8 @@ def test_a_value_that_another_worker_inherits_is_not_changed_for_both():
     ("text", "message"),
     [
         ("shared: &c old\nworkers: [{name: a, card: *c}]", "alias"),
-        ("workers: [{name: a, card: &c old}, {name: b, card: *c}]", "breaking the file"),
-        ("workers: [{name: b}]", "No worker is called 'a'; there are: b"),
+        ("workers: [{name: a, card: &c old}, {name: b, card: *c}]", "make the file invalid YAML"),
+        ("workers: [{name: b}]", "No worker is named 'a'. Known workers: b"),
         ("workers: {a: 1}", "no list of `workers`"),
         ("workers: [", "not YAML"),
     ],

@@ -41,16 +41,16 @@ IN_WORKER: list[tuple[str, str, list[str]]] = [
     ("base_url: ftp://h/v1", "base_url", ["must begin with http:// or https://"]),
     ("base_url: 'http://'", "base_url", ["must begin with http:// or https://"]),
     ("base_url: ''", "base_url", ["must begin with http:// or https://"]),
-    ("base_url: http://h:99999/v1", "base_url", ["is not a URL"]),
-    ("base_url: http://h:port/v1", "base_url", ["is not a URL"]),
-    ("base_url: 'http://[::1/v1'", "base_url", ["is not a URL"]),
-    ("base_url: 'http://h/v1 '", "base_url", ["contains a space"]),
-    ("base_url: https://h/v1/chat/completions", "base_url", ["must not contain '/chat/completions'", "Did you mean 'https://h/v1'?"]),
-    ("base_url: 7", "base_url", ["must be a text"]),
+    ("base_url: http://h:99999/v1", "base_url", ["is not a valid URL"]),
+    ("base_url: http://h:port/v1", "base_url", ["is not a valid URL"]),
+    ("base_url: 'http://[::1/v1'", "base_url", ["is not a valid URL"]),
+    ("base_url: 'http://h/v1 '", "base_url", ["must not contain spaces"]),
+    ("base_url: https://h/v1/chat/completions", "base_url", ["must not end with '/chat/completions'", "Did you mean 'https://h/v1'?"]),
+    ("base_url: 7", "base_url", ["must be text"]),
     ("api_key_env: sk-proj-planted-5f2", "api_key_env", ["must be the name of an environment variable"]),
     ("api_key_env: MY KEY", "api_key_env", ["must be the name of an environment variable"]),
     ("effort: hihg", "effort", ["must be ", "Did you mean 'high'?"]),
-    ("basurl: http://h", "basurl", ["is not a known key", "Did you mean 'base_url'?"]),
+    ("basurl: http://h", "basurl", ["is not a known setting", "Did you mean 'base_url'?"]),
     ("max_concurency: 3", "max_concurency", ["Did you mean 'max_concurrency'?"]),
     ("retry: {atempts: 3}", "retry.atempts", ["Did you mean 'attempts'?"]),
     ("price: {input_usd_per_mtok: 1, output_usd_per_mtok: 2, cachd_input_usd_per_mtok: 1}", "price.cachd_input_usd_per_mtok", ["Did you mean 'cached_input_usd_per_mtok'?"]),
@@ -64,9 +64,9 @@ IN_WORKER: list[tuple[str, str, list[str]]] = [
     ("connect_timeout_s: .inf", "connect_timeout_s", ["must be a finite number"]),
     ("optional: perhaps", "optional", ["must be true or false"]),
     ("extra_body: [1]", "extra_body", ["must be a mapping"]),
-    ("serves: []", "serves", ["must have at least 1 entries"]),
+    ("serves: []", "serves", ["must have at least 1 entry"]),
     ("serves: [chats]", "serves[0]", ["Did you mean 'chat'?"]),
-    ("region: 7", "region", ["must be a text"]),
+    ("region: 7", "region", ["must be text"]),
     ("on_broken_stream: tel", "on_broken_stream", ["must be 'continue' or 'tell'", "Did you mean 'tell'?"]),
     ("retry: 3", "retry", ["must be a mapping"]),
 ]  # fmt: skip
@@ -81,39 +81,39 @@ def test_a_fault_in_a_worker_names_file_line_worker_field_and_what_may_be_meant(
     with pytest.raises(SettingsError) as caught:
         load(path)
     message = caught.value.message
-    assert message.startswith(f"{path} cannot be used: line 6, worker 'gpt': workers[1].{place}: ")
+    assert message.startswith(f"{path} cannot be used: line 6, worker 'gpt': workers[1].{place} ")
     assert all(each in message for each in words), message
     assert not PHRASES.search(message)
     assert "planted" not in message
 
 
 WHOLE: list[tuple[str, int, str]] = [
-    (f"workers:\n  - {A}\n  - {A}\n", 3, "two workers are called 'a'"),
-    (f"workers:\n  - {A}\nmodels:\n  mini: {{}}\n", 3, "`models` need a `conductor`"),
+    (f"workers:\n  - {A}\n  - {A}\n", 3, "Two workers are named 'a'"),
+    (f"workers:\n  - {A}\nmodels:\n  mini: {{}}\n", 3, "`models` require a `conductor`"),
     (f"workers:\n  - {A}\nconductor:\n  worker: aa\n", 4, "Did you mean 'a'?"),
     (f"workers:\n  - {A}\n  - name: b\n    kind: scripted\n    fallbacks: [aa]\n", 5, "worker 'b': fallbacks names"),
     (f"conductor: {{worker: a}}\nworkers:\n  - {A}\nmodels:\n  mini:\n    max_steps: 3\n    workers: [b]\n", 7, "models.mini.workers names"),
     (f"conductor: {{worker: a}}\nworkers:\n  - {A}\nmodels:\n  mini:\n    workers: []\n", 6, "must have at least 1"),
-    ("conductor: {worker: a}\nworkers:\n  - {name: a, kind: scripted, in_pool: false}\nmodels:\n  mini: {}\n", 4, "none is in the pool"),
-    (f"workers:\n  - {A}\nworkflows:\n  duo:\n    - worker: a\n    - worker: a\n      access: [1]\n", 6, "step 1 reads"),
+    ("conductor: {worker: a}\nworkers:\n  - {name: a, kind: scripted, in_pool: false}\nmodels:\n  mini: {}\n", 4, "`models` require a worker that plans may use"),
+    (f"workers:\n  - {A}\nworkflows:\n  duo:\n    - worker: a\n    - worker: a\n      access: [1]\n", 6, "workflows.duo[1].access"),
     (f"workers:\n  - {A}\nworkflows:\n  duo: [{{worker: z}}]\n", 4, "workflows.duo names"),
     (f"workers:\n  - {A}\nlimits:\n  hearbeat_s: 1\n", 4, "Did you mean 'heartbeat_s'?"),
     (f"workers:\n  - {A}\nlimts:\n  heartbeat_s: 1\n", 3, "Did you mean 'limits'?"),
     ("workers:\n  - name: a\n    kind: opnai\n    model: m\n", 2, "Did you mean 'openai'?"),
-    ("workers:\n  - name: a\n    model: m\n", 2, "needs a `kind`"),
-    ("workers:\n  - kind: scripted\n", 2, "workers[0].name: is missing"),
-    ("workers:\n  - name: a b\n    kind: scripted\n", 2, "must begin with a letter or a digit"),
+    ("workers:\n  - name: a\n    model: m\n", 2, "must have a `kind`"),
+    ("workers:\n  - kind: scripted\n", 2, "workers[0].name is missing"),
+    ("workers:\n  - name: a b\n    kind: scripted\n", 2, "begin with a letter or digit"),
     (f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: my_team.search\n", 5, "package.module:callable"),
     (f"workers:\n  - {A}\nhttp:\n  origins: [app.example.com]\n", 4, "Did you mean 'https://app.example.com'?"),
     (f"workers:\n  - {A}\nhttp:\n  origins: ['https://app.example.com/']\n", 4, "Did you mean 'https://app.example.com'?"),
     (f"workers:\n  - {A}\nhttp:\n  hosts: ['https://podium.example.com']\n", 4, "Did you mean 'podium.example.com'?"),
     (f"workers:\n  - {A}\nhttp:\n  hosts: ['podium.example.com:8000']\n", 4, "Did you mean 'podium.example.com'?"),
-    (f"workers:\n  - {A}\nwebhooks:\n  url: hooks.example.com\n", 4, "must be https://"),
+    (f"workers:\n  - {A}\nwebhooks:\n  url: hooks.example.com\n", 4, "must be an https:// URL"),
     (f"workers:\n  - {A}\nwebhooks:\n  secret_env: whsec_abc=\n", 4, "must be the name of an environment variable"),
     (f"workers:\n  - {A}\nstore:\n  url_env: postgresql://u:planted@h/d\n", 4, "must be the name of an environment variable"),
     (f"workers:\n  - {A}\nconductor:\n  worker: a\nconductor:\n  worker: a\n", 5, "`conductor` is already set on line 3"),
     ("workers:\n  - name: a\n    kind: scripted\n    card: x\n    card: y\n", 5, "`card` is already set on line 4"),
-    ("workers:\n  - name: a\n   kind: scripted\n", 3, "is not YAML"),
+    ("workers:\n  - name: a\n   kind: scripted\n", 3, "is not valid YAML"),
     ("workers: 7\n", 1, "must be a list"),
     ("7\n", 0, "must be a mapping"),
     ("", 0, "must be a mapping"),
@@ -150,22 +150,22 @@ HERE: dict[str, tuple[str, int, list[str]]] = {
     ),
     "no such plugin": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_such_package.search:Search\n",
-        5, ["Worker 'p'", "cannot be imported", "no_such_package", "Install its package"],
+        5, ["worker 'p'", "cannot be imported", "no_such_package", "Install its package"],
     ),
     "a plugin that breaks when it is imported": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: broken_plugin_of_a_test:Search\n",
-        5, ["Worker 'p'", "cannot be imported", "RuntimeError: no licence"],
+        5, ["worker 'p'", "cannot be imported", "RuntimeError: no licence"],
     ),
     "a plugin without the function": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: tests.serving.api.tool_caller:ToolCallr\n",
-        5, ["Worker 'p'", "has no function or class 'ToolCallr'", "Did you mean 'ToolCaller'?"],
+        5, ["worker 'p'", "has no function or class 'ToolCallr'", "Did you mean 'ToolCaller'?"],
     ),
     "a plugin's options": (
         f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: tests.serving.api.tool_caller:ToolCaller\n    options: {{colour: red}}\n",
-        6, ["Worker 'p'", "rejects its options", "colour"],
+        6, ["worker 'p'", "rejects its options", "colour"],
     ),
     "a plugin that is no worker": (
-        f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_worker_of_a_test:make\n", 5, ["Worker 'p'", "no `open` method"],
+        f"workers:\n  - {A}\n  - name: p\n    kind: python\n    factory: no_worker_of_a_test:make\n", 5, ["worker 'p'", "no `open` method"],
     ),
     "no key": (
         f"workers:\n  - {A}\n  - name: gpt\n    kind: openai\n    model: m\n    api_key_env: PODIUM_TEST_NONE\n", 6, ["gpt", "PODIUM_TEST_NONE"],
@@ -261,7 +261,7 @@ async def test_an_engine_argument_that_vllm_does_not_know_is_a_fault(
     )
     [fault] = await find_faults(load(path), {})
     message = in_file(fault, path).message
-    assert message.startswith(f"{path}, line 7: worker 'own': engine.")
+    assert message.startswith(f"{path}, line 7: `engine.")
     assert message.endswith(f"is not an engine argument of vLLM. {words}")
 
 

@@ -26,7 +26,7 @@ def messages_for(*workers: Json, **more: Any) -> list[str]:
 
 def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
     (few,) = messages_for(scripted("a"), scripted("b", hedge=True, max_concurrency=1))
-    assert few.startswith("`hedge: true` of the worker b (workers[1].hedge) does nothing"), few
+    assert few.startswith("`hedge: true` of worker b (workers[1].hedge) has no effect"), few
     assert "Set `max_concurrency` of b to at least 4" in few
     places = {"deployments": [{"name": "eu"}, {"name": "us"}]}
     api: Json = {"name": "a", "kind": "openai", "model": "x", "hedge": True}

@@ -29,7 +29,7 @@ FINE = {
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"r": 17}, "rank is 17"),
+        ({"r": 17}, "rank 17 is not one of"),
         ({"bias": "all"}, "trains biases"),
         ({"modules_to_save": ["lm_head"]}, "replaces whole modules"),
         ({"use_dora": True}, "DoRA"),
@@ -109,7 +109,7 @@ def test_the_same_weights_at_another_scale_are_another_adapter(tmp_path: Path):
 
 
 def test_what_cannot_be_served_is_not_published_and_leaves_nothing(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"rank is 3.*DoRA"):
+    with pytest.raises(SettingsError, match=r"rank 3 is not one of.*DoRA"):
         publish(run_at(tmp_path, r=3, use_dora=True), tmp_path / "adapters")
     assert not (tmp_path / "adapters").exists()
     assert main([str(tmp_path / "run"), "--into", str(tmp_path / "adapters")]) == 1
@@ -202,7 +202,11 @@ def a_list(run: Path) -> None:
             "adapters",
             r"final/adapter_config\.json is not a JSON object\. Finish the run",
         ),
-        (None, "pool.yaml", r"cannot be published in .*pool\.yaml: File exists\. Set --into to a folder"),
+        (
+            None,
+            "pool.yaml",
+            r"cannot be published in .*pool\.yaml: File exists\. Set --into to a writable folder",
+        ),
         (
             None,
             "pool.yaml/adapters",

@@ -68,12 +68,12 @@ def test_questions_that_are_taught_and_held_out_are_told_where_a_run_holds_none_
     [
         (
             {"teams": {"skill": ["adder"]}},
-            r"pool\.teams\.skill: no question .* has this source\. Sources: recorded, skills",
+            r"pool\.teams\.skill: no question with this source .*\. Sources: recorded, skills",
         ),
         ({"cards": {"record": "SET?part=train"}}, r"pool\.cards\.record: no question .* Sources: recorded"),
         (
             {"teams": {"recorded": ["ader"]}},
-            r"pool\.teams\.recorded: unknown worker 'ader'\. The pool has: adder, speller",
+            r"pool\.teams\.recorded: unknown worker 'ader'\. Choose from: adder, speller",
         ),
     ],
 )

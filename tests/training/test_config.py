@@ -55,14 +55,17 @@ def test_a_config_with_a_base_changes_only_what_it_names():
         ({"grpo": {"schedule": "nonsense"}}, "grpo.schedule: Input should be 'linear', 'cosine'"),
         (
             {"grpo": {"schedule": "polynomial", "learning_rate": 1e-7}},
-            "grpo: learning_rate 1e-07 must be above 1e-07",
+            "grpo: learning_rate must be above 1e-07",
         ),
-        ({"grpo": {"recursion": {}, "vllm": {}}}, "grpo: recursion cannot be combined with vllm"),
+        ({"grpo": {"recursion": {}, "vllm": {}}}, "grpo: recursion and vllm cannot be used together"),
         (
             {"warm_start": {"step_shares": []}},
-            "warm_start.step_shares: all shares are 0; set at least one",
+            "warm_start.step_shares: at least one share must be above 0, such as",
         ),
-        ({"warm_start": {"step_shares": [0, 0]}}, "warm_start.step_shares: all shares are 0"),
+        (
+            {"warm_start": {"step_shares": [0, 0]}},
+            "warm_start.step_shares: at least one share must be above 0",
+        ),
         (
             {"warm_start": {"step_shares": [1, -1]}},
             "warm_start.step_shares.1: Input should be greater than or equal to 0",
@@ -74,9 +77,9 @@ def test_a_config_with_a_base_changes_only_what_it_names():
         ({"warm_start": {"step_shares": [float("nan")]}}, "warm_start.step_shares.0: Input should be"),
         (
             {"warm_start": {"fields": ["x", "subtask", "access"]}},
-            "warm_start.fields: x, subtask, access: list worker, subtask",
+            "warm_start.fields: must be worker, subtask and access in any order, optionally after needs, but is x, subtask",
         ),
-        ({"warm_start": {"fields": ["worker"] * 3}}, "warm_start.fields: worker, worker, worker: list"),
+        ({"warm_start": {"fields": ["worker"] * 3}}, "optionally after needs, but is worker, worker, worker"),
         (
             {"warm_start": {"worker_shares": {"adder": 1.5}}},
             "warm_start.worker_shares.adder: Input should be less than",
@@ -87,24 +90,24 @@ def test_a_config_with_a_base_changes_only_what_it_names():
         ),
         (
             {"warm_start": {"worker_shares": {"adder": 0.8, "speller": 0.4}}},
-            "worker_shares: the shares sum to 1.2; they must sum to 1",
+            "worker_shares: the shares must sum to at most 1, but sum to 1.2",
         ),
         (
             {"model": {"scratch": {"hidden": 64, "heads": 5}}},
-            "model.scratch: hidden is 64, but must be a multiple of 10",
+            "model.scratch: hidden must be a multiple of 10",
         ),
         (
             {"model": {"scratch": {"hidden": 18, "heads": 6}}},
-            "must be a multiple of 12, twice the number of heads",
+            "must be a multiple of 12 (twice the number of heads), but is 18",
         ),
         (
             {"model": {"scratch": None, "path": "some/model", "lora": {"kept": 0.5}}},
-            "model.lora: kept needs start; set start to an adapter's folder, or remove kept",
+            "model.lora: kept requires start. Set start to the folder of an adapter, or remove kept",
         ),
-        ({"look_up": {"examples": 20}}, "look_up needs `needs` as the first of warm_start.fields"),
+        ({"look_up": {"examples": 20}}, "look_up requires that `needs` is the first of warm_start.fields"),
         (
             {"warm_start": None, "expected_reward": {"examples": 20}},
-            "expected_reward needs warm_start, which sets the fields and subtasks of its plans; add it",
+            "expected_reward requires warm_start. Add warm_start, or remove expected_reward",
         ),
         *(
             ({"name": name}, "name: String should match pattern")
@@ -130,7 +133,7 @@ def test_what_could_only_fail_later_is_refused_at_once_with_its_place(
         ({"teams": {"skills": []}}, "pool.teams.skills: Tuple should have at least 1 item"),
         (
             {"teams": {"skills": ["adder", "speller", "adder"]}},
-            "pool.teams: skills lists 'adder' twice; list each worker once",
+            "pool.teams: skills lists the worker 'adder' twice. List each worker once",
         ),
     ],
 )
@@ -173,16 +176,16 @@ def test_the_schedules_are_those_of_transformers_that_need_nothing_else():
         (
             {"micro_batch": 3},
             1,
-            r"8 completions per step \(questions x completions\) .* 1 x micro_batch 3; set grpo.micro_batch to 2",
+            r"8 completions of a step \(questions x completions\) .* 1 x micro_batch 3\. Set grpo.micro_batch to 2",
         ),
         (
             {"micro_batch": 3, "recursion": {}},
             1,
-            r"16 completions per step \(questions x completions x 2 rounds\) .*; set grpo.micro_batch to 2",
+            r"16 completions of a step \(questions x completions x 2 rounds\) .*\. Set grpo.micro_batch to 2",
         ),
         ({}, 3, r"8 completions .* a multiple of 3, or change the number of processes"),
         ({}, 9, r"8 completions .* a multiple of 9, or change the number of processes"),
-        ({"recursion": {}}, 2, r"grpo.recursion runs on one process, not on 2"),
+        ({"recursion": {}}, 2, r"grpo.recursion works with only one process, but there are 2"),
     ],
 )
 def test_a_step_that_cannot_be_divided_among_the_processes_is_refused(
@@ -205,11 +208,12 @@ def test_shares_that_do_not_go_with_the_pool_are_refused():
     pool = ["adder", "speller"]
     check_shares(WarmStartConfig(worker_shares={"adder": 0.5}), pool, 2)
     with pytest.raises(
-        SettingsError, match=r"warm_start.worker_shares: unknown worker 'adde'. The pool has: adder, speller"
+        SettingsError, match=r"warm_start.worker_shares: unknown worker 'adde'. Choose from: adder, speller"
     ):
         check_shares(WarmStartConfig(worker_shares={"adde": 0.5}), pool, 2)
     with pytest.raises(
-        SettingsError, match=r"step_shares only has plans longer than the pool's max_steps, 2"
+        SettingsError,
+        match=r"step_shares only has shares for plans with more than 2 steps, which is the pool's max_steps",
     ):
         check_shares(WarmStartConfig(step_shares=(0, 0, 1)), pool, 2)
 

@@ -22,4 +22,4 @@ def test_a_count_that_is_none_is_named(count: str, capsys: pytest.CaptureFixture
 
 def test_a_model_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]):
     assert main(["measure", "--count", "1", "--model", "mine=no/such/folder"]) == 1
-    assert "There is no folder no/such/folder." in capsys.readouterr().err
+    assert "The folder no/such/folder does not exist." in capsys.readouterr().err

@@ -134,7 +134,7 @@ def test_it_is_said_what_is_wrong_with_a_mix(tmp_path: Path, recording: Path):
     with pytest.raises(SettingsError, match=r"cannot be read"):
         training_questions(mix(tmp_path, tmp_path / "nowhere").questions, 30)
     with pytest.raises(
-        SettingsError, match=r"pool\.teams\.recorded: unknown worker 'b'\. The pool has: adder, speller, a"
+        SettingsError, match=r"pool\.teams\.recorded: unknown worker 'b'\. Choose from: adder, speller, a"
     ):
         eval_questions(mix(tmp_path, recording), POOL[:3])
     with pytest.raises(SettingsError, match=r"must sum to less than 1"):
@@ -165,9 +165,11 @@ def test_a_question_of_the_second_file_that_is_in_the_first_too_is_refused(
 
 
 def test_without_a_second_file_nothing_of_a_file_can_be_held_out(tmp_path: Path):
-    with pytest.raises(SettingsError, match=r"questions\.held_out_path to a file of them, or held_out to 0"):
+    with pytest.raises(
+        SettingsError, match=r"questions\.held_out_path to a file of such questions, or set held_out to 0"
+    ):
         eval_questions(split(tmp_path, line(), held_out_path=None), POOL)
-    with pytest.raises(SettingsError, match="held_out_path is only allowed with source jsonl"):
+    with pytest.raises(SettingsError, match="held_out_path is only allowed for the source jsonl"):
         config(tmp_path, questions={"held_out_path": "held_out.jsonl"})
 
 
@@ -213,29 +215,29 @@ def test_questions_of_a_file_are_asked_with_all_that_their_lines_say(tmp_path: P
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"text": None}, "text: is missing; the fields are id, text, expected"),
-        ({"text": " "}, "text: is empty"),
-        ({"id": 1}, "id: is int, not text; write it in quotes"),
-        ({"expected": 4}, "expected: is int, not text; write it in quotes"),
-        ({"answer": "4"}, "answer: is not a field of a question; remove it, or move it into facts"),
-        ({"grader": "nope {x}"}, "grader: 'nope {x}' is not a grader; use one of exact, numeric"),
-        ({"expected": "four"}, "expected: 'four' is not a number; write one, or use another grader"),
+        ({"text": None}, "text: this field is required. The fields are id, text, expected"),
+        ({"text": " "}, "text: must not be empty"),
+        ({"id": 1}, "id: must be text, not int. Write it in quotes"),
+        ({"expected": 4}, "expected: must be text, not int. Write it in quotes"),
+        ({"answer": "4"}, "answer: this is not a field of a question. Remove it, or move it into facts"),
+        ({"grader": "nope {x}"}, "grader: unknown grader 'nope {x}'. Choose from exact, numeric"),
+        ({"expected": "four"}, "expected: 'four' is not a number. Use a number, or another grader"),
         ({"expected": "nan"}, "expected: 'nan' is not a number"),
-        ({"grader": "exact", "expected": ""}, "expected: is empty"),
+        ({"grader": "exact", "expected": ""}, "expected: must not be empty"),
         (
             {"grader": "choice", "expected": "AB"},
-            "expected: 'AB' is not a choice; write one letter of ABCDEFGHIJ",
+            "expected: 'AB' is not a choice. Use one of the letters ABCDEFGHIJ",
         ),
-        ({"grader": "code"}, "facts.entry_point: is missing; the fields are"),
-        ({"grader": "code", "facts": CODE | {"test": ["assert"]}}, "facts.test: is list, not text"),
-        ({"grader": "recorded", "facts": {"right": "4"}}, "facts.right: is str; write a list"),
-        ({"grader": "reasoning_gym", "family": "gcd"}, "facts.entry: is missing; the fields are"),
+        ({"grader": "code"}, "facts.entry_point: this field is required. The fields are"),
+        ({"grader": "code", "facts": CODE | {"test": ["assert"]}}, "facts.test: must be text, not list"),
+        ({"grader": "recorded", "facts": {"right": "4"}}, "facts.right: must be a list, not str"),
+        ({"grader": "reasoning_gym", "family": "gcd"}, "facts.entry: this field is required. The fields are"),
         (
             {"grader": "reasoning_gym", "facts": {"entry": ENTRY}},
-            "family: 'sums' is not a data set with a trusted scorer",
+            "family: 'sums' is not a data set with a reliable scorer",
         ),
-        ({"facts": []}, "facts: is list; write an object"),
-        ({"facts": {"parts": [1]}}, "facts.parts.0: is int, not text"),
+        ({"facts": []}, "facts: must be an object, not list"),
+        ({"facts": {"parts": [1]}}, "facts.parts.0: must be text, not int"),
     ],
 )
 def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
@@ -248,10 +250,12 @@ def test_a_line_that_cannot_be_graded_is_refused_with_its_number_and_its_field(
 
 def test_a_line_that_is_no_json_object_is_refused(tmp_path: Path):
     path = tmp_path / "q.jsonl"
-    with pytest.raises(SettingsError, match=r"line 2: invalid JSON: .* Write one JSON object per line"):
+    with pytest.raises(
+        SettingsError, match=r"line 2: invalid JSON \(.*\)\. Each line must be one JSON object"
+    ):
         of_file(path, line(), "{")
     with pytest.raises(
-        SettingsError, match=r"line 1: it is list; write one JSON object per line, with id, text"
+        SettingsError, match=r"line 1: each line must be a JSON object with the fields id, text"
     ):
         of_file(path, "[]")
     with pytest.raises(SettingsError, match=r"has no questions"):
@@ -264,13 +268,13 @@ def test_a_file_that_is_not_there_or_not_utf8_is_told(tmp_path: Path):
     with pytest.raises(SettingsError, match=r"cannot be read: No such file"):
         training_questions(source, 1)
     path.write_bytes(line(text="Wie groß?").encode("latin-1"))
-    with pytest.raises(SettingsError, match=r"q.jsonl is not UTF-8: .* Save it as UTF-8"):
+    with pytest.raises(SettingsError, match=r"q.jsonl is not UTF-8 .* Save it as UTF-8"):
         training_questions(source, 1)
 
 
 def test_two_lines_with_one_id_are_refused_for_answers_are_graded_by_id(tmp_path: Path):
     with pytest.raises(
-        SettingsError, match=r"line 3: id: '1' is already used in line 1; give each question its own id"
+        SettingsError, match=r"line 3: id: '1' is already used in line 1. Give each question a unique id"
     ):
         of_file(tmp_path / "q.jsonl", line(), line(id="2"), line(text="3 + 3?", expected="6"))
 
@@ -292,7 +296,7 @@ def test_graders_whose_facts_are_checked_are_graders():
 
 
 def test_families_that_are_unknown_or_hold_too_little_are_told():
-    with pytest.raises(SettingsError, match=r"questions.families: unknown family 'magic'; choose from: "):
+    with pytest.raises(SettingsError, match=r"questions.families: unknown family 'magic'\. Choose from: "):
         training_questions(QuestionsConfig(families=("magic",)), 1)
     with pytest.raises(SettingsError, match=r"set composite_share to 0"):
         training_questions(QuestionsConfig(families=("logic",)), 10)

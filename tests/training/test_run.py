@@ -219,7 +219,7 @@ def test_weights_that_find_no_room_on_the_disk_end_the_run_with_a_word_and_1(tmp
     command = [sys.executable, "-c", FULL, "--config", str(file), "--out", str(tmp_path / "full")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
     assert ended.returncode == 1, ended.stderr[-4000:]
-    assert "cannot be written" in " ".join(ended.stderr.split())
+    assert "Cannot write to" in " ".join(ended.stderr.split())
     assert "Traceback" not in ended.stderr
 
 
@@ -247,6 +247,6 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
     )
     assert main(["--config", str(broken)]) == 1
     stderr = " ".join(capsys.readouterr().err.split())
-    assert "set exactly one of path and scratch" in stderr
+    assert "set either path or scratch, and not both" in stderr
     assert "pool.modle" in stderr
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1

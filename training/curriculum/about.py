@@ -14,7 +14,7 @@ COMMON = _words(
     there these this to two up use using want what when where which who why will with you your
     """
 )
-"""Words that say nothing about the content of a request."""
+"""Words that do not depend on the topic of a request, such as articles and pronouns."""
 TASK_WORDS = _words(
     """
     add answer answered answers ask asked asks begin best better carefully change check checked checking

@@ -28,10 +28,10 @@ COLUMNS = ("requests", "parsed", "one_step", "workers", "right", "about", "empty
 EXAMPLE = "Example: podium curriculum show --count 3"
 Side = Literal["train", "held_out"]
 Count = Annotated[int, Option(parser=parse_count, help="number of requests")]
-Seed = Annotated[str, Option(help="seed of the random requests")]
+Seed = Annotated[str, Option(help="seed for drawing the requests")]
 main = Program(
     "podium curriculum",
-    help="Show the requests that a conductor is trained on, and measure a conductor on held-out ones.",
+    help="Show the requests on which a conductor is trained, and measure conductors on held-out requests.",
     epilog=EXAMPLE,
 )
 
@@ -40,7 +40,7 @@ main = Program(
 def show_requests(
     count: Count = 5,
     seed: Seed = "measured",
-    side: Annotated[Side, Option(help="which requests to use")] = "train",
+    side: Annotated[Side, Option(help="training requests or held-out requests")] = "train",
 ) -> int:
     """Print requests, each with its team and its best plan."""
     with _errors():
@@ -53,14 +53,16 @@ def show_requests(
 def measure_conductors(
     count: Count = 400,
     seed: Seed = "measured",
-    side: Annotated[Side, Option(help="which requests to use")] = "held_out",
+    side: Annotated[Side, Option(help="training requests or held-out requests")] = "held_out",
     model: Annotated[
-        list[str] | None, Option(metavar="NAME=FOLDER", help="a conductor to measure; may be repeated")
+        list[str] | None, Option(metavar="NAME=FOLDER", help="conductor to measure; repeatable")
     ] = None,
-    settings: Annotated[str, Option(help="settings with the prompts")] = "cluster/local.yaml",
-    out: Annotated[Path | None, Option(help="write the figures and all plans to this JSON file")] = None,
+    settings: Annotated[
+        str, Option(help="settings file with the prompts of the conductor")
+    ] = "cluster/local.yaml",
+    out: Annotated[Path | None, Option(help="JSON file for the figures and all plans")] = None,
 ) -> int:
-    """Judge a conductor's plans for held-out requests."""
+    """Measure conductors by their plans for held-out requests, next to random plans."""
     with _errors():
         measure(console(), request_questions(seed, count, side), model or [], settings, out)
     return 0

@@ -1,11 +1,11 @@
-"""Look-ups, the first lesson of a conductor that reads cards. A look-up is a query of a few words; the answer
+"""Look-ups, the first lesson of a conductor that reads cards. A look-up is a query of a few words. Its answer
 is the worker whose card fits.
 
-From whole requests alone, a small model does not learn to find a card in its prompt, because the one token
-that chooses the worker is a tiny part of the loss. It therefore first learns only to look up: many queries
-per team, of a dozen tokens each. At first, most teams have made-up specialities, which are random words that
-can only be matched by looking. The other teams are those of the curriculum. A query to them is the name of a
-field, another card of the field, or a short request.
+From whole requests alone, a small model does not learn to find a card in its prompt, because the token that
+chooses the worker is a tiny part of the loss. The model therefore learns look-ups first: many queries of a
+dozen tokens for each team. At first, most teams have made-up specialities. These are random words, so the model
+can match them only by reading the cards. The other teams are those of the curriculum. Queries to them are the
+name of a field, another card of the field, or a short request.
 
 SYNTHETIC, like the teams (`training.curriculum.teams`).
 """
@@ -91,7 +91,7 @@ def _draw_made_up_queries(rng: random.Random, team: DrawnTeam) -> Iterator[tuple
 
 
 def _queries(rng: random.Random, materials: Materials, team: DrawnTeam) -> Iterator[tuple[str, RequestPart]]:
-    """Yield queries to a team of the curriculum. Each comes with the part of a request that it stands for."""
+    """Yield queries for a team of the curriculum, each with the part of a request that the query describes."""
     topics = [name for name in team.topics if name in materials.domains]
     while True:
         fields = [each.domain for each in materials.draw_fields(rng)]

@@ -44,8 +44,8 @@ HELD_OUT_OF = 5
 """In the other domains, one text in this many is held out."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5
-"""Share of the training that is about topics. The rest is about domains, although there are nine times as
-many topics.
+"""Share of the training requests that are about topics. The rest are about domains, of which there are only a
+ninth as many.
 """
 
 

@@ -21,7 +21,14 @@ def builder(files: ClusterFiles) -> list[Finding]:
     """Check that the application's builder can be imported."""
     name, field = files.serve.import_path, "applications[0].import_path"
     if reason := cannot_be_imported(name):
-        return [wrong(f"is {name}: {reason}", f"import_path: {BUILDER}", file=files.serve.file, field=field)]
+        return [
+            wrong(
+                f"is {name}, but {reason}.",
+                f"Set import_path: {BUILDER}.",
+                file=files.serve.file,
+                field=field,
+            )
+        ]
     return []
 
 
@@ -37,8 +44,10 @@ def user_configs(files: ClusterFiles) -> list[Finding]:
             continue
         field = f"{name}.user_config"
         if name != ROUTER:
-            message = "is set on an engine, which accepts none: its replicas do not start"
-            findings.append(wrong(message, f"move it to `{ROUTER}`", file=files.serve.file, field=field))
+            message = (
+                "is set on an engine, but engines do not accept a user_config. The replicas will not start."
+            )
+            findings.append(wrong(message, f"Move it to `{ROUTER}`.", file=files.serve.file, field=field))
         elif reason := _rejection(files, config):
             findings.append(wrong(*reason, file=files.serve.file, field=field))
     return findings
@@ -49,14 +58,16 @@ def _rejection(files: ClusterFiles, config: dict[str, object]) -> tuple[str, str
     for each in items(config.get("workers")):
         worker = mapping(each)
         if isinstance(each, dict) and worker.get("name") not in names and "kind" not in worker:
-            message = f"changes the worker {worker.get('name')!r}, which {files.settings_file} does not have"
-            return message, f"name one of {', '.join(names)}; another worker needs its `kind` and `model`"
+            message = (
+                f"changes the worker {worker.get('name')!r}, which {files.settings_file} does not define."
+            )
+            return message, f"Use one of {', '.join(names)}. To add a worker, set its `kind` and `model`."
     try:
         apply_patch(files.settings, config)
     except SettingsError as exc:
         return (
             f"is rejected by the router: {exc.message}",
-            "move settings that cannot change at run time to the settings file",
+            "Move settings that cannot change at run time to the settings file.",
         )
     return None
 

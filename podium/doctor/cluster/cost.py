@@ -67,8 +67,8 @@ def unknown_prices(files: ClusterFiles) -> list[Finding]:
     """
     return [
         warning(
-            f"uses {line.node.instance or 'a machine'}, whose price is unknown",
-            "add it under `instances` in cluster/prices.yaml, or pass --prices",
+            f"uses {line.node.instance or 'a machine'}, whose price is unknown.",
+            "Add its price under `instances` in cluster/prices.yaml, or pass your own price file with --prices.",
             file=files.machines.file,
             field=f"{line.node.name}",
         )
@@ -90,19 +90,21 @@ def shares(text: str, kinds: Mapping[str, object]) -> dict[str, Decimal]:
     for part in text.split(","):
         kind, _, share = part.strip().partition("=")
         if kind in mix:
-            raise CheckError(f"--mix: {kind!r} appears twice. Give each kind one share.")
+            raise CheckError(f"--mix lists {kind!r} twice. Give each kind one share.")
         try:
             mix[kind] = Decimal(share)
         except ArithmeticError as exc:
-            raise CheckError(f"--mix: {part.strip()!r} is not kind=share, such as chat=0.7.") from exc
+            raise CheckError(
+                f"--mix: {part.strip()!r} is invalid. Use KIND=SHARE, such as chat=0.7."
+            ) from exc
         if kind not in kinds:
-            raise CheckError(f"--mix: unknown kind {kind!r}. `requests` has {', '.join(kinds)}.")
+            raise CheckError(f"--mix: unknown kind {kind!r}. Choose from {', '.join(kinds)}.")
     if (
         not all(share.is_finite() for share in mix.values())
         or sum(mix.values()) != 1
         or min(mix.values()) < 0
     ):
-        raise CheckError(f"--mix: the shares in {text!r} must not be negative and must sum to 1.")
+        raise CheckError(f"--mix: the shares in {text!r} must be at least 0 and sum to 1.")
     return mix
 
 
@@ -138,8 +140,8 @@ def unknown_workers(files: ClusterFiles) -> list[Finding]:
     names = {worker.name for worker in files.settings.workers}
     return [
         warning(
-            f"calls {call.worker!r}, which is not a worker of {files.settings_file}",
-            "pass --prices with your own requests",
+            f"calls {call.worker!r}, which {files.settings_file} does not define.",
+            "Pass a price file that describes your own requests with --prices.",
             file=files.prices_file,
             field=f"requests.{kind}",
         )
@@ -182,9 +184,9 @@ def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
         and (slots := int(each.worker.engine.get("max_num_seqs", 0)))
     ]
     if not rows:
-        return "The engines' capacity is unknown: their `max_num_seqs` is not set."
+        return "The engines' capacity is unknown, because their `max_num_seqs` is not set."
     pace, name, slots = max(rows)
     return (
-        f"At their maximum, the replicas of {name} generate {slots} answers concurrently (max_num_seqs x max_replicas). "
-        f"To keep up, each must reach {pace:,.0f} tokens per second."
+        f"At their maximum number, the replicas of {name} generate {slots} answers concurrently (max_num_seqs x max_replicas). "
+        f"To keep up, each answer must reach {pace:,.0f} tokens per second."
     )

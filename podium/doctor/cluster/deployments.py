@@ -107,7 +107,7 @@ def _fault(data: dict[str, Any]) -> str:
     """
     applications = items(data.get("applications"))
     if not (application := mapping(applications[0]) if applications else {}):
-        return f"it has no `applications`, only {', '.join(map(str, data))}"
+        return f"it has no `applications`. Its keys are {', '.join(map(str, data))}"
     if not isinstance(application.get("import_path"), str):
         return "applications[0].import_path is not set"
     for index, each in enumerate(application.get("deployments") or []):

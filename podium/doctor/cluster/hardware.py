@@ -29,16 +29,13 @@ def ports(files: ClusterFiles) -> list[Finding]:
     open_ports, port = files.machines.open_ports, files.serve.port
     if open_ports is None or any(port in each for each in open_ports):
         return []
+    ranges = (
+        f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}" for each in open_ports
+    )
     return [
         wrong(
-            (
-                f"is {port}; {files.machines.file} opens "
-                + ", ".join(
-                    f"{each.start}" if len(each) == 1 else f"{each.start} to {each.stop - 1}"
-                    for each in open_ports
-                )
-            ),
-            f"open {port} there (security group, serveService), or listen on an open port",
+            f"is {port}, but the open ports in {files.machines.file} are: {', '.join(ranges) or 'none'}.",
+            f"Open port {port} there (security group or serveService), or listen on an open port.",
             file=files.serve.file,
             field="http_options.port",
         )
@@ -55,8 +52,8 @@ def images(files: ClusterFiles) -> list[Finding]:
         if apart:
             findings.append(
                 wrong(
-                    f"is {image} ({', '.join(sorted(apart))}); the head's is {head}",
-                    "use images with the same Ray and Python versions on all nodes; others cannot join",
+                    f"is {image} ({', '.join(sorted(apart))}), but the head node uses {head}.",
+                    "Use images with the same Ray and Python versions on all nodes. Other nodes cannot join the cluster.",
                     file=files.machines.file,
                     field=f"{node}: image",
                 )
@@ -81,8 +78,8 @@ def gpus(files: ClusterFiles) -> list[Finding]:
     """Check that no node declares more GPUs than its machine has."""
     return [
         wrong(
-            f"declares {declared:g} GPUs; a {node.instance} has {has}",
-            f"set GPU: {has}, or use a machine with {declared:g}",
+            f"declares {declared:g} GPUs, but a {node.instance} has {has}.",
+            f"Set GPU: {has}, or use an instance type with {declared:g} GPUs.",
             file=files.machines.file,
             field=f"{node.name}.resources",
         )

@@ -83,7 +83,7 @@ def _of_launcher(data: dict[str, Any], file: str) -> Machines:
     types = section(data, "available_node_types") or section(data["provider"], "node_types")
     if not types:
         raise CheckError(
-            f"{file}: no `available_node_types`; with the local provider, write them under `provider.node_types`."
+            f"{file} has no `available_node_types`. With the local provider, add them under `provider.node_types`."
         )
     head = data.get("head_node_type", HEAD)
     nodes = [_launcher_node(name, node) for name, node in types.items() if name != head]

@@ -77,10 +77,10 @@ def memory(files: ClusterFiles) -> list[Finding]:
             findings.append(
                 wrong(
                     (
-                        f"needs {fitted.weights_gib:.0f} GiB for weights and {OVERHEAD_GIB * fitted.gpus:.0f} GiB overhead, but has "
-                        f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}"
+                        f"needs {fitted.weights_gib:.0f} GiB for weights and {OVERHEAD_GIB * fitted.gpus:.0f} GiB for overhead, but has only "
+                        f"{fitted.usable_gib:.0f} GiB on {fitted.gpus} {fitted.gpu}."
                     ),
-                    "use a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`",
+                    "Use a larger tensor_parallel_size, larger GPUs, or `quantization: fp8`.",
                     file=files.settings_file,
                     field=f"worker {worker.name!r}: engine",
                 )
@@ -88,8 +88,8 @@ def memory(files: ClusterFiles) -> list[Finding]:
         elif fitted.kv_tokens < fitted.context_tokens:
             findings.append(
                 wrong(
-                    f"is {fitted.context_tokens}; the KV cache holds only {fitted.kv_tokens} tokens and vLLM will not start",
-                    "lower it, or use more or larger GPUs",
+                    f"is {fitted.context_tokens}, but the KV cache holds only {fitted.kv_tokens} tokens. vLLM will not start.",
+                    "Lower max_model_len, or use more or larger GPUs.",
                     file=files.settings_file,
                     field=f"worker {worker.name!r}: engine.max_model_len",
                 )
@@ -102,14 +102,14 @@ def _warn_of_unknown_size(files: ClusterFiles, deployment: Deployment, worker: V
     gpu = node.gpu if node else None
     if size_of(worker.model, files.models) is None:
         return warning(
-            f"is {worker.model}, whose size is unknown",
-            "add it to cluster/models.yaml, or use a folder with its config.json",
+            f"is {worker.model}, whose size is unknown.",
+            "Add its size to cluster/models.yaml, or use a folder that contains its config.json.",
             file=files.settings_file,
             field=f"worker {worker.name!r}: model",
         )
     return warning(
-        f"name a GPU of unknown memory ({gpu})",
-        "declare it as `accelerator_type:<Ray's name>`, with its size under `gpu_memory_gib` in cluster/prices.yaml",
+        f"declare a GPU of unknown memory ({gpu}).",
+        "Declare the GPU as `accelerator_type:<Ray's name>`, and add its memory under `gpu_memory_gib` in cluster/prices.yaml.",
         file=files.machines.file,
         field=f"{node.name if node else '?'}.resources",
     )

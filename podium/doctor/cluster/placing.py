@@ -20,8 +20,8 @@ def names(files: ClusterFiles) -> list[Finding]:
     expected, configured = {d.name for d in files.deployments}, files.serve.deployments.keys()
     findings = [
         wrong(
-            "is not a deployment of the settings",
-            f"use one of {', '.join(sorted(expected))}",
+            "is not a deployment of the settings.",
+            f"Use one of {', '.join(sorted(expected))}.",
             file=files.serve.file,
             field=f"applications[0].deployments.{name}",
         )
@@ -29,8 +29,8 @@ def names(files: ClusterFiles) -> list[Finding]:
     ]
     findings += [
         wrong(
-            f"lack {name}: the settings' replica counts apply",
-            f"add `- name: {name}`, so that one file has all replica counts",
+            f"lack {name}, so the replica counts of the settings apply to it.",
+            f"Add `- name: {name}`, so that one file has all replica counts.",
             file=files.serve.file,
             field="applications[0].deployments",
         )
@@ -39,8 +39,8 @@ def names(files: ClusterFiles) -> list[Finding]:
     if files.serve.settings and not files.settings_file.endswith(files.serve.settings):
         findings.append(
             wrong(
-                f"is {files.serve.settings}",
-                f"write {files.settings_file}, or check that file",
+                f"is {files.serve.settings}, but this check reads {files.settings_file}.",
+                f"Set it to {files.settings_file}, or pass --settings {files.serve.settings} to this check.",
                 file=files.serve.file,
                 field="applications[0].args.settings",
             )
@@ -52,8 +52,8 @@ def gpus(files: ClusterFiles) -> list[Finding]:
     """Check that a replica's bundles have as many GPUs as its model is split over."""
     return [
         wrong(
-            f"have {d.needs.get('GPU', 0):g} GPUs; {files.settings_file} splits the model over {gpus_of(d.worker)}",
-            "give each GPU its own bundle, with matching `scale.gpus` and `tensor_parallel_size` in the settings",
+            f"have {d.needs.get('GPU', 0):g} GPUs, but {files.settings_file} splits the model over {gpus_of(d.worker)}.",
+            "Give each GPU its own bundle, and set matching values of `scale.gpus` and `tensor_parallel_size` in the settings.",
             file=files.serve.file,
             field=f"{d.name}.placement_group_bundles",
         )
@@ -70,8 +70,8 @@ def nodes(files: ClusterFiles) -> list[Finding]:
 def _homeless(files: ClusterFiles) -> list[Finding]:
     return [
         wrong(
-            f"have none that fits a replica of {d.name}: {describe(d.needs)}",
-            f"add a node type with at least these resources, or change the bundles in {files.serve.file}",
+            f"have no type that fits a replica of {d.name}, which needs {describe(d.needs)}.",
+            f"Add a node type with at least these resources, or change the bundles in {files.serve.file}.",
             file=files.machines.file,
             field="available_node_types",
         )
@@ -84,8 +84,8 @@ def _overfull(files: ClusterFiles) -> list[Finding]:
     wanted = nodes_wanted(files, largest=True)
     findings = [
         wrong(
-            f"is {node.max_nodes}; all replicas at their largest need {wanted[node.name]} nodes",
-            f"raise it, or lower max_replicas in {files.serve.file}",
+            f"is {node.max_nodes}, but the maximum number of replicas needs {wanted[node.name]} nodes.",
+            f"Raise max_workers, or lower max_replicas in {files.serve.file}.",
             file=files.machines.file,
             field=f"{node.name}.max_workers",
         )
@@ -96,8 +96,8 @@ def _overfull(files: ClusterFiles) -> list[Finding]:
     if most is not None and total > most:
         findings.append(
             wrong(
-                f"is {most}; all replicas at their largest need {total} nodes",
-                "raise it (on your own machines, add `worker_ips`)",
+                f"is {most}, but the maximum number of replicas needs {total} nodes.",
+                "Raise max_workers. With the local provider, add `worker_ips`.",
                 file=files.machines.file,
                 field="max_workers",
             )
@@ -111,8 +111,8 @@ def _head(files: ClusterFiles) -> list[Finding]:
         return []
     return [
         wrong(
-            f"let the head run replicas: {describe(head.resources)}",
-            'set CPU: 0 (num-cpus: "0" in KubeRay): a replica that exhausts the head\'s memory stops the whole cluster',
+            f"let the head node run replicas ({describe(head.resources)}).",
+            'Set CPU: 0 (num-cpus: "0" in KubeRay). A replica that exhausts the head\'s memory stops the whole cluster.',
             file=files.machines.file,
             field=f"{head.name}.resources",
         )

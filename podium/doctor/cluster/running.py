@@ -30,13 +30,13 @@ def keys(files: ClusterFiles) -> list[Finding]:
     findings = _webhook_secret(files)
     return findings + [
         wrong(
-            f"has no {name}, the key of worker {worker.name!r}",
+            f"has no {name}, which is the API key of worker {worker.name!r}.",
             (
-                f"add {name} to the variables fetched or referenced there"
+                f"Add {name} to the variables that this file fetches or references. "
                 + (
-                    "; without it, the worker is skipped"
+                    "Without it, the worker is skipped."
                     if worker.optional
-                    else "; without it, the server does not start"
+                    else "Without it, the server does not start."
                 )
             ),
             file=files.machines.file,
@@ -54,8 +54,8 @@ def store(files: ClusterFiles) -> list[Finding]:
         return []
     return [
         wrong(
-            f"has no {name}, the address of the store; routers of several nodes cannot share a SQLite file",
-            f"add {name} to the variables fetched or referenced there; without it, no router starts",
+            f"has no {name}, which is the address of the store. Routers on several nodes cannot share a SQLite file.",
+            f"Add {name} to the variables that this file fetches or references. Without it, no router starts.",
             file=files.machines.file,
             field="the containers' environment",
         )
@@ -69,8 +69,8 @@ def _webhook_secret(files: ClusterFiles) -> list[Finding]:
         return []
     return [
         wrong(
-            f"has no {webhooks.secret_env}, which signs webhooks",
-            f"add {webhooks.secret_env} to the variables fetched or referenced there; without it, the server does not start",
+            f"has no {webhooks.secret_env}, which is the secret that signs webhooks.",
+            f"Add {webhooks.secret_env} to the variables that this file fetches or references. Without it, the server does not start.",
             file=files.machines.file,
             field="the containers' environment",
         )
@@ -84,8 +84,8 @@ def prices(files: ClusterFiles) -> list[Finding]:
     """
     return [
         wrong(
-            "is not set and not in the price table, so the cost of its calls is unknown",
-            "set price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...} from the provider's price list",
+            "is not set and not in the price table, so the cost of its calls is unknown.",
+            "Set price: {input_usd_per_mtok: ..., output_usd_per_mtok: ...}, with the values of the provider's price list.",
             file=files.settings_file,
             field=f"worker {worker.name!r}: price",
         )
@@ -100,8 +100,8 @@ def drains(files: ClusterFiles) -> list[Finding]:
     longest_s = longest_run_s(files)
     findings = [
         wrong(
-            f"is {d.drain_s:.0f} s; a request in progress may take {needed_s:.0f} s",
-            f"set at least {needed_s:.0f}; it can be changed at run time",
+            f"is {d.drain_s:.0f} s, but a request in progress may take {needed_s:.0f} s.",
+            f"Set it to at least {needed_s:.0f}. It can be changed at run time.",
             file=files.serve.file,
             field=f"{d.name}.graceful_shutdown_timeout_s",
         )
@@ -113,8 +113,8 @@ def drains(files: ClusterFiles) -> list[Finding]:
     if files.machines.environment.get("RAY_SERVE_ENABLE_HA_PROXY") == "1" and stop_s <= longest_s:
         findings.append(
             wrong(
-                f"is {stop_s:.0f} s; a run may take {longest_s:.0f} s and is cut off by a reload",
-                f"set it above {longest_s:.0f} on all nodes",
+                f"is {stop_s:.0f} s, but a run may take {longest_s:.0f} s. A reload of HAProxy would cut it off.",
+                f"Set it above {longest_s:.0f} on all nodes.",
                 file=files.machines.file,
                 field=HARD_STOP,
             )
@@ -148,8 +148,8 @@ def spot(files: ClusterFiles) -> list[Finding]:
         if deployment.worker is None or deployment.worker.name == conductor:
             findings.append(
                 wrong(
-                    f"is spot, and {deployment.name} runs on it: if it is preempted, everything stops",
-                    "use an on-demand node type for it",
+                    f"is a spot node type, and {deployment.name} runs on it. If the node is preempted, all of Podium stops.",
+                    f"Use an on-demand node type for {deployment.name}.",
                     file=files.machines.file,
                     field=f"{node.name}",
                 )
@@ -157,8 +157,8 @@ def spot(files: ClusterFiles) -> list[Finding]:
         elif not fallbacks_of(deployment.worker, files.settings):
             findings.append(
                 warning(
-                    f"are empty, and {node.name} is spot: steps fail when the node is preempted",
-                    "name a worker that can answer instead",
+                    f"are empty, and its node type {node.name} is spot. Steps fail if the node is preempted.",
+                    "Add a worker that can answer instead.",
                     file=files.settings_file,
                     field=f"worker {deployment.worker.name!r}: fallbacks",
                 )

@@ -26,15 +26,20 @@ def _policy(files: ClusterFiles, deployment: Deployment) -> Finding | None:
     if deployment.scaling is None:
         return None
     name = section(deployment.scaling, "policy").get("policy_function")
-    field, remedy = f"{deployment.name}.autoscaling_config.policy", f'policy: {{policy_function: "{POLICY}"}}'
+    field, remedy = (
+        f"{deployment.name}.autoscaling_config.policy",
+        f'Set policy: {{policy_function: "{POLICY}"}}',
+    )
     if not name:
-        message = "is missing: Ray's own policy applies, which looks only at open requests, not at an engine's queue and cache"
-        return wrong(message, remedy, file=files.serve.file, field=field)
+        message = "is missing. Ray's own policy applies, which ignores the queue and the cache of an engine."
+        return wrong(message, f"{remedy}.", file=files.serve.file, field=field)
     if reason := cannot_be_imported(str(name)):
-        return wrong(f"is {name}: {reason}", remedy, file=files.serve.file, field=field)
+        return wrong(f"is {name}, but {reason}.", f"{remedy}.", file=files.serve.file, field=field)
     if str(name).replace(":", ".") != POLICY.replace(":", "."):
-        message = f"is {name}, not Podium's policy, so its scaling cannot be checked"
-        return warning(message, f"{remedy}, unless this is intended", file=files.serve.file, field=field)
+        message = f"is {name} and not Podium's policy, so its scaling cannot be checked."
+        return warning(
+            message, f"{remedy}, unless your own policy is intended.", file=files.serve.file, field=field
+        )
     return None
 
 
@@ -50,8 +55,8 @@ def counts(files: ClusterFiles) -> list[Finding]:
         if each.max_replicas < 1 or each.min_replicas < least:
             findings.append(
                 wrong(
-                    f"is {min(each.min_replicas, each.max_replicas)}: nothing can answer",
-                    "set at least 1 (for a rarely used engine, min_replicas: 0 with max_replicas: 1)",
+                    f"is {min(each.min_replicas, each.max_replicas)}, so no replica can answer.",
+                    "Set it to at least 1. For a rarely used engine, set min_replicas: 0 and max_replicas: 1.",
                     file=files.serve.file,
                     field=f"{each.name}.num_replicas",
                 )
@@ -59,8 +64,8 @@ def counts(files: ClusterFiles) -> list[Finding]:
         elif each.min_replicas > each.max_replicas:
             findings.append(
                 wrong(
-                    f"is {each.min_replicas}, above max_replicas, {each.max_replicas}",
-                    "lower it, or raise max_replicas",
+                    f"is {each.min_replicas}, which is above max_replicas ({each.max_replicas}).",
+                    "Lower min_replicas, or raise max_replicas.",
                     file=files.serve.file,
                     field=f"{each.name}.autoscaling_config.min_replicas",
                 )
@@ -72,10 +77,10 @@ def counts(files: ClusterFiles) -> list[Finding]:
             findings.append(
                 wrong(
                     (
-                        f"is {each.target_ongoing_requests:g}, above max_ongoing_requests, {each.max_ongoing_requests}: "
-                        "a replica is full before it triggers a scale-up"
+                        f"is {each.target_ongoing_requests:g}, which is above max_ongoing_requests ({each.max_ongoing_requests}). "
+                        "A replica would be full before it triggers a scale-up."
                     ),
-                    "lower it, or raise max_ongoing_requests",
+                    "Lower target_ongoing_requests, or raise max_ongoing_requests.",
                     file=files.serve.file,
                     field=f"{each.name}.autoscaling_config.target_ongoing_requests",
                 )
@@ -98,13 +103,17 @@ def _differences(files: ClusterFiles, deployment: Deployment) -> list[Finding]:
         expected, actual = getattr(expected_scaling, name), deployment.scaling.get(name, rays)
         if float(actual) == float(expected):
             continue
-        state = f"is {actual:g}" if name in deployment.scaling else f"is missing, so Ray's {actual:g} applies"
+        state = (
+            f"is {actual:g}"
+            if name in deployment.scaling
+            else f"is missing, so Ray's default of {actual:g} applies"
+        )
         setting = IN_SETTINGS.get(name, name)
-        source = "" if setting == name else f", from {setting}"
+        source = "" if setting == name else f" (from {setting})"
         findings.append(
             wrong(
-                f"{state}; {files.settings_file}, {place}, has {expected:g}{source}",
-                f"set {name}: {expected:g} here, or change `{setting}` there; the Serve config takes precedence",
+                f"{state}, but the settings have {expected:g}{source} in {files.settings_file}, {place}.",
+                f"Set {name}: {expected:g} here, or change `{setting}` in the settings. The Serve config takes precedence.",
                 file=files.serve.file,
                 field=f"{deployment.name}.autoscaling_config.{name}",
             )

@@ -25,7 +25,7 @@ def show_tables(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | Non
 def engines_table(files: ClusterFiles) -> Table:
     """Build a table of each engine's GPU memory."""
     columns = ("replicas", "GPUs", "weights", "usable", "KV tokens")
-    table = _table("Engines (estimated; memory in GiB, over a replica's GPUs)", "worker", *columns)
+    table = _table("Engines (estimated memory in GiB, summed over the GPUs of a replica)", "worker", *columns)
     for deployment in files.deployments:
         if deployment.worker is None:
             continue
@@ -48,7 +48,7 @@ def engines_table(files: ClusterFiles) -> Table:
 
 def machines_table(files: ClusterFiles) -> Table:
     """Build a table of node counts and prices at the smallest and the largest size."""
-    table = _table(f"Machines of {files.machines.file}", "node", "machine", "nodes", "each $/h", "$/h")
+    table = _table(f"Machines of {files.machines.file}", "node", "machine", "nodes", "$/h each", "$/h")
     lines = cost.hourly(files)
     for line in lines:
         usd = line.usd_per_h
@@ -68,15 +68,15 @@ def price_lines(files: ClusterFiles, mix: dict[str, Decimal], rps: Decimal | Non
     """Describe the cost of a thousand requests."""
     shown = ", ".join(f"{share:%} {kind}".replace(".000000", "") for kind, share in mix.items())
     lines = [
-        f"A thousand requests ({shown}): {dollars(cost.provider_usd_per_thousand(files, mix))} billed by providers"
+        f"Cost of a thousand requests ({shown}): {dollars(cost.provider_usd_per_thousand(files, mix))} billed by providers"
     ]
     if rps is None:
-        return [*lines, "plus the machines' share: pass --rps to compute it.", ""]
+        return [*lines, "plus a share of the machines' cost. Pass --rps to compute it.", ""]
     smallest, largest = (cost.machines_per_thousand(usd, rps) for usd in cost.sums(cost.hourly(files)))
     return [
         *lines,
         f"plus {_range_usd(smallest, largest)} for the machines, at {rps} requests per second.",
-        "This divides the machines' cost by --rps, whether or not they can serve that rate.",
+        "This share is the machines' cost divided by --rps, whether or not the machines can serve that rate.",
         cost.pace(files, mix, rps),
         "See `podium capacity` for the rate they can serve, and docs/capacity.md for the shipped files.",
         "",

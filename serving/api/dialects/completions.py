@@ -68,7 +68,7 @@ class CompletionRequest(WireFields, SamplerFields, TierFields, NotedFields):
     @classmethod
     def _is_not_served(cls, value: bool | str | None) -> bool | str | None:
         if value:
-            raise ValueError("is not supported, and would change the answer. Remove it")
+            raise ValueError("is not supported, and ignoring it would change the answer. Remove it")
         return value
 
     @field_validator("best_of")

@@ -20,7 +20,7 @@ def _texts(value: object) -> object:
         isinstance(each, int | list) for each in cast(list[object], value)[:1]
     ):
         raise ValueError(
-            "must be text or a list of texts, not token ids. Turn off tokenization in your client"
+            "must be a string or a list of strings, not token ids. Turn off tokenization in your client"
         )
     return cast(object, value)
 

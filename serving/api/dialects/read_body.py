@@ -12,13 +12,18 @@ from conductor.errors import BadTask, quote
 from conductor.model.characters import with_whole_escapes
 from conductor.model.messages import CacheMark, Message
 from conductor.model.operation import PromptCache
+from serving.errors import explain_fault
 
 Body = TypeVar("Body", bound=BaseModel)
 MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
-"""Limits for one body, counted before it is parsed. Strings include field names, and brackets include those
+"""Limits for one body, counted before it is parsed.
+
+Strings include field names, and brackets include those in text. Values are what commas outside of strings
+separate. A body with a million tokens of text has a tenth of these counts. Ten times as many would block the
+event loop for too long.
 """
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
-"""The last string of a body may be unterminated."""
+"""Pattern of a JSON string. The last string of a body may be unterminated."""
 MOST_FAULTS = 1_000
 """Maximum number of validation errors among which to look for the one to report. Listing each of them takes
 time.
@@ -44,13 +49,20 @@ class ExtraFields(BaseModel):
         names = [name for name, value in (self.model_extra or {}).items() if value not in NEUTRAL]
         rest = len(names) - MOST_NOTED
         return (
-            *(f"{quote(name)} has no effect here." for name in names[:MOST_NOTED]),
-            *([f"{rest} more fields have no effect here."] if rest > 0 else ()),
+            *(
+                f"{quote(name)} was ignored, because it has no effect on this server."
+                for name in names[:MOST_NOTED]
+            ),
+            *(
+                [f"{rest} more fields were ignored, because they have no effect on this server."]
+                if rest > 0
+                else ()
+            ),
         )
 
 
 def give_no_remedy(param: str, value: object) -> str:
-    """Return "": the `Remedy` if none is known."""
+    """Return "". This is the `Remedy` of bodies for which no advice is known."""
     return ""
 
 
@@ -73,12 +85,7 @@ def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) ->
             raise BadTask(_not_json(faults[0]["msg"]), param="body") from exc
         param, fault = innermost(faults, from_json(body))
         param = param or "body"
-        problem = (
-            "is not a known field"
-            if fault["type"] == "extra_forbidden"
-            else fault["msg"].removeprefix("Value error, ")
-        )
-        raise BadTask(f"{param}: {problem}.{remedy(param, fault['input'])}", param=param) from exc
+        raise BadTask(f"{explain_fault(param, fault)}.{remedy(param, fault['input'])}", param=param) from exc
 
 
 def check_parts(body: bytes) -> None:
@@ -111,8 +118,8 @@ class PartCount:
         self._values += commas
         if has_many or self._values > MOST_VALUES:
             raise BadTask(
-                f"The body has too many parts: more than {MOST_STRINGS} strings, {MOST_BRACKETS} objects and arrays, or "
-                f"{MOST_VALUES} values. Send less at once.",
+                f"The body has more than {MOST_STRINGS} strings, {MOST_BRACKETS} objects and arrays, or {MOST_VALUES} values. "
+                "Split it into several requests.",
                 param="body",
             )
 
@@ -120,7 +127,7 @@ class PartCount:
 def _not_json(reason: str) -> str:
     """Return the message for a body that cannot be parsed, from the parser's own."""
     if "recursion limit" in reason:
-        return "The body is nested too deeply. At most 200 levels of arrays and objects are allowed, including schemas."
+        return "The body is nested too deeply. At most 200 levels of arrays and objects are allowed, including those in schemas."
     return f"The body is not valid JSON: {reason}."
 
 

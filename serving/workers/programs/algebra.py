@@ -27,14 +27,14 @@ def polynomial_answer(match: re.Match[str]) -> ExactAnswer:
     text, what = match["e"], match["what"].casefold()
     letter = match["letter"] or _only_letter(text)
     if letter != "x" and "x" in text.casefold():
-        raise NotForProgram("it knows one variable only.")
+        raise NotForProgram("Only expressions with one variable are supported.")
     sides = [_polynomial(side, letter) for side in text.split("=")]
     if what in ("solve", "find"):
         if len(sides) != 2:
-            raise NotForProgram("this is not one equation.")
+            raise NotForProgram("An equation must have exactly one equals sign.")
         return _solution(letter, text, sides[0] - sides[1])
     if len(sides) != 1:
-        raise NotForProgram("this is an equation.")
+        raise NotForProgram("This command applies to an expression, not to an equation.")
     if what.startswith("factor"):
         return ExactAnswer(f"{text} = {_factor_text(sides[0])}.", _factor_text(sides[0]))
     if what in ("expand", "simplify"):
@@ -46,7 +46,7 @@ def polynomial_answer(match: re.Match[str]) -> ExactAnswer:
 def _only_letter(text: str) -> str:
     letters = set(re.findall(r"[a-z]", text.casefold()))
     if len(letters) != 1 or letters & {"e", "i"}:
-        raise NotForProgram("it knows one variable only.")
+        raise NotForProgram("Only expressions with one variable, other than e and i, are supported.")
     return letters.pop()
 
 
@@ -70,7 +70,9 @@ def _polynomial(text: str, letter: str) -> Any:
 def _power(base: Any, exponent: Any) -> Any:
     degree = exponent if isinstance(exponent, Fraction) else _constant(exponent)
     if degree.denominator != 1 or not 0 <= degree * max(base.degree(), 1) <= MOST_DEGREE:
-        raise NotForProgram(f"it knows whole exponents and polynomials up to degree {MOST_DEGREE} only.")
+        raise NotForProgram(
+            f"Exponents must be integers from 0 to {MOST_DEGREE}, and the degree of a polynomial must be at most {MOST_DEGREE}."
+        )
     return _check_size(base ** int(degree))
 
 
@@ -80,7 +82,9 @@ class _Polynomial(Expression):
     def _compute(self, sign: str, left: Any, right: Any) -> Any:
         if sign in ("/", "mod"):
             if sign == "mod" or not (divisor := _constant(right)):
-                raise NotForProgram("it divides polynomials by numbers only.")
+                raise NotForProgram(
+                    "Polynomials can be divided only by nonzero numbers, and mod is not supported."
+                )
             return _check_size(left * self._lift(1 / divisor))
         return _check_size(super()._compute(sign, left, right))
 
@@ -88,13 +92,15 @@ class _Polynomial(Expression):
 def _check_size(polynomial: Any) -> Any:
     sizes = (max(int(each.p).bit_length(), int(each.q).bit_length()) for each in polynomial.coeffs())
     if polynomial.degree() > MOST_DEGREE or max(sizes) > MOST_COEFFICIENT_BITS:
-        raise NotForProgram(f"it knows small polynomials up to degree {MOST_DEGREE} only.")
+        raise NotForProgram(
+            f"A polynomial must have a degree of at most {MOST_DEGREE} and coefficients of at most {MOST_COEFFICIENT_BITS} bits."
+        )
     return polynomial
 
 
 def _constant(polynomial: Any) -> Fraction:
     if polynomial.degree() > 0:
-        raise NotForProgram("a divisor or exponent contains the variable.")
+        raise NotForProgram("A divisor or exponent must not contain the variable.")
     value = polynomial.LC()
     return Fraction(int(value.p), int(value.q))
 
@@ -108,16 +114,16 @@ def _factor_text(polynomial: Any) -> str:
     constant, powers = polynomial.factor_list()
     parts = [f"({_written(each)})" + (f"^{count}" if count > 1 else "") for each, count in powers]
     if len(parts) < 2 and (not powers or powers[0][1] == 1):
-        raise NotForProgram("this has no rational factors.")
+        raise NotForProgram("The polynomial cannot be factored over the rational numbers.")
     return ("" if constant == 1 else "-" if constant == -1 else str(constant)) + "".join(parts)
 
 
 def _solution(letter: str, text: str, polynomial: Any) -> ExactAnswer:
     if polynomial.degree() < 1:
-        raise NotForProgram("this equation does not depend on the variable.")
+        raise NotForProgram("The equation does not depend on its variable.")
     found: dict[Any, int] = load("sympy").roots(polynomial, cubics=False, quartics=False)
     if sum(found.values()) != polynomial.degree() or any(each.is_real is None for each in found):
-        raise NotForProgram("this equation has solutions that it cannot write exactly.")
+        raise NotForProgram("The equation has solutions that cannot be written exactly.")
     real = sorted((each for each in found if each.is_real), key=lambda each: float(each))
     if not real:
         return ExactAnswer(f"{text} has no real solution.", "no real solution")

@@ -35,7 +35,7 @@ from serving.workers.programs.stories import STORIES
 MOST_FACTORED = 10**12
 """Largest number that is factored or tested for primality."""
 MOST_COUNTED = 200
-"""Maximum length of a sequence of numbers in an answer."""
+"""Maximum number of steps of a sequence of numbers in an answer."""
 
 _N = rf"({NUMBER})"
 _WHAT = r"(?:what is |what are |what does |how much is |how much are |calculate |compute |evaluate |work out |solve |add up |find )?(?:the )?(?:value of |result of |answer to )?"
@@ -49,7 +49,9 @@ _ORDER = {"biggest": 1, "largest": 1, "greatest": 1, "highest": 1, "smallest": -
 
 def _numbers(text: str) -> list[Fraction]:
     if re.search(r"\d,\d{3}(?!\d)", text) and re.search(r"\d,\d{1,2}(?!\d)", text):
-        raise NotForProgram("the commas in these numbers can be read in two ways.")
+        raise NotForProgram(
+            "The commas in these numbers are ambiguous. Separate the numbers with a comma and a space."
+        )
     return [read_number(part) for part in _SPLIT.split(text)]
 
 
@@ -63,20 +65,20 @@ def _expression(match: re.Match[str]) -> ExactAnswer:
     if parts := re.fullmatch(r"(.+), (?:that is|i\.e\.|meaning),? (.+)", text):
         values = [compute(part)[0] for part in parts.groups()]
         if values[0] != values[1]:
-            raise NotForProgram("its two ways to say the sum differ.")
+            raise NotForProgram("The two forms of the calculation have different results.")
         text = parts[2]
     if root := re.fullmatch(r"(?:the )?(?:square root of|sqrt)\s*\(?(.+?)\)?|√\s*(.+)", text, re.IGNORECASE):
         return _square_root(root[1] or root[2])
     value, n_operations = compute(text)
     if not n_operations:
-        raise NotForProgram("there is nothing to compute.")
+        raise NotForProgram("The question contains no calculation.")
     return _equals(text, value)
 
 
 def _square_root(operand: str) -> ExactAnswer:
     value = compute(operand)[0]
     if value < 0:
-        raise NotForProgram("the root of a negative number is not a real number.")
+        raise NotForProgram("The square root of a negative number is not a real number.")
     with localcontext(prec=60):
         found = Fraction((Decimal(value.numerator) / Decimal(value.denominator)).sqrt())
     tops = math.isqrt(value.numerator), math.isqrt(value.denominator)
@@ -96,7 +98,7 @@ def _percent_of(match: re.Match[str]) -> ExactAnswer:
 def _what_percent(match: re.Match[str]) -> ExactAnswer:
     part, whole = read_number(match["part"]), read_number(match["whole"])
     if not whole:
-        raise NotForProgram("a percentage of zero is not defined.")
+        raise NotForProgram("A percentage of zero is undefined.")
     value = part / whole * 100
     return ExactAnswer(f"{show(part)} is {show(value)} % of {show(whole)}.", f"{show(value)} %")
 
@@ -138,7 +140,7 @@ def _median(numbers: list[Fraction]) -> Fraction:
 
 def _difference(numbers: list[Fraction]) -> Fraction:
     if len(numbers) != 2:
-        raise NotForProgram("a difference needs two numbers.")
+        raise NotForProgram("A difference needs exactly two numbers.")
     return abs(numbers[0] - numbers[1])
 
 
@@ -178,7 +180,7 @@ def _take_from(match: re.Match[str]) -> ExactAnswer:
 
 def _divide_by(match: re.Match[str]) -> ExactAnswer:
     if not (divisor := read_number(match[2])):
-        raise NotForProgram("a division by zero has no result.")
+        raise NotForProgram("Division by zero is undefined.")
     value = read_number(match[1]) / divisor
     return ExactAnswer(f"{show(read_number(match[1]))} ÷ {show(divisor)} = {show(value)}.", show(value))
 
@@ -186,9 +188,9 @@ def _divide_by(match: re.Match[str]) -> ExactAnswer:
 def _which(match: re.Match[str]) -> ExactAnswer:
     numbers, word = _numbers(re.sub(r",? or ", ", ", match["list"])), match["how"].casefold()
     if len(set(numbers)) != len(numbers):
-        raise NotForProgram("two of these numbers are equal.")
+        raise NotForProgram("Two of the numbers to compare are equal.")
     if word in _SIZES and len(numbers) != 2:
-        raise NotForProgram("a comparison needs two numbers.")
+        raise NotForProgram(f'A comparison with "{word}" needs exactly two numbers.')
     wanted = max(numbers) if (_SIZES | _ORDER)[word] > 0 else min(numbers)
     if word in _ORDER:
         return ExactAnswer(f"{show(wanted)} is the {word} number.", show(wanted))
@@ -209,7 +211,7 @@ def _is_more(match: re.Match[str]) -> ExactAnswer:
 def _whole(text: str) -> int:
     value = read_number(text)
     if value.denominator != 1 or abs(value) > MOST_FACTORED:
-        raise NotForProgram(f"this works for whole numbers up to {MOST_FACTORED:,} only.")
+        raise NotForProgram(f"The number must be an integer from -{MOST_FACTORED:,} to {MOST_FACTORED:,}.")
     return value.numerator
 
 
@@ -242,7 +244,7 @@ def _prime_factors(match: re.Match[str]) -> ExactAnswer:
     factorint: Any = load("sympy").factorint
 
     if (number := _whole(match[1])) < 2:
-        raise NotForProgram("numbers below 2 have no prime factors.")
+        raise NotForProgram("Numbers below 2 have no prime factors.")
     product = _product(factorint(number))
     return ExactAnswer(f"The prime factors of {number:,}: {number} = {product}.", product)
 
@@ -258,7 +260,7 @@ def _common(match: re.Match[str]) -> ExactAnswer:
         "highest common factor",
     )
     if len(numbers) > 10 or min(numbers) < 1:
-        raise NotForProgram("this works for up to ten positive whole numbers.")
+        raise NotForProgram("This calculation accepts at most ten positive integers.")
     value = math.gcd(*numbers) if is_divisor else math.lcm(*numbers)
     name = "greatest common divisor" if is_divisor else "least common multiple"
     listed = _list_text([f"{each:,}" for each in numbers])
@@ -276,7 +278,7 @@ def _neighbour(match: re.Match[str]) -> ExactAnswer:
 def _between(match: re.Match[str]) -> ExactAnswer:
     low, high = _whole(match[1]), _whole(match[2])
     if high - low != 2:
-        raise NotForProgram("there is not exactly one whole number between these.")
+        raise NotForProgram(f"There is not exactly one integer between {low:,} and {high:,}.")
     return ExactAnswer(f"{low + 1:,} comes between {low:,} and {high:,}.", f"{low + 1:,}")
 
 
@@ -285,7 +287,7 @@ def _count(match: re.Match[str]) -> ExactAnswer:
     step = _whole(match["step"] or "1")
     step = step if last >= first else -step
     if not step or abs(last - first) // abs(step) > MOST_COUNTED:
-        raise NotForProgram(f"it counts at most {MOST_COUNTED} numbers.")
+        raise NotForProgram(f"A sequence must have at most {MOST_COUNTED} steps, and its step must not be 0.")
     text = ", ".join(str(each) for each in range(first, last + (1 if step > 0 else -1), step))
     return ExactAnswer(f"{text}.", text)
 
@@ -306,7 +308,7 @@ def _round_answer(match: re.Match[str]) -> ExactAnswer:
     else:
         n_places = places[to.removeprefix("the nearest ").removeprefix("nearest ")]
     if not -3 <= n_places <= 12:
-        raise NotForProgram("it rounds to at most 12 places.")
+        raise NotForProgram("Numbers can be rounded to at most 12 decimal places.")
     scaled = abs(value) * Fraction(10) ** n_places
     whole = math.floor(scaled + Fraction(1, 2)) * (1 if value >= 0 else -1)
     result = show(Fraction(whole) / Fraction(10) ** n_places)
@@ -328,7 +330,7 @@ def _shape(match: re.Match[str]) -> ExactAnswer:
     is_flat = what in ("sides", "corners", "angles", "vertices", "edges")
     count = _SOLIDS.get((shape, what)) or (_POLYGONS.get(shape) if is_flat else None)
     if count is None:
-        raise NotForProgram("it does not know this shape.")
+        raise NotForProgram(f'The program has no data about the {what} of the shape "{shape}".')
     return ExactAnswer(f"{'An' if shape[0] in 'aeio' else 'A'} {shape} has {count} {what}.", str(count))
 
 
@@ -369,14 +371,14 @@ def _join_match(match: re.Match[str]) -> re.Match[str]:
     text = re.sub(r" (?:to|by|with) ", " and ", match["list"])
     found = re.fullmatch(rf"(?P<verb>\w+) (?P<list>{_LIST})", f"{match['verb']} {text}", re.IGNORECASE)
     if found is None:
-        raise NotForProgram("it does not understand this sum.")
+        raise NotForProgram("The program does not understand this calculation.")
     return found
 
 
 class Calculator(ProgramWorker):
     """Program that computes exactly."""
 
-    topic = "sums, percentages, comparisons of numbers and algebra"
+    topic = "arithmetic, percentages, comparisons of numbers and algebra"
     packages = ("sympy",)
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:

@@ -138,7 +138,7 @@ def _country(text: str) -> Country:
         raise NotForProgram(f"{text!r} is the name of more than one place.")
     code = by_name.get(key)
     if code is None:
-        raise NotForProgram(f"it knows no country named {text!r}.")
+        raise NotForProgram(f"The program has no data about a country named {text!r}.")
     return countries[code]
 
 
@@ -160,7 +160,7 @@ def _capital(match: re.Match[str]) -> ExactAnswer:
     if several := _SEVERAL_CAPITALS.get(country.code):
         return ExactAnswer(several)
     if not country.capital:
-        raise NotForProgram(f"it knows no undisputed capital of {country.name}.")
+        raise NotForProgram(f"The program's data names no single, undisputed capital of {country.name}.")
     return ExactAnswer(
         f"The capital of {_country_name(country)} is {country.capital.removesuffix('.')}.", country.capital
     )
@@ -169,7 +169,7 @@ def _capital(match: re.Match[str]) -> ExactAnswer:
 def _is_capital(match: re.Match[str]) -> ExactAnswer:
     right = _capital(match)
     if not right.value:
-        raise NotForProgram("this country has more than one capital.")
+        raise NotForProgram("The country has more than one capital.")
     is_so = _key(right.value.split(",")[0]) == _key(match["city"].split(",")[0])
     if is_so:
         return ExactAnswer(f"Yes, {right.sentence[0].lower()}{right.sentence[1:]}", "Yes")
@@ -184,7 +184,9 @@ def _capital_of(match: re.Match[str]) -> ExactAnswer:
         if each.capital and _key(each.capital) in (city, f"{city}, d.c.")
     ]
     if len(countries) != 1:
-        raise NotForProgram(f"it does not know exactly one country whose capital is {match['city']!r}.")
+        raise NotForProgram(
+            f"The program's data does not name exactly one country whose capital is {match['city']!r}."
+        )
     return ExactAnswer(
         f"{countries[0].capital} is the capital of {_country_name(countries[0])}.", countries[0].name
     )
@@ -198,7 +200,7 @@ def _continent(match: re.Match[str]) -> ExactAnswer:
     if continent == "Americas":
         continent = "South America" if country.code in _SOUTH_AMERICA else "North America"
     if country.code in _NO_CONTINENT or not continent:
-        raise NotForProgram(f"it knows no undisputed continent of {country.name}.")
+        raise NotForProgram(f"The continent of {country.name} is disputed or unknown.")
     continent = _ON_TWO.get(country.code, continent)
     name = _country_name(country)
     return ExactAnswer(f"{name[0].upper()}{name[1:]} is in {continent}.", continent)
@@ -207,7 +209,7 @@ def _continent(match: re.Match[str]) -> ExactAnswer:
 def _is_on(match: re.Match[str]) -> ExactAnswer:
     right = _continent(match)
     if " and " in right.value:
-        raise NotForProgram("this country lies on two continents.")
+        raise NotForProgram("The country lies on two continents.")
     text = "Yes" if right.value.casefold() == match["continent"].casefold() else "No"
     return ExactAnswer(f"{text}, {right.sentence}", text)
 
@@ -220,7 +222,7 @@ def _currency(match: re.Match[str]) -> ExactAnswer:
     names: Any = load("babel").Locale("en").currencies
     currencies: list[str] = list(get_territory_currencies(code))
     if not currencies or code == "PS":
-        raise NotForProgram(f"it knows no currency of {country.name}.")
+        raise NotForProgram(f"The currency of {country.name} is uncertain or unknown.")
     shown = _and([f"{names[each]} ({each})" for each in currencies])
     verb = "currency of {} is the" if len(currencies) == 1 else "currencies of {} are the"
     return ExactAnswer(
@@ -243,7 +245,7 @@ def _language(match: re.Match[str]) -> ExactAnswer:
     both = sorted(names[each] for each in cldr & other)
     wants_all = re.search(r"languages", match[0], re.IGNORECASE) is not None
     if not both or (cldr != other and (wants_all or len(both) > 1)):
-        raise NotForProgram(f"its sources disagree about the official languages of {country.name}.")
+        raise NotForProgram(f"The program's sources disagree about the official languages of {country.name}.")
     name = _country_name(country)
     if len(both) > 1:
         return ExactAnswer(f"The official languages of {name} are {_and(both)}.", _and(both))
@@ -280,7 +282,7 @@ def _of_code(match: re.Match[str]) -> ExactAnswer:
     text = match["code"]
     entry: Any = iso.get(alpha_2=text.upper()) if len(text) == 2 else iso.get(alpha_3=text.upper())
     if entry is None:
-        raise NotForProgram(f"no country has the code {text.upper()}.")
+        raise NotForProgram(f"No country has the ISO code {text.upper()}.")
     name = _country_name(_atlas()[0][entry.alpha_2])
     return ExactAnswer(f"{text.upper()} is the ISO code of {name}.", name)
 
@@ -291,7 +293,7 @@ def _calling_code(match: re.Match[str]) -> ExactAnswer:
     country = _country(match["country"])
     number: int = country_code_for_region(country.code)
     if not number:
-        raise NotForProgram(f"it knows no calling code of {country.name}.")
+        raise NotForProgram(f"The calling code of {country.name} is unknown.")
     return ExactAnswer(f"The calling code of {_country_name(country)} is +{number}.", f"+{number}")
 
 
@@ -310,7 +312,9 @@ def _neighbours(match: re.Match[str]) -> ExactAnswer:
         _country_name(_atlas()[0][each.alpha_2]) for each in entries if each and each.alpha_2 in _atlas()[0]
     )
     if not names or len(names) != len(country.borders):
-        raise NotForProgram(f"it knows no land borders of {country.name}.")
+        raise NotForProgram(
+            f"The program's data about the land borders of {country.name} is missing or incomplete."
+        )
     name = _country_name(country)
     return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {_and(names)}.", _and(names))
 
@@ -338,7 +342,9 @@ def _translation(match: re.Match[str]) -> ExactAnswer:
     word, language = match["word"].strip(), match["language"].casefold()
     name = _names_in(_LANGUAGES[language]).get(word.casefold())
     if name is None or word.casefold() in ("may", "march", "turkey", "china"):
-        raise NotForProgram("it translates names of days, months, languages and countries only.")
+        raise NotForProgram(
+            "Only unambiguous names of days, months, languages and countries can be translated."
+        )
     return ExactAnswer(f'"{word}" is "{name}" in {language.title()}.', name)
 
 
@@ -347,7 +353,9 @@ def _meaning(match: re.Match[str]) -> ExactAnswer:
     codes = [_LANGUAGES[language]] if language else [*_LANGUAGES.values()]
     english = {one for code in codes for one, other in _names_in(code).items() if other.casefold() == word}
     if len(english) != 1:
-        raise NotForProgram("it translates names of days, months, languages and countries only.")
+        raise NotForProgram(
+            "Only unambiguous names of days, months, languages and countries can be translated."
+        )
     name = english.pop().title()
     return ExactAnswer(f'"{match["word"]}" means "{name}" in English.', name)
 

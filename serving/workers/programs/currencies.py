@@ -1,7 +1,7 @@
 """Conversion of currencies at the reference rates of the European Central Bank, from the package
 CurrencyConverter.
 
-Each answer states the date of its rate. A name that several currencies share, such as dollar, is refused.
+Each answer states the date of its rate. A name that several currencies share, such as dollar, is rejected.
 """
 
 import csv
@@ -44,15 +44,15 @@ def _exchange(match: re.Match[str]) -> ExactAnswer:
     date, rates = exchange_rates()
     sign = match["sign"]
     if bool(sign) == bool(match["source"]):
-        raise NotForProgram("it does not know from which currency to convert.")
+        raise NotForProgram("The amount must have exactly one source currency.")
     codes = [
         _CURRENCIES.get(name.casefold(), name.upper()) for name in (sign or match["source"], match["target"])
     ]
     if unknown := [code for code in codes if code not in rates]:
-        raise NotForProgram(f"it has no exchange rate for {unknown[0]}.")
+        raise NotForProgram(f"There is no exchange rate for {unknown[0]}.")
     value = Fraction(1) if match["number"].casefold() in ("a", "an") else read_number(match["number"])
     if abs(value) > MOST_AMOUNT:
-        raise NotForProgram("the amount is too large.")
+        raise NotForProgram(f"The amount must be at most {MOST_AMOUNT:,}.")
     result = value / rates[codes[0]] * rates[codes[1]]
     text = f"{float(round(result, 2)):,.2f} {codes[1]}"
     return ExactAnswer(

@@ -1,7 +1,7 @@
 """Reader and writer of dates in words and digits, for the Gregorian calendar of the years 1600 to 9999.
 
 Holidays whose date follows from a rule are read as well. A date in digits that can be read in two ways, such
-as 3/4/2025, is refused.
+as 3/4/2025, is rejected.
 """
 
 import re
@@ -103,11 +103,11 @@ def easter(year: int) -> date:
 
 def calendar_day(year: int, month: int, day: int) -> date:
     if not FIRST_YEAR <= year <= LAST_YEAR:
-        raise NotForProgram(f"it knows the years {FIRST_YEAR} to {LAST_YEAR} only.")
+        raise NotForProgram(f"The year must be from {FIRST_YEAR} to {LAST_YEAR}.")
     try:
         return date(year, month, day)
     except ValueError as exc:
-        raise NotForProgram("there is no such date.") from exc
+        raise NotForProgram(f"The date {year}-{month:02}-{day:02} does not exist.") from exc
 
 
 def read_date(text: str, today: date, *, past: bool = False) -> date:
@@ -121,13 +121,13 @@ def read_date(text: str, today: date, *, past: bool = False) -> date:
     bare = re.sub(rf"^(?:{'|'.join(WEEKDAYS)}),? ", "", text.strip(), flags=re.IGNORECASE)
     found = _PARTS.fullmatch(bare)
     if found is None:
-        raise NotForProgram(f"{text!r} is not a date that it can read.")
+        raise NotForProgram(f"{text!r} is not a date that the program can read.")
     if found["iso"]:
         return calendar_day(*(int(part) for part in found["iso"].split("-")))
     if found["a"]:
         a, b = int(found["a"]), int(found["b"])
         if a <= 12 and b <= 12 and a != b:
-            raise NotForProgram(f"{text!r} can be read as two dates.")
+            raise NotForProgram(f"The date {text!r} is ambiguous. Write the month as a word.")
         return calendar_day(int(found["y1"]), min(a, b) if a != b else a, max(a, b))
     if found["day"]:
         return today + timedelta(days={"today": 0, "tomorrow": 1, "yesterday": -1}[found["day"].casefold()])

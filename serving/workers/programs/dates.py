@@ -1,7 +1,7 @@
 """Calendar: weekdays, distances between dates, leap years, months, holidays, and the time in other zones.
 
 It covers the Gregorian calendar of the years 1600 to 9999, and holidays whose date follows from a rule. A
-date in digits that can be read in two ways, such as 3/4/2025, is refused. Time zones are those of the IANA
+date in digits that can be read in two ways, such as 3/4/2025, is rejected. Time zones are those of the IANA
 database, and are found by the names of cities.
 """
 
@@ -139,7 +139,7 @@ class Calendar(ProgramWorker):
         day = read_date(match["date"], self._today)
         days = (day - self._today).days
         if days < 0:
-            raise NotForProgram("this date is in the past.")
+            raise NotForProgram(f"The date {short_date(day)} is in the past.")
         return self._distance(
             days, match["unit"], f"until {short_date(day)} (counted from {short_date(self._today)})"
         )
@@ -148,7 +148,7 @@ class Calendar(ProgramWorker):
         day = read_date(match["date"], self._today, past=True)
         days = (self._today - day).days
         if days < 0:
-            raise NotForProgram("this date is in the future.")
+            raise NotForProgram(f"The date {short_date(day)} is in the future.")
         unit = match["unit"] or "days"
         return self._distance(days, unit, f"since {short_date(day)} (counted to {short_date(self._today)})")
 
@@ -172,7 +172,7 @@ class Calendar(ProgramWorker):
         way, start = match["way"].casefold(), match["date"] or "today"
         start = "today" if start.casefold() == "now" else start
         if way in ("after", "before", "from") and match["date"] is None:
-            raise NotForProgram("it does not know from which date to count.")
+            raise NotForProgram("The question does not say from which date to count.")
         count = 1 if match["n"].casefold() in ("a", "an") else int(read_number(match["n"]))
         day = read_date(start, self._today)
         sign = -1 if way in ("before", "ago") else 1
@@ -207,7 +207,9 @@ class Calendar(ProgramWorker):
             or (half in ("am", "pm") and not 1 <= hour <= 12)
             or (not half and hour <= 12 and not match["m"])
         ):
-            raise NotForProgram("this time can be read in two ways, or does not exist.")
+            raise NotForProgram(
+                "The time is ambiguous or does not exist. Write it in a form such as 15:30 or 3 pm."
+            )
         hour = hour % 12 + (12 if half == "pm" else 0) if half in ("am", "pm") else hour
         here = datetime(*self._today.timetuple()[:3], hour, minute, tzinfo=ZoneInfo(_zone(match["place"])))
         there = here.astimezone(ZoneInfo(_zone(match["other"])))
@@ -222,22 +224,22 @@ class Calendar(ProgramWorker):
 def _zone(place: str) -> str:
     zone = _cities().get(place.strip().casefold())
     if zone is None:
-        raise NotForProgram(f"it knows no single time zone of {place!r}.")
+        raise NotForProgram(f"The time zone of {place!r} is unknown or ambiguous.")
     return zone
 
 
 def _shift(day: date, count: int, unit: str) -> date:
     days = count * {"day": 1, "week": 7}.get(unit, 0)
     if abs(count) > MOST_DAYS or abs(days) > MOST_DAYS:
-        raise NotForProgram("the distance is too long.")
+        raise NotForProgram(f"The distance must be at most {MOST_DAYS:,} days.")
     if days or unit in ("day", "week"):
         try:
             return day + timedelta(days=days)
         except OverflowError as exc:
-            raise NotForProgram("it knows no years that far away.") from exc
+            raise NotForProgram(f"The result must be in the years {FIRST_YEAR} to {LAST_YEAR}.") from exc
     year, month = divmod(day.year * 12 + day.month - 1 + count * (12 if unit == "year" else 1), 12)
     if not FIRST_YEAR <= year <= LAST_YEAR:
-        raise NotForProgram("it knows no years that far away.")
+        raise NotForProgram(f"The result must be in the years {FIRST_YEAR} to {LAST_YEAR}.")
     return calendar_day(year, month + 1, min(day.day, monthrange(year, month + 1)[1]))
 
 
@@ -279,7 +281,7 @@ def _neighbour(match: re.Match[str]) -> ExactAnswer:
     if name not in [each.casefold() for each in names] or not (
         match["way"] or "follows" in match[0].casefold()
     ):
-        raise NotForProgram(f"{match['name']!r} is no {what}.")
+        raise NotForProgram(f"The question must name a {what} and ask what comes before or after it.")
     step = -1 if match["way"].casefold() == "before" else 1
     at = [each.casefold() for each in names].index(name)
     result = names[(at + step) % len(names)]
@@ -296,7 +298,9 @@ def _middle(match: re.Match[str]) -> ExactAnswer:
         for g in ("name", "other")
     )
     if first not in lower or last not in lower or (lower.index(last) - lower.index(first)) % len(names) != 2:
-        raise NotForProgram(f"there is not exactly one {match['what']} between these.")
+        raise NotForProgram(
+            f"There is not exactly one {match['what']} between {match['name']} and {match['other']}."
+        )
     result = names[(lower.index(first) + 1) % len(names)]
     return ExactAnswer(
         f"{result[0].upper()}{result[1:]} comes between {match['name']} and {match['other']}.", result
@@ -328,7 +332,9 @@ def _weekday_if(match: re.Match[str]) -> ExactAnswer:
 def _nth(match: re.Match[str]) -> ExactAnswer:
     what, of, nth = match["what"].casefold(), match["of"].casefold(), match["n"].casefold()
     if (what, of) != ("month", "year"):
-        raise NotForProgram("where a week begins depends on the country.")
+        raise NotForProgram(
+            "Only the months of a year are numbered, because the first day of the week differs between countries."
+        )
     result = MONTHS[11 if nth == "last" else ORDINALS[nth] - 1]
     return ExactAnswer(f"{result} is the {nth} month of the year.", result)
 
@@ -347,7 +353,7 @@ def _list_names(match: re.Match[str]) -> ExactAnswer:
         lower = [name.casefold() for name in names]
         wanted = {"fall": "autumn"}.get(first.casefold(), first.casefold())
         if wanted not in lower:
-            raise NotForProgram(f"{first!r} is not one of them.")
+            raise NotForProgram(f"{first!r} is not one of the {match['what']}.")
         names = names[lower.index(wanted) :] + names[: lower.index(wanted)]
     text = f"{', '.join(names[:-1])} and {names[-1]}"
     return ExactAnswer(f"{text[0].upper()}{text[1:]}.", text)

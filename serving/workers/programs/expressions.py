@@ -103,7 +103,7 @@ def read_number(text: str) -> Fraction:
 
 def _from_digits(text: str) -> Fraction:
     if len(text) > MOST_DIGITS:
-        raise NotForProgram(f"a number has more than {MOST_DIGITS} digits.")
+        raise NotForProgram(f"A number must have at most {MOST_DIGITS} characters.")
     return Fraction(text.replace(",", ""))
 
 
@@ -118,7 +118,7 @@ def _from_words(text: str) -> Fraction:
             value = _SMALL[word]
             fits = previous == 0 or (value < 10 and previous >= 20 and previous % 10 == 0) or previous >= 100
             if not fits:
-                raise NotForProgram(f"{text!r} is not one number.")
+                raise NotForProgram(f"{text!r} is not a single number.")
             group, previous = group + value, value
         elif word == "hundred" and 0 < group < 10:
             group, previous = group * 100, 100
@@ -165,7 +165,9 @@ def check_bits(value: Fraction) -> Fraction:
         NotForProgram: the value has too many digits.
     """
     if max(value.numerator.bit_length(), value.denominator.bit_length()) > MOST_BITS:
-        raise NotForProgram("the result has too many digits.")
+        raise NotForProgram(
+            f"The result is too large. Its numerator and denominator must have at most {MOST_BITS:,} bits."
+        )
     return value
 
 
@@ -176,12 +178,14 @@ def power(base: Fraction, exponent: Fraction) -> Fraction:
         NotForProgram: the exponent is not whole, or the result would have too many digits.
     """
     if exponent.denominator != 1:
-        raise NotForProgram("the exponent is not a whole number.")
+        raise NotForProgram("The exponent must be an integer.")
     size = max(base.numerator.bit_length(), base.denominator.bit_length())
     if abs(exponent) * max(size - 1, 1) > MOST_BITS and base not in (0, 1, -1):
-        raise NotForProgram("the result has too many digits.")
+        raise NotForProgram(
+            f"The result is too large. Its numerator and denominator must have at most {MOST_BITS:,} bits."
+        )
     if base == 0 and exponent <= 0:
-        raise NotForProgram("zero to this power is not defined.")
+        raise NotForProgram("Zero can be raised only to a positive power.")
     return base ** (exponent.numerator if base not in (0, 1, -1) else exponent.numerator % 2 + 2)
 
 
@@ -192,10 +196,10 @@ def root(value: Fraction, degree: int) -> Fraction:
         NotForProgram: the root is not rational, or `value` is negative.
     """
     if value < 0:
-        raise NotForProgram("the root of a negative number is not a real number.")
+        raise NotForProgram("Roots of negative numbers are not supported.")
     parts = [_whole_root(part, degree) for part in (value.numerator, value.denominator)]
     if parts[0] ** degree != value.numerator or parts[1] ** degree != value.denominator:
-        raise NotForProgram("the root is not an exact number.")
+        raise NotForProgram("The root is not a rational number.")
     return Fraction(parts[0], parts[1])
 
 
@@ -217,6 +221,7 @@ class Expression:
         variable: function that returns the value of the letter `x`, for polynomials. If it is None, `x`
             between numbers means "times".
         lift: function that converts a number to the kind of value to compute with.
+        raise_to: function that raises a value to a power.
     """
 
     def __init__(
@@ -239,7 +244,7 @@ class Expression:
         """
         result = self._binary(0)
         if self._at != len(self._tokens):
-            raise NotForProgram("this is not one expression.")
+            raise NotForProgram("The text is not a single expression.")
         return result
 
     def _read(self, text: str) -> list[tuple[str, str]]:
@@ -247,8 +252,10 @@ class Expression:
         at, text = 0, text.strip()
         while at < len(text):
             found = _TOKEN.match(text, at)
-            if found is None or len(tokens) == MOST_TOKENS:
-                raise NotForProgram("this is not an expression that it can read.")
+            if found is None:
+                raise NotForProgram("The question contains no calculation that the program can read.")
+            if len(tokens) == MOST_TOKENS:
+                raise NotForProgram(f"An expression must have at most {MOST_TOKENS} tokens.")
             kind = str(found.lastgroup)
             kind = "number" if kind == "scale" else kind
             tokens.append((kind, found[0].strip().casefold()))
@@ -302,10 +309,10 @@ class Expression:
         if text == "(":
             self._depth += 1
             if self._depth > MOST_DEPTH:
-                raise NotForProgram("the parentheses are nested too deep.")
+                raise NotForProgram(f"Parentheses must be nested at most {MOST_DEPTH} levels deep.")
             value = self._binary(0)
             if self._peek()[1] != ")":
-                raise NotForProgram("a parenthesis is not closed.")
+                raise NotForProgram("A parenthesis is not closed.")
             self._at, self._depth = self._at + 1, self._depth - 1
             return value
         return self._function(text)
@@ -337,12 +344,12 @@ class Expression:
             return self._raise_to(operand, Fraction(2 if "square" in text else 3))
         if text in ("factorial of", "the factorial of"):
             return self._factorial(operand)
-        raise NotForProgram("this is not an expression that it can read.")
+        raise NotForProgram("The expression cannot be read.")
 
     def _enter(self, step: int = 1) -> None:
         self._at, self._depth = self._at + step, self._depth + 1
         if self._depth > MOST_DEPTH:
-            raise NotForProgram("the expression is nested too deep.")
+            raise NotForProgram(f"The expression must be nested at most {MOST_DEPTH} levels deep.")
 
     def _part(self, text: str) -> Any:
         """Return the value of a part, such as `half of 10` or `three quarters of 20`."""
@@ -356,19 +363,19 @@ class Expression:
         return self._compute("*", part, self._operand())
 
     def _operand(self) -> Any:
-        """Return the operand of a function in words. `half of 10 plus 2` is refused, because it has two
+        """Return the operand of a function in words. `half of 10 plus 2` is rejected, because it has two
         meanings.
         """
         operand = self._binary(3)
         self._depth -= 1
         kind, text = self._peek()
         if kind == "word" and text in _BINARY:
-            raise NotForProgram("this can be read in two ways.")
+            raise NotForProgram("The expression is ambiguous. Add parentheses.")
         return operand
 
     def _factorial(self, value: Any) -> Any:
         if not isinstance(value, Fraction) or value.denominator != 1 or not 0 <= value <= MOST_FACTORIAL:
-            raise NotForProgram(f"it computes factorials of whole numbers up to {MOST_FACTORIAL} only.")
+            raise NotForProgram(f"A factorial needs an integer from 0 to {MOST_FACTORIAL}.")
         return Fraction(math.factorial(value.numerator))
 
     def _compute(self, sign: str, left: Any, right: Any) -> Any:
@@ -376,7 +383,7 @@ class Expression:
         if sign == "^":
             return self._raise_to(left, right)
         if sign in ("/", "mod") and not right:
-            raise NotForProgram("a division by zero has no result.")
+            raise NotForProgram("Division by zero is undefined.")
         match sign:
             case "+":
                 result = left + right

@@ -1,6 +1,6 @@
 """Questions about the letters of words for the dictionary: counting, spelling backwards, sorting, repeating.
 
-No meaning and no lexicon is needed. Words that the question only describes, such as "my name", are refused.
+No meaning and no lexicon is needed. Words that the question only describes, such as "my name", are rejected.
 """
 
 import re
@@ -38,9 +38,9 @@ def _letter(match: re.Match[str]) -> ExactAnswer:
     is_alphabet = word.casefold() in ("the alphabet", "the english alphabet", "alphabet")
     letters = _ALPHABET if is_alphabet else [char for char in word if char.isalpha()]
     at = len(letters) - 1 if which == "last" else _ordinal(which)
-    if not 0 <= at < len(letters):
-        raise NotForProgram("there is no such letter.")
     what = "the alphabet" if is_alphabet else f'"{word}"'
+    if not 0 <= at < len(letters):
+        raise NotForProgram(f"There is no {which} letter in {what}.")
     return ExactAnswer(f'The {which} letter of {what} is "{letters[at]}".', letters[at])
 
 
@@ -51,9 +51,9 @@ def _ordinal(text: str) -> int:
 def _next_letter(match: re.Match[str]) -> ExactAnswer:
     letter, is_before = match["letter"].casefold(), match["way"].casefold() == "before"
     at = _ALPHABET.index(letter) + (-1 if is_before else 1)
-    if not 0 <= at < 26:
-        raise NotForProgram("there is no such letter.")
     way = "before" if is_before else "after"
+    if not 0 <= at < 26:
+        raise NotForProgram(f'No letter comes {way} "{letter.upper()}" in the alphabet.')
     return ExactAnswer(
         f'"{_ALPHABET[at].upper()}" comes {way} "{letter.upper()}" in the alphabet.', _ALPHABET[at].upper()
     )
@@ -64,18 +64,18 @@ def _count_letters(match: re.Match[str]) -> ExactAnswer:
     if word.casefold() in ("the alphabet", "the english alphabet", "alphabet"):
         counts = {"letters": 26, "vowels": 5}
         if what not in counts:
-            raise NotForProgram("whether Y is a consonant depends on the word.")
+            raise NotForProgram("Whether Y is a consonant depends on the word.")
         return ExactAnswer(f"The English alphabet has {counts[what]} {what}.", str(counts[what]))
     if (
         re.match(r"the |an? |this |that |my |your ", word, re.IGNORECASE)
         and '"' not in match[0]
         and "word" not in match[0]
     ):
-        raise NotForProgram("it does not know which word is meant.")
+        raise NotForProgram("The question does not say which word is meant.")
     letters = [char for char in word.casefold() if char.isalpha()]
     vowels = sum(char in "aeiou" for char in letters)
     if what != "letters" and "y" in letters:
-        raise NotForProgram("whether Y is a vowel here is not certain.")
+        raise NotForProgram(f'Whether Y is a vowel in "{word}" is uncertain.')
     count = {"letters": len(letters), "vowels": vowels, "consonants": len(letters) - vowels}[what]
     name = what if count != 1 else what.removesuffix("s")
     return ExactAnswer(f'"{word}" has {count} {name}.', str(count))
@@ -106,7 +106,7 @@ def _words_of(text: str) -> list[str]:
         r"[a-z]+(?:['-][a-z]+)*", re.sub(r"\b(?:or|and)\b", " ", text, flags=re.IGNORECASE), re.IGNORECASE
     )
     if not 2 <= len(words) <= MOST_ITEMS:
-        raise NotForProgram("there are no words to compare.")
+        raise NotForProgram(f"The list must have 2 to {MOST_ITEMS} words.")
     return words
 
 
@@ -116,7 +116,7 @@ def _longer(match: re.Match[str]) -> ExactAnswer:
     wanted = (max if is_most else min)(map(len, words))
     found = [word for word in words if len(word) == wanted]
     if len(found) != 1 or (len(words) > 2 and how in ("longer", "shorter", "more letters", "fewer letters")):
-        raise NotForProgram("there is not exactly one such word.")
+        raise NotForProgram(f'"{how}" does not describe exactly one word of the list.')
     return ExactAnswer(
         f'"{found[0]}" {"is" if "e" in how[-3:] and "letters" not in how else "has"} {how}.', found[0]
     )
@@ -126,14 +126,17 @@ def _begins(match: re.Match[str]) -> ExactAnswer:
     letter, is_end = match["letter"].casefold(), match["end"].casefold() == "ends"
     found = [word for word in _words_of(match["list"]) if word.casefold()[-1 if is_end else 0] == letter]
     if len(found) != 1:
-        raise NotForProgram("there is not exactly one such word.")
+        end = match["end"].casefold()
+        raise NotForProgram(f'The list does not contain exactly one word that {end} with "{letter}".')
     return ExactAnswer(f'"{found[0]}" {match["end"].casefold()} with "{letter}".', found[0])
 
 
 def _letter_between(match: re.Match[str]) -> ExactAnswer:
     first, last = _ALPHABET.index(match["a"].casefold()), _ALPHABET.index(match["b"].casefold())
     if last - first != 2:
-        raise NotForProgram("there is not exactly one letter between these.")
+        raise NotForProgram(
+            f'There is not exactly one letter between "{match["a"].upper()}" and "{match["b"].upper()}".'
+        )
     letter = _ALPHABET[first + 1].upper()
     return ExactAnswer(f'"{letter}" comes between "{match["a"].upper()}" and "{match["b"].upper()}".', letter)
 
@@ -141,7 +144,7 @@ def _letter_between(match: re.Match[str]) -> ExactAnswer:
 def _some_letters(match: re.Match[str]) -> ExactAnswer:
     count = int(read_number(match["n"])) if match["n"] else 26
     if not 1 <= count <= 26:
-        raise NotForProgram("the English alphabet has 26 letters.")
+        raise NotForProgram("The number of letters must be from 1 to 26.")
     text = " ".join(
         (_ALPHABET[-count:] if (match["end"] or "").casefold() == "last" else _ALPHABET[:count]).upper()
     )
@@ -168,7 +171,9 @@ def _sort(match: re.Match[str]) -> ExactAnswer:
     words = [word for word in words if word]
     words = words[0].split() if len(words) == 1 and ":" in match[0] else words
     if not 2 <= len(words) <= MOST_ITEMS or (":" not in match[0] and any(" " in word for word in words)):
-        raise NotForProgram("it does not know which words to sort.")
+        raise NotForProgram(
+            f"The list to sort is unclear. Write 2 to {MOST_ITEMS} words, separated by commas."
+        )
     is_reversed = re.search(r"reverse|z to a|z-a|descending", match[0], re.IGNORECASE) is not None
     text = ", ".join(sorted(words, key=lambda word: (word.casefold(), word), reverse=is_reversed))
     return ExactAnswer(text, text)
@@ -188,14 +193,14 @@ def _repeat(match: re.Match[str]) -> ExactAnswer:
     times = match["times"].casefold()
     count = {"once": 1, "twice": 2}.get(times) or int(read_number(times.removesuffix("times").strip()))
     if not 1 <= count <= MOST_TIMES:
-        raise NotForProgram(f"it repeats a word up to {MOST_TIMES} times only.")
+        raise NotForProgram(f"A word can be repeated 1 to {MOST_TIMES} times.")
     text = " ".join([match["word"]] * count)
     return ExactAnswer(text, text)
 
 
 def _with_way(match: re.Match[str]) -> re.Match[str]:
     if not match["way"] and "follows" not in match[0].casefold():
-        raise NotForProgram("it does not understand this question.")
+        raise NotForProgram("The program does not understand the question.")
     return match
 
 

@@ -1,8 +1,8 @@
 """Base class of workers that are programs instead of models, and the functions that read their questions.
 
-A program answers a question only if it understands every word of it. It refuses every other question with
+A program answers a question only if it understands every word of it. It rejects every other question with
 `WorkerRefused`, so that a fallback answers and the record shows the reason. A program does not depend on the
-pool.
+other workers.
 """
 
 import asyncio
@@ -78,7 +78,7 @@ _ASKS = (
 
 
 class NotForProgram(Exception):
-    """The question is not for this program. The text of the error is the reason, for the record of the run."""
+    """The program cannot answer the question. The message is the reason, as a sentence for the record of the run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +123,13 @@ def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
         NotForProgram: the text is empty or too long.
     """
     if len(raw) > MOST_TEXT_CHARS:
-        raise NotForProgram(f"the text is longer than {MOST_TEXT_CHARS:,} characters.")
+        raise NotForProgram(f"The text must have at most {MOST_TEXT_CHARS:,} characters.")
     raw = "".join(
         char for char in raw.translate(_QUOTES) if char in "\n\t" or unicodedata.category(char) != "Cc"
     )
     text = " ".join(raw[: MOST_CHARS + 1].split())
     if not text:
-        raise NotForProgram("there is no question.")
+        raise NotForProgram("The message contains no question.")
     if len(raw) > MOST_CHARS:
         return PlainQuestion(text, raw, outputs=tuple(outputs))
     brief = _BRIEF.search(text)
@@ -165,12 +165,12 @@ def questions_of(call: Call) -> list[PlainQuestion]:
         NotForProgram: the call has no text of a user, or requires something that a program cannot do.
     """
     if call.site.operation != "chat" or call.grammar is not None or call.answer_format is not None:
-        raise NotForProgram("it writes no plans, embeddings or structured answers.")
+        raise NotForProgram("The program cannot write plans, create embeddings or return structured answers.")
     last = next((message for message in reversed(call.messages) if message.role != "system"), None)
     if last is None or last.role != "user":
-        raise NotForProgram("the last message is not the user's.")
+        raise NotForProgram("The last message must be from the user.")
     if last.has_image or last.has_pdf:
-        raise NotForProgram("it reads no images and files.")
+        raise NotForProgram("The program does not accept images or PDF files.")
     own, added = _split(last)
     outputs, subtask = read_assignment(added, call.mark_key)
     subtask = "" if subtask == ANSWER else subtask
@@ -187,7 +187,7 @@ def _split(message: Message) -> tuple[str, str]:
 
 
 class ProgramWorker:
-    """Base of the workers that are programs. A subclass sets the class variables and writes `answer`."""
+    """Base class of workers that are programs. A subclass sets the class variables and implements `answer`."""
 
     provenance = "program"
     topic: ClassVar[str]
@@ -206,7 +206,10 @@ class ProgramWorker:
         self.name, self._price = name, price or FREE
         self._lock = threading.Lock()
         if missing := [package for package in self.packages if find_spec(package) is None]:
-            raise ValueError(f"{name} needs {', '.join(missing)}. Install Podium's extra `cpu`.")
+            raise ValueError(
+                f"Worker {name!r} needs packages that are not installed: {', '.join(missing)}. "
+                "Install them with `pip install 'podium[cpu]'`."
+            )
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
         """Return the answer to a question.
@@ -247,8 +250,8 @@ class ProgramWorker:
                     reasons.append(str(reason))
         except NotForProgram as reason:
             reasons.append(str(reason))
-        why = next(iter(reasons), "there is no question.")
-        message = f"{self.name} is a program for {self.topic}: {why}"
+        why = next(iter(reasons), "The message contains no question.")
+        message = f"{self.name} is a program that answers only questions about {self.topic}. {why}"
         raise WorkerRefused(message, worker=self.name, only_this_call=True)
 
     def reply(self, question: PlainQuestion) -> str:
@@ -258,7 +261,7 @@ class ProgramWorker:
             NotForProgram: the question is too long, is not for this program, or has no certain answer.
         """
         if len(question.raw) > self.most_chars:
-            raise NotForProgram(f"the text is longer than {self.most_chars:,} characters.")
+            raise NotForProgram(f"The text must have at most {self.most_chars:,} characters.")
         with self._lock:
             answer = self.answer(question)
         if question.is_brief and answer.value:
@@ -280,7 +283,7 @@ Rule = tuple[re.Pattern[str], Callable[[re.Match[str]], ExactAnswer]]
 
 
 def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
-    """Return the answer of the first rule whose pattern matches the whole question and that does not refuse.
+    """Return the answer of the first rule that matches the whole question and does not raise `NotForProgram`.
 
     Raises:
         NotForProgram: no rule answers. The reason comes from the first rule that matched.
@@ -292,4 +295,4 @@ def answer_by(rules: Sequence[Rule], question: PlainQuestion) -> ExactAnswer:
                 return rule(found)
             except NotForProgram as reason:
                 reasons.append(str(reason))
-    raise NotForProgram(next(iter(reasons), "it does not understand this question."))
+    raise NotForProgram(next(iter(reasons), "The program does not understand the question."))

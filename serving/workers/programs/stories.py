@@ -1,7 +1,7 @@
 """Word problems for the calculator that need one operation: prices, shares, change, and things that come or
 go.
 
-Each pattern matches a whole story. If the names of things differ between its sentences, the story is refused.
+Each pattern matches a whole story. If the names of things differ between its sentences, the story is rejected.
 """
 
 import re
@@ -13,9 +13,9 @@ from serving.workers.programs.program import ExactAnswer, NotForProgram, Rule, p
 def _unit_price(match: re.Match[str]) -> ExactAnswer:
     one, several = match["one"].casefold(), match["many"].casefold()
     if several not in (one, f"{one}s", f"{one}es", f"{one[:-1]}ies"):
-        raise NotForProgram("the two sentences name different things.")
+        raise NotForProgram("The two sentences name different things.")
     if match["unit"] and match["unit2"] and match["unit"].casefold() != match["unit2"].casefold():
-        raise NotForProgram("the two sentences name different currencies.")
+        raise NotForProgram("The two sentences name different currencies.")
     sign, unit = match["sign"] or "", f" {match['unit']}" if match["unit"] else ""
     count, each = read_number(match["count"]), read_number(match["price"])
     value = f"{sign}{show(count * each)}{unit}"
@@ -25,7 +25,9 @@ def _unit_price(match: re.Match[str]) -> ExactAnswer:
 def _share_answer(match: re.Match[str]) -> ExactAnswer:
     people, total = read_number(match["people"]), read_number(match["total"])
     if people < 1 or (total / people).denominator != 1:
-        raise NotForProgram("these cannot be shared equally.")
+        raise NotForProgram(
+            f"{show(total)} {match['things']} cannot be shared equally among {show(people)} people."
+        )
     value = show(total / people)
     return ExactAnswer(f"Each one gets {value} {match['things']}.", value)
 
@@ -38,11 +40,11 @@ def _left(match: re.Match[str]) -> ExactAnswer:
     before, change = read_number(match["before"]), read_number(match["change"])
     asked, things = match["asked"], match["things"].casefold()
     if (asked and asked.casefold() != things) or (match["again"] and match["again"].casefold() != things):
-        raise NotForProgram("the sentences name different things.")
+        raise NotForProgram("The sentences name different things.")
     takes = re.fullmatch(_GIVEN_AWAY, match["verb"], re.IGNORECASE)
     value = before - change if takes else before + change
     if value < 0 or value.denominator != 1 or (match["end"].casefold().endswith("left") and not takes):
-        raise NotForProgram("the story does not add up.")
+        raise NotForProgram("The statements of the problem contradict each other.")
     who = "You have" if match["who"] == "I" else f"{match['who'].capitalize()} has"
     return ExactAnswer(f"{who} {show(value)} {things} now.", show(value))
 
@@ -51,7 +53,7 @@ def _of_each(match: re.Match[str]) -> ExactAnswer:
     things, again = match["things"].casefold(), match["again"].casefold()
     one, many = match["one"].casefold(), match["many"].casefold()
     if things.rstrip("s") != again.rstrip("s") or many not in (one, f"{one}s", f"{one}es"):
-        raise NotForProgram("the two sentences name different things.")
+        raise NotForProgram("The two sentences name different things.")
     count, each = read_number(match["count"]), read_number(match["each"])
     return ExactAnswer(f"{show(count)} {many} have {show(count * each)} {again}.", show(count * each))
 
@@ -60,7 +62,9 @@ def _change(match: re.Match[str]) -> ExactAnswer:
     price, paid = read_number(match["price"]), read_number(match["paid"])
     units = {(match[name] or "").casefold().rstrip("s") for name in ("unit", "unit2") if match[name]}
     if len(units) > 1 or paid < price:
-        raise NotForProgram("the two amounts do not fit together.")
+        raise NotForProgram(
+            "The price and the payment have different currencies, or the payment is less than the price."
+        )
     value = f"{match['sign'] or ''}{show(paid - price)}{' ' + match['unit'] if match['unit'] else ''}"
     return ExactAnswer(f"The change is {value}.", value)
 
@@ -68,7 +72,7 @@ def _change(match: re.Match[str]) -> ExactAnswer:
 def _leave(match: re.Match[str]) -> ExactAnswer:
     before, gone, asked = read_number(match["before"]), read_number(match["gone"]), match["asked"]
     if (asked and asked.casefold() != match["things"].casefold()) or gone > before:
-        raise NotForProgram("the story does not add up.")
+        raise NotForProgram("The statements of the problem contradict each other.")
     value = show(before - gone)
     return ExactAnswer(f"{value} {match['things'].casefold()} are left.", value)
 

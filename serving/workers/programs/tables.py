@@ -24,26 +24,28 @@ def _rows(text: str) -> list[list[str]]:
             if row
         ]
     except (csv.Error, IndexError) as exc:
-        raise NotForProgram("the text is not CSV.") from exc
+        raise NotForProgram("The text is not valid CSV.") from exc
     if (
         len(rows) < 2
         or len(rows[0]) < 2
         or len({len(row) for row in rows}) != 1
         or len(rows) * len(rows[0]) > MOST_CELLS
     ):
-        raise NotForProgram("the text is not a table with a header and rows of the same length.")
+        raise NotForProgram(
+            f"The text must be a table with a header, at least two columns, rows of equal length and at most {MOST_CELLS:,} cells."
+        )
     if len(set(rows[0])) != len(rows[0]):
-        raise NotForProgram("two columns have the same name.")
+        raise NotForProgram("Two columns of the table have the same name.")
     return rows
 
 
 def read_json(text: str) -> Any:
     if _depth(text) > MOST_DEPTH:
-        raise NotForProgram("the JSON is nested too deep.")
+        raise NotForProgram(f"The JSON must be nested at most {MOST_DEPTH} levels deep.")
     try:
         return json.loads(text, parse_float=_Number, parse_int=_Number, parse_constant=_no_constant)
     except (ValueError, RecursionError) as exc:
-        raise NotForProgram(f"the text is not JSON: {exc}.") from exc
+        raise NotForProgram(f"The text is not valid JSON: {exc}.") from exc
 
 
 def _depth(text: str) -> int:
@@ -61,7 +63,7 @@ class _Number(str):
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def format_json(text: str, *, is_compact: bool) -> str:
@@ -98,13 +100,15 @@ def _is_objects(value: Any) -> TypeGuard[list[dict[str, Any]]]:
 def _objects(text: str) -> tuple[list[str], list[list[str]]]:
     value: Any = read_json(text)
     if not _is_objects(value):
-        raise NotForProgram("the JSON is not a list of objects.")
+        raise NotForProgram("The JSON must be a list of objects that is not empty.")
     header = list(dict.fromkeys(name for each in value for name in each))
     if (
         any(isinstance(cell, dict | list) for each in value for cell in each.values())
         or len(value) * len(header) > MOST_CELLS
     ):
-        raise NotForProgram("the objects are nested or too many.")
+        raise NotForProgram(
+            f"The objects must not contain objects or lists, and the table must have at most {MOST_CELLS:,} cells."
+        )
     return header, [[_cell(each.get(name)) for name in header] for each in value]
 
 

@@ -152,14 +152,14 @@ def _sort(command: Command) -> str:
             )
         )
         if "alphabet" in how:
-            raise NotForProgram("numbers have no alphabetical order.")
+            raise NotForProgram("Numbers have no alphabetical order.")
         pairs = sorted(zip(numbers, items, strict=True), key=lambda pair: pair[0] or 0, reverse=is_reversed)
         return joint.join(item for _, item in pairs)
     if re.search(
         r"number|smallest|biggest|largest|highest|lowest|ascending order of|longest|shortest|oldest|newest",
         how,
     ):
-        raise NotForProgram("the items are not numbers.")
+        raise NotForProgram("Not all items of the list are numbers.")
     is_reversed = any(word in how for word in ("descending", "reverse", "z to a", "z-a"))
     return joint.join(sorted(items, key=lambda item: (item.casefold(), item), reverse=is_reversed))
 
@@ -228,7 +228,7 @@ def _format_json(command: Command) -> str:
         try:
             read_json(command.text)
         except NotForProgram as reason:
-            return f"No: {reason}"
+            return f"No. {reason}"
         return "Yes, this is valid JSON."
     return format_json(command.text, is_compact="minify" in how or "compact" in how)
 
@@ -240,7 +240,9 @@ def _summarise(command: Command) -> str:
         int(read_number(command.match["n"])) if command.match["n"] else max(1, min(3, len(sentences) // 3))
     )
     if not 3 <= len(sentences) <= MOST_SENTENCES or not 1 <= wanted < len(sentences):
-        raise NotForProgram("the text is too short or too long for a summary from its own sentences.")
+        raise NotForProgram(
+            f"The text must have 3 to {MOST_SENTENCES} sentences, and the summary must have fewer sentences than the text."
+        )
     words = [[word.casefold() for word in _WORD.findall(sentence)] for sentence in sentences]
     counts = Counter(word for each in words for word in each if word not in _STOP_WORDS and len(word) > 2)
     scores = [sum(counts[word] for word in set(each)) / (len(each) + 5) for each in words]
@@ -283,7 +285,9 @@ class TextTools(ProgramWorker):
                         return ExactAnswer(rule(Command(found, text)))
                     except NotForProgram as reason:
                         reasons.append(str(reason))
-        raise NotForProgram(next(iter(reasons), "it does not understand this as a command with a text."))
+        raise NotForProgram(
+            next(iter(reasons), "The message must contain a known command and the text to which it applies.")
+        )
 
 
 def _splits(question: PlainQuestion) -> list[tuple[str, str]]:

@@ -211,11 +211,11 @@ def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:
         NotForProgram: the units measure different things, or the value is too large.
     """
     if abs(value) > MOST_VALUE:
-        raise NotForProgram("the number is too large.")
+        raise NotForProgram("The absolute value of the number must be at most 10^30.")
     registry = _registry()
     one, other = registry.Unit(source.pint), registry.Unit(target.pint)
     if one.dimensionality != other.dimensionality:
-        raise NotForProgram(f"{source.many} and {target.many} measure different things.")
+        raise NotForProgram(f"The units {source.many} and {target.many} measure different quantities.")
     return Fraction(registry.Quantity(value, one).to(other).magnitude)
 
 
@@ -237,7 +237,7 @@ def _meanings(name: str) -> tuple[Unit, ...]:
 
 def _conversion(match: re.Match[str]) -> ExactAnswer:
     if not match["number"] and _meanings(match["unit"])[0].pint in ("degC", "degF", "kelvin"):
-        raise NotForProgram("there is no temperature to convert.")
+        raise NotForProgram("The question states no temperature to convert.")
     value = _number(match["number"])
     return _convert_named(value, match["unit"], match["target"])
 
@@ -252,7 +252,7 @@ def _convert_named(value: Fraction, source: str, target: str) -> ExactAnswer:
             meaning = one.meaning or other.meaning
             results.setdefault(_shown(result), []).append((meaning, one, other, result))
     if not results:
-        raise NotForProgram("these units belong to different systems.")
+        raise NotForProgram(f"The units {source} and {target} belong to different systems of measurement.")
     first = next(iter(results.values()))[0]
     name = f"{show(value)} {first[1].name(value)}"
     if value in _PARTS:
@@ -276,7 +276,7 @@ def _how_many(match: re.Match[str]) -> ExactAnswer:
 def _after_fact(match: re.Match[str]) -> ExactAnswer:
     stated = convert(_number(match["n1"]), _meanings(match["u1"])[0], _meanings(match["u2"])[0])
     if stated != _number(match["n2"]):
-        raise NotForProgram("the fact in the question is not right.")
+        raise NotForProgram("The fact that the question states is wrong.")
     return _convert_named(_number(match["number"]), match["unit"], match["target"])
 
 
@@ -288,7 +288,7 @@ def _plain_count(match: re.Match[str]) -> ExactAnswer:
     if (part, whole) == ("week", "year"):
         return ExactAnswer("A year has 52 weeks and one day, or two days in a leap year.")
     if count is None:
-        raise NotForProgram("it does not know how many of these make one of those.")
+        raise NotForProgram(f"The program does not know how many {match['part']} make one {whole}.")
     number = "half" if (match["number"] or "").casefold().startswith("half") else match["number"]
     value = _number(number) * count
     if number == "half":
@@ -314,7 +314,7 @@ def _compare(match: re.Match[str]) -> ExactAnswer:
         for n, name in (("number", names[0]), ("number2", names[1]))
     ]
     if any(len(_meanings(name)) > 1 for name in names):
-        raise NotForProgram("one of these units has several meanings.")
+        raise NotForProgram("At least one of the units has several meanings.")
     if sizes[0] == sizes[1]:
         return ExactAnswer("Both are the same.", "the same")
     first, last = (0, 1) if (sizes[0] > sizes[1]) == (_QUANTITIES[word] > 0) else (1, 0)
@@ -348,7 +348,7 @@ def _abbreviation(match: re.Match[str]) -> ExactAnswer:
         or key in ("c", "f", "in", "s", "h", "g", "l", "k", "j", "w", "pa", "pt", "bar", "min")
         or key in meanings
     ):
-        raise NotForProgram("this is not an abbreviation of exactly one unit.")
+        raise NotForProgram(f'"{match["name"]}" is not the abbreviation of exactly one unit.')
     name = meanings.pop()
     return ExactAnswer(f'"{match["name"]}" stands for {name}.', name)
 

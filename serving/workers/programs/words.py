@@ -80,14 +80,14 @@ def _opposite(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     found = opposites(word)
     if not found:
-        raise NotForProgram(f'WordNet has no opposite of a usual sense of "{word}".')
+        raise NotForProgram(f'WordNet lists no antonym for a common sense of "{word}".')
     return ExactAnswer(f'The opposite of "{word}" is {_or(found)}.', found[0])
 
 
 def _is_opposite(match: re.Match[str]) -> ExactAnswer:
     word, other = match["word"].casefold(), match["other"].casefold()
     if other not in opposites(word):
-        raise NotForProgram("WordNet does not decide this.")
+        raise NotForProgram(f'WordNet does not list "{other}" as an antonym of "{word}".')
     return ExactAnswer(f'Yes, "{other}" is an opposite of "{word}".', "Yes")
 
 
@@ -101,10 +101,10 @@ def _synonyms(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     found = list(dict.fromkeys(each for sense in _usual(word) for each in sense.synonyms if each != word))
     if not found:
-        raise NotForProgram(f'WordNet has no synonym of a usual sense of "{word}".')
+        raise NotForProgram(f'WordNet lists no synonym for a common sense of "{word}".')
     wanted = int(read_number(match["n"])) if "n" in match.groupdict() and match["n"] else MOST_SYNONYMS
     if wanted > len(found) and match.groupdict().get("n"):
-        raise NotForProgram(f'WordNet has only {len(found)} synonyms of usual senses of "{word}".')
+        raise NotForProgram(f'WordNet lists only {len(found)} synonyms for the common senses of "{word}".')
     shown = found[: max(1, min(wanted, MOST_SYNONYMS))]
     if len(shown) == 1:
         return ExactAnswer(f'A synonym of "{word}" is "{shown[0]}".', shown[0])
@@ -115,7 +115,7 @@ def _definition(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     usual = _usual(word)
     if not usual:
-        raise NotForProgram(f'its dictionary does not have "{word}".')
+        raise NotForProgram(f'The dictionary has no entry for "{word}".')
     if len(usual) == 1:
         sense = usual[0]
         return ExactAnswer(f'"{word}" ({PARTS_OF_SPEECH[sense.part_of_speech]}) means: {sense.definition}.')
@@ -132,7 +132,7 @@ def _inflection(match: re.Match[str]) -> ExactAnswer:
     )
     lemmas = _inflector().getAllLemmas(word, kinds[part]).get(kinds[part], ())
     if not forms or (lemmas and word not in lemmas):
-        raise NotForProgram(f'its lexicon has no {name} of "{word}".')
+        raise NotForProgram(f'The dictionary does not list the {name} of "{word}".')
     shown = [form for form in forms if form != word or len(forms) == 1 or forms[0] == word][:2]
     return ExactAnswer(f'The {name} of "{word}" is {_or(shown)}.', shown[0])
 
@@ -140,7 +140,9 @@ def _inflection(match: re.Match[str]) -> ExactAnswer:
 def _spell(match: re.Match[str]) -> ExactAnswer:
     word = match["word"]
     if not is_word(word.casefold()) or word.casefold() in ("it", "that", "this", "them", "out"):
-        raise NotForProgram(f'its lexicon does not have "{word}", or another word is meant.')
+        raise NotForProgram(
+            f'The dictionary has no entry for "{word}", or the question refers to another word.'
+        )
     letters = "-".join(word.upper())
     return ExactAnswer(f'"{word}" is spelled {letters}.', letters)
 
@@ -152,14 +154,16 @@ def _right_spelling(match: re.Match[str]) -> ExactAnswer:
     ]
     right = [word for word in words if is_word(word)]
     if len(right) != 1 or len(words) < 2:
-        raise NotForProgram("its lexicon does not have exactly one of these words.")
+        raise NotForProgram(
+            "The question must list at least two spellings, and the dictionary must contain exactly one of them."
+        )
     return ExactAnswer(f'"{right[0]}" is spelled correctly.', right[0])
 
 
 def _is_right(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     if not is_word(word):
-        raise NotForProgram(f'its lexicon does not have "{word}", which may be a name.')
+        raise NotForProgram(f'The dictionary has no entry for "{word}", which may be a name.')
     return ExactAnswer(f'Yes, "{word}" is spelled correctly.', "Yes")
 
 
@@ -169,7 +173,7 @@ def _anagrams(match: re.Match[str]) -> ExactAnswer:
         each for each in senses() if len(each) == len(word) and each != word and sorted(each) == sorted(word)
     ]
     if not found:
-        raise NotForProgram(f'its dictionary has no anagram of "{word}".')
+        raise NotForProgram(f'The dictionary contains no anagram of "{word}".')
     return ExactAnswer(
         f'Anagrams of "{word}" are {_or(found).replace(" or ", " and ")}.'
         if len(found) > 1

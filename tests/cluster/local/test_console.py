@@ -33,8 +33,8 @@ def no_node() -> None:
 
 def test_without_the_registry_it_says_what_failed_and_how_to_try_again(elsewhere: Path) -> None:
     said = console.build()
-    assert said.startswith("The web console could not be built: `npm ci` failed, see console.log.")
-    assert "run `make console` to try again" in said
+    assert said.startswith("The web console could not be built, because `npm ci` failed. See console.log.")
+    assert "Run `make console` to try again" in said
     assert (elsewhere / "console.log").read_text()
     assert not console.is_built()
     assert console.has_failed()

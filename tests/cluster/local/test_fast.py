@@ -147,8 +147,8 @@ def test_where_haproxy_does_not_run_serves_own_proxy_takes_its_place_and_says_so
     monkeypatch.setenv("PODIUM_HAPROXY", program)
     assert proxy_environment(None) == {}
     printed = capsys.readouterr().err
-    assert f"The HAProxy {program} does not run here" in printed
-    assert "behind Ray Serve's own proxy instead" in printed
+    assert f"HAProxy at {program} cannot run" in printed
+    assert "uses Ray Serve's own proxy instead" in printed
     assert (proxy_environment("serve"), capsys.readouterr().err) == ({}, "")
     with pytest.raises(ServeError, match="--proxy serve"):
         proxy_environment("haproxy")
@@ -160,7 +160,7 @@ def test_haproxy_that_is_asked_for_and_does_not_run_is_an_error_before_anything_
 ) -> None:
     monkeypatch.setenv("PODIUM_HAPROXY", "/absent")
     assert main([*option, "--port", "0"]) == 1
-    assert "The HAProxy /absent does not run here" in capsys.readouterr().err
+    assert "HAProxy at /absent cannot run" in capsys.readouterr().err
 
 
 def test_haproxy_is_what_nobody_has_to_ask_for() -> None:

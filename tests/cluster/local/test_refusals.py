@@ -44,7 +44,10 @@ def test_settings_that_cannot_be_used_are_refused_with_their_fault(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("name", "told"),
-    [("claude", "its key is not set. Set ANTHROPIC_API_KEY."), ("clod", "no worker has this name.")],
+    [
+        ("claude", ", because its API key is not set. Set ANTHROPIC_API_KEY."),
+        ("clod", ". No worker has this name."),
+    ],
 )
 def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
     name: str, told: str, monkeypatch: pytest.MonkeyPatch
@@ -52,9 +55,7 @@ def test_a_conductor_that_cannot_lead_is_refused_with_the_remedy(
     monkeypatch.setenv("OPENAI_API_KEY", "sk-1")
     with pytest.raises(SettingsError) as refused:
         check(HOST, [APP, f"settings={ROOT}/cluster/api.yaml", f"conductor={name}"])
-    expected = (
-        f"'{name}' cannot be the conductor: {told} These workers can: gpt (key: OPENAI_API_KEY), gpt-fast"
-    )
+    expected = f"'{name}' cannot be the conductor{told} These workers can be the conductor: gpt (API key: OPENAI_API_KEY), gpt-fast"
     assert expected in refused.value.message
 
 
@@ -67,7 +68,7 @@ def test_a_store_of_another_version_is_refused(store: Path) -> None:
     check(HOST, SCRIPTED)
     with closing(sqlite3.connect(store)) as connection, connection:
         connection.execute(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
-    with pytest.raises(StoreError, match="written by a newer Podium"):
+    with pytest.raises(StoreError, match="a newer version of Podium wrote"):
         check(HOST, SCRIPTED)
 
 
@@ -80,7 +81,7 @@ def test_a_port_in_use_is_named_with_the_process_that_holds_it_and_the_remedy() 
 
 def test_of_two_servers_started_at_once_on_one_port_one_is_refused() -> None:
     port = free_port()
-    with claim(port), pytest.raises(ServeError, match=f"just been started on port {port}.\nServe on another one: make serve PORT={port + 1}"):  # fmt: skip
+    with claim(port), pytest.raises(ServeError, match=f"is using or starting on port {port}.\nServe on another port: make serve PORT={port + 1}"):  # fmt: skip
         Server(port=port).__enter__()
     with claim(port):
         pass

@@ -60,11 +60,11 @@ def test_the_command_it_prints_sends_json_and_a_key_where_one_is_asked_for(asks:
 def test_a_wrong_port_says_what_is_right(port: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["--port", port])
-    assert "a port number (0 to 65535)" in capsys.readouterr().err
+    assert "a port number from 0 to 65535" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("asks", "said"), [(False, f"In a browser: {URL}/console/"), (True, "Run `make console` to build it")]
+    ("asks", "said"), [(False, f"Web console: {URL}/console/"), (True, "Run `make console` to build it")]
 )
 def test_it_says_where_the_web_console_is_or_how_it_is_built(asks: bool, said: str) -> None:
     assert said in printed(asks=asks)
@@ -76,7 +76,7 @@ def test_it_says_which_store_it_uses_and_how_to_name_another(
     monkeypatch.delenv("PODIUM_STORE_URL", raising=False)
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     server = Ready(asks=False)
-    assert "Store of keys, budgets and runs: /data/podium/podium.db\n(shared by every server" in ready_text(
+    assert "Store of keys, budgets and runs: /data/podium/podium.db\n(shared by all servers" in ready_text(
         server, Path("x")
     )
     (tmp_path / "own.yaml").write_text(

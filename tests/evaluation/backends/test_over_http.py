@@ -96,7 +96,7 @@ async def test_strategies_run_against_a_server(tmp_path: Path):
 
 async def test_a_server_that_is_not_there_or_lacks_the_model_is_told():
     async with served(TEAM) as running:
-        with pytest.raises(EvaluationError, match="it serves mini"):
+        with pytest.raises(EvaluationError, match="Available models: mini"):
             await HttpBackend.connect(running.url, "podium-huge")
     with pytest.raises(EvaluationError, match="make serve"):
         await HttpBackend.connect("http://127.0.0.1:1")

@@ -96,11 +96,11 @@ async def test_the_record_says_which_adapter_answered_and_no_cache_of_another_is
 
 FAULTY: dict[str, Callable[[Path], str]] = {
     "does not exist": lambda where: str(where / "conductor@1a2b3c4d"),
-    "never used twice": lambda where: str(
+    "has the digest": lambda where: str(
         adapter(publish(adapter(where / "x"), where / "s", "conductor"), fill=9)
     ),
     "DoRA": lambda where: str(publish(adapter(where / "x", use_dora=True), where / "s", "conductor")),
-    "its rank is 64": lambda where: str(publish(adapter(where / "x", r=64), where / "s", "conductor")),
+    "Its rank is 64": lambda where: str(publish(adapter(where / "x", r=64), where / "s", "conductor")),
     "trained on another model": lambda where: str(
         publish(adapter(where / "x", lora(hidden=512)), where / "s", "conductor")
     ),

@@ -285,7 +285,7 @@ def test_noise_is_the_figure_of_each_fifth_of_the_repeats() -> None:
     assert (noisy.low, noisy.value, noisy.high) == (90, 94, 94)
     assert BLOCKS == 5
     assert p95([7.0]) == 7
-    with pytest.raises(ValueError, match="nothing was measured"):
+    with pytest.raises(ValueError, match="no samples were measured"):
         figure("disconnects", [])
 
 

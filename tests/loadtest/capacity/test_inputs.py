@@ -31,14 +31,14 @@ def write_inputs(tmp_path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"conductor": "gpt-9"}, "`conductor` names the unknown 'gpt-9'"),
-        ({"router__machine": "abacus"}, "`router.machine` names the unknown 'abacus'"),
+        ({"conductor": "gpt-9"}, "`conductor` names 'gpt-9', which does not exist"),
+        ({"router__machine": "abacus"}, "`router.machine` names 'abacus', which does not exist"),
         ({"plans__steps": {1: 0.5, 2: 0.4}}, "the shares of `steps` must sum to 1, not 0.9"),
         ({"plans__shapes": {"chain": 0.5, "ring": 0.5}}, "plans.shapes"),
         ({"router__cpu_ms_per_request": -1}, "router.cpu_ms_per_request"),
         ({"router__source": ""}, "router.source"),
         ({"sizing__engine_utilisation": 1}, "sizing.engine_utilisation"),
-        ({"workers__gpt-5": {"share": 0.15, "api": "gpt-5", "engine": "32b"}}, "an `engine` or an `api`"),
+        ({"workers__gpt-5": {"share": 0.15, "api": "gpt-5", "engine": "32b"}}, "either `engine` or `api`"),
         ({"workers__gpt-5": {"share": 0.5, "api": "gpt-5"}}, "shares of `workers`"),
         ({"surprise": 1}, "surprise"),
     ],
@@ -109,12 +109,12 @@ def test_a_number_of_the_inputs_wins_over_the_cluster_files(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"engines__32b__workers": ["qwen9"]}, "'vllm-qwen9' is not among the deployments of `serve`"),
+        ({"engines__32b__workers": ["qwen9"]}, "'vllm-qwen9' is not one of the deployments of `serve`"),
         (
             {"engines__32b__workers": ["conductor", "qwen3-32b"]},
-            "max_num_seqs of engine '32b' differs in the cluster files ([128, 64])",
+            "max_num_seqs of engine '32b' has different values in the cluster files: 128, 64",
         ),
-        ({"machines__abacus": {"bought": "spot"}}, "'abacus' is not among the `prices`"),
+        ({"machines__abacus": {"bought": "spot"}}, "'abacus' is not one of the prices under `prices`"),
         ({"deployed__serve": "cluster/none.yaml"}, "cluster/none.yaml cannot be read"),
     ],
 )

@@ -266,9 +266,9 @@ def test_a_batch_is_no_larger_than_the_engines_memory_or_its_setting() -> None:
 
 def test_serves_own_proxy_needs_more_routers_and_a_second_round_more_conductors() -> None:
     requirements = requirements_by_change(GIVEN, 1000, plans=2000)
-    now = requirements["as above"].sizes
+    now = requirements["no change"].sizes
     assert requirements["Serve's own proxy in place of HAProxy"].sizes.routers > 2 * now.routers
     assert (
-        requirements["every request has a second round"].sizes.engines["qwen2.5-7b"]
+        requirements["a second round for every request"].sizes.engines["qwen2.5-7b"]
         > now.engines["qwen2.5-7b"]
     )

@@ -18,12 +18,12 @@ DEAD = HedgingRow("worker down", OpenLoopResult(30, 10, took_s=[0.1] * 1000), 10
 def test_not_one_call_may_be_added_under_overload():
     assert faults([WITHOUT, WITH, OVERLOAD], DEAD) == []
     rows = [WITHOUT, WITH, replace(OVERLOAD, calls=1001)]
-    assert faults(rows, DEAD) == ["hedges under overload"]
+    assert faults(rows, DEAD) == ["hedges were sent under overload"]
 
 
 def test_a_worker_that_is_down_may_be_asked_ten_times():
     rows = [WITHOUT, WITH, OVERLOAD]
-    assert faults(rows, replace(DEAD, calls=11)) == ["too many calls to a worker that is down"]
+    assert faults(rows, replace(DEAD, calls=11)) == ["a worker that is down got too many calls"]
 
 
 def test_requests_that_were_refused_before_their_first_call_hide_no_hedge():
@@ -32,7 +32,7 @@ def test_requests_that_were_refused_before_their_first_call_hide_no_hedge():
     hedged = HedgingRow("overload", load, 901, 900)
     assert (hedged.extra_calls, faults([WITHOUT, WITH, hedged], DEAD)) == (
         1,
-        ["hedges under overload"],
+        ["hedges were sent under overload"],
     )
 
 

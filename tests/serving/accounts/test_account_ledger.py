@@ -102,8 +102,8 @@ async def test_where_nobody_holds_anything_the_answer_is_cut_to_what_is_left_or_
         async with ledger.hold(A_CENT_A_TOKEN, 0, 500, "dear"):
             raise AssertionError("63 tokens are no answer")
     assert str(caught.value) == (
-        "A call to dear could cost $5 ($0.64 with the shortest answer), more than is left of the team's budget for today: "
-        "spent $1.87, held $0, limit $2.5. "
+        "A call to dear could cost $5 ($0.64 with the shortest answer), which exceeds the rest of the team's budget for today ("
+        "spent: $1.87, held: $0, limit: $2.5). "
         "Raise the team's budget, or wait for the next day (UTC)."
     )
     assert not caught.value.retryable
@@ -117,7 +117,7 @@ async def test_a_call_waits_for_another_runs_and_is_told_to_come_back_if_that_ta
     await ledgers.set_caps(300)
     one, other = drawn_on(ledgers), drawn_on(ledgers)
     async with one.hold(A_CENT_A_TOKEN, 100, 200, "dear") as hold:
-        with pytest.raises(BudgetExceeded, match="will release some") as caught:
+        with pytest.raises(BudgetExceeded, match="will release it") as caught:
             async with other.hold(A_CENT_A_TOKEN, 100, 100, "dear"):
                 raise AssertionError("all is held")
         assert caught.value.retryable

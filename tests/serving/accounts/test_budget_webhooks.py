@@ -223,8 +223,8 @@ async def test_two_secrets_sign_each_so_that_either_receiver_believes_it() -> No
     ("secret", "fault"),
     [
         (None, "PODIUM_WEBHOOK_SECRET"),
-        ("whsec_***", "must hold `whsec_` followed by"),
-        ("whsec_", "must hold `whsec_` followed by"),
+        ("whsec_***", "must be `whsec_` followed by"),
+        ("whsec_", "must be `whsec_` followed by"),
         ("whsec_c2hvcnQ=", "at least 24 bytes"),
     ],
 )

@@ -262,7 +262,7 @@ async def test_a_body_for_administrators_has_no_more_parts_than_others():
 async def test_sound_is_said_to_be_not_served_yet():
     async with served(team()) as api:
         error = (await api.post(parts({"type": "input_audio", "input_audio": {}}))).json()["error"]
-        assert error["message"].startswith("messages[0].content[0].input_audio: is not supported."), error
+        assert error["message"].startswith("messages[0].content[0].input_audio is not supported."), error
 
 
 async def test_a_picture_without_a_detail_and_an_answer_that_is_a_refusal_are_taken():

@@ -228,7 +228,7 @@ async def test_a_line_of_responses_cannot_be_in_the_background(api: Served) -> N
     )
     good, bad = await rows(sdk, batch.output_file_id), await rows(sdk, batch.error_file_id)
     assert good["asks"]["response"]["body"]["status"] == "completed"
-    assert bad["leaves"]["error"]["message"].startswith("background:")
+    assert bad["leaves"]["error"]["message"].startswith("background is not supported")
 
 
 async def test_a_cancelled_batch_begins_no_more_lines_and_keeps_what_there_is() -> None:

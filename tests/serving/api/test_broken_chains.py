@@ -104,7 +104,10 @@ async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
         await api.ok({"model": "a"})
         (step_json,) = (await api.newest())["steps"]
     skipped_attempt = next(attempt for attempt in step_json["attempts"] if attempt["outcome"] == "left_alone")
-    assert skipped_attempt["message"] == "a was skipped because its answer to this call broke off."
+    assert (
+        skipped_attempt["message"]
+        == "a was skipped because it stopped in the middle of an answer to this call."
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -75,7 +75,7 @@ async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_l
             429 if path == "/v1/responses" else 402
         )  # what Codex takes for a used-up quota
         error = answer.json()["error"]
-        assert "could cost $10 ($6.4 with the shortest answer), more than is left of the team's budget for today" in error["message"]  # fmt: skip
+        assert "could cost $10 ($6.4 with the shortest answer), which exceeds the rest of the team's budget for today" in error["message"]  # fmt: skip
         assert Decimal(answer.headers["x-podium-budget-left-usd"]) == 5
         if path != "/v1/messages":
             assert error["podium"]["cost"] == "$10"
@@ -84,8 +84,11 @@ async def test_a_call_that_does_not_fit_is_told_what_it_could_cost_and_what_is_l
 @pytest.mark.parametrize(
     ("podium", "message"),
     [
-        ({"max_cost_usd": 5}, "could cost $10 ($6.4 with the shortest answer), more than is left"),
-        ({"max_tokens": 60}, "tokens, more than is left"),
+        (
+            {"max_cost_usd": 5},
+            "could cost $10 ($6.4 with the shortest answer), which exceeds the rest of the run's budget",
+        ),
+        ({"max_tokens": 60}, "tokens, which exceeds the rest of the run's budget"),
     ],
 )
 async def test_a_request_that_is_over_its_own_limit_is_told_so_too(podium: Any, message: str) -> None:

@@ -86,10 +86,16 @@ async def test_fields_that_nobody_knows_change_nothing_and_are_noted_by_name():
     async with served(team()) as api:
         assert (await api.ok(more))["choices"][0]["message"]["content"] == ANSWER
         assert said(await api.events(more)) == ANSWER
-        assert "'some_new_thing' has no effect here." in (await api.newest())["left_out"]
+        assert (
+            "'some_new_thing' was ignored, because it has no effect on this server."
+            in (await api.newest())["left_out"]
+        )
         await api.ok({f"new_{n}": n for n in range(1, 20)} | {"none": None})
         *names, rest = (await api.newest())["left_out"]
-        assert (len(names), rest) == (16, "3 more fields have no effect here.")
+        assert (len(names), rest) == (
+            16,
+            "3 more fields were ignored, because they have no effect on this server.",
+        )
         assert (
             await api.post({"messages": [{"role": "user", "content": "hi", "name": "ann"}]})
         ).status_code == 200

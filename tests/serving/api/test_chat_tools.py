@@ -81,7 +81,9 @@ def test_hosted_tools_are_left_out_and_noted_while_the_model_is_free() -> None:
     for choice in (None, "auto", "none", named("clock"), only_search):
         request = parse(tools=[SEARCH, CLOCK], tool_choice=choice)
         assert [tool.name for tool in request.tools.tools] == ["clock"]
-        assert request.left_out == ("tools[0] was left out: tools of type 'web_search' are not supported.",)
+        assert request.left_out == (
+            "tools[0] was ignored, because tools of type 'web_search' are not supported.",
+        )
     assert not parse(tools=[SEARCH, CLOCK], tool_choice=only_search).tools
 
 
@@ -89,7 +91,9 @@ async def test_the_record_says_what_was_left_out() -> None:
     async with served(team()) as api:
         answer = await api.ok({"tools": [SEARCH]})
         record = await api.record(answer["podium"]["workflow_id"])
-    assert record["left_out"] == ["tools[0] was left out: tools of type 'web_search' are not supported."]
+    assert record["left_out"] == [
+        "tools[0] was ignored, because tools of type 'web_search' are not supported."
+    ]
 
 
 REJECTED: dict[str, tuple[Json, str]] = {

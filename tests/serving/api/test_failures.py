@@ -139,10 +139,10 @@ async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_w
     step_json = answer["podium"]["steps"][0]
     assert (step_json["worker"], step_json["served_by"]) == ("a", "same")
     assert [t["worker"] for t in step_json["attempts"]] == ["a", "alike"]
-    how = "by price, because no card is similar, at 1 times its price"
+    how = "by price, because no card is similar, at the same price"
     assert record["steps"][0]["notes"] == [f"same answers in place of a: chosen {how}."]
     assert {each["id"]: each["fallbacks"] for each in listed}["a"] == [
-        {"worker": "alike", "chosen": "by card (likeness 0.8), at 1 times its price"},
+        {"worker": "alike", "chosen": "by similarity of the cards (0.8), at the same price"},
         {"worker": "same", "chosen": how},
     ]
 
@@ -167,7 +167,9 @@ async def test_a_conductor_that_is_down_is_led_by_one_that_was_chosen():
         record = await api.record(answer["podium"]["workflow_id"])
     assert answer["choices"][0]["message"]["content"] == "Blue."
     assert [record["plans"][0][key] for key in ("source", "served_by")] == ["conductor", "a"]
-    assert record["plans"][0]["notes"][0].startswith("a answers in place of conductor: chosen by price")
+    assert record["plans"][0]["notes"][0].startswith(
+        "a answered in place of conductor. Podium chose this fallback by price"
+    )
 
 
 async def test_a_conductor_of_nonsense_yields_one_workers_answer_and_says_why():
@@ -281,7 +283,7 @@ async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, strea
         async with served(settings) as api:
             unpaid = await api.http.post(path, json=body | {"model": "down"})
             paid = await api.http.post(path, json=body | {"model": "paid"})
-    failed = "down failed on its provider's side."
+    failed = "The provider of down failed."
     assert (unpaid.headers["x-should-retry"], paid.headers["x-should-retry"]) == ("true", "false")
     assert unpaid.json()["error"]["message"] == f"{failed} Try again."
     assert paid.json()["error"]["message"] == f"{failed} A new request is billed again."

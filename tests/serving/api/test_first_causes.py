@@ -232,11 +232,11 @@ async def test_the_first_cause_comes_first_in_readiness_record_and_log(
     assert "big" in first[0]
     assert "Incorrect API key provided." in first[0]
     (degraded,) = [each.getMessage() for each in caplog.records if "has written no plan" in each.getMessage()]
-    assert degraded.index("big refuses every call") < degraded.index(" Then ")
+    assert degraded.index("big rejects every request") < degraded.index(" Then ")
     assert [
         each
         for each in caplog.records
-        if each.getMessage().startswith("big is failing. First failure: WorkerRefused")
+        if each.getMessage().startswith("Worker big is failing. First failure: WorkerRefused")
     ]
 
 
@@ -269,7 +269,7 @@ async def test_show_tells_operators_every_detail_the_first_cause_first(tmp_path:
             }
     text = show(records["admin"])
     assert (
-        text.index("big refuses every call")
+        text.index("big rejects every request")
         < text.index("Incorrect API key provided.")
         < text.index("small failed")
     )

@@ -223,12 +223,12 @@ async def test_what_agents_always_send_is_taken_and_noted() -> None:
         assert answer.status_code == 200, answer.text
         record = await api.record(answer.json()["podium"]["workflow_id"])
     assert record["left_out"] == [
-        "tools[0] was left out: tools of type 'web_search_20260318' are not supported.",
-        "mcp_servers[0] was left out: tools of type 'mcp' are not supported.",
-        "'context_management' has no effect here.",
-        "'service_tier' has no effect here.",
-        "'something_new' has no effect here.",
-        "anthropic-beta 'a-2026,b-2026' has no effect here.",
+        "tools[0] was ignored, because tools of type 'web_search_20260318' are not supported.",
+        "mcp_servers[0] was ignored, because tools of type 'mcp' are not supported.",
+        "'context_management' was ignored, because it has no effect on this server.",
+        "'service_tier' was ignored, because it has no effect on this server.",
+        "'something_new' was ignored, because it has no effect on this server.",
+        "anthropic-beta 'a-2026,b-2026' was ignored, because it has no effect on this server.",
     ]
 
 

@@ -63,9 +63,9 @@ def test_a_conversation_with_tools_is_read_as_claude_code_sends_it_back() -> Non
     )  # fmt: skip
     assert (request.effort, request.podium.progress) == ("high", "off")
     assert request.left_out == (
-        "messages[3].content[0] was left out: blocks of type 'server_tool_use' are not supported.",
-        "'metadata' has no effect here.",
-        "'context_management' has no effect here.",
+        "messages[3].content[0] was ignored, because blocks of type 'server_tool_use' are not supported.",
+        "'metadata' was ignored, because it has no effect on this server.",
+        "'context_management' was ignored, because it has no effect on this server.",
     )
 
 

@@ -90,7 +90,7 @@ async def test_tokens_are_refused_by_name_where_the_worker_takes_none_and_nobody
         ]
     error = ask[0].json()["error"]
     assert (ask[0].status_code, error["param"]) == (400, "prompt")
-    assert "'new' does not accept tokens" in error["message"]
+    assert "worker 'new' does not accept token ids" in error["message"]
     assert [answer.status_code for answer in ask[1:]] == [502, 200]
 
 

@@ -54,9 +54,9 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
 @pytest.mark.parametrize(
     ("policy", "body", "param", "message"),
     [
-        ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "limits steps to 1, but the plan has 2"),
-        ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "limits rounds to 1"),
-        ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "limits effort to 'low'"),
+        ({"max_steps": 1}, {"podium": {"plan": [step("a"), step("b")]}}, "podium.plan", "limits the number of steps to 1, but the plan has 2"),
+        ({"max_rounds": 1}, {"podium": {"rounds": 2}}, "podium.rounds", "limits the number of rounds to 1"),
+        ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "limits the reasoning effort to 'low'"),
         ({"tools": []}, {"tools": [TOOL]}, "tools", "does not allow the tool 'look_up'"),
         ({"tools": ["other"]}, {"tools": [TOOL], "model": "a", "tool_choice": "none"}, "tools", "does not allow the tool 'look_up'"),
         ({"store_content": False}, {"podium": {"keep": True}}, "podium.keep", "does not allow texts to be stored"),

@@ -62,7 +62,7 @@ async def test_an_engine_that_never_comes_up_is_not_waited_for_for_ever() -> Non
         now_s = STARTING_FOR_S
         status, report = await readyz(api)
         assert (status, report["status"], report["waiting_for"]) == (200, "degraded", ["conductor"])
-        assert report["conductor"]["reason"] == "its engine is not up"
+        assert report["conductor"]["reason"] == "its engine is not ready"
 
 
 async def test_a_router_nobody_of_whose_workers_answers_goes_on_starting() -> None:
@@ -84,7 +84,7 @@ async def test_a_conductor_that_went_down_degrades_and_is_named() -> None:
         assert (status, report["status"], report["waiting_for"]) == (200, "degraded", ["conductor"])
         assert (report["conductor"]["worker"], report["conductor"]["reason"]) == (
             "conductor",
-            "its engine is not up",
+            "its engine is not ready",
         )
         up["conductor"].up = True
         assert (await readyz(api))[1]["status"] == "ready"

@@ -105,7 +105,9 @@ async def test_instructions_and_every_sort_of_input_reach_the_worker() -> None:
     )  # fmt: skip
     assert {r.id: r.text for r in results.tool_results} == {"x2": "patched", "x.1|y": "seen"}
     assert messages[-1].text == "And now?"
-    assert record["left_out"] == ["input[8] was left out: items of type 'web_search_call' are not supported."]
+    assert record["left_out"] == [
+        "input[8] was ignored, because items of type 'web_search_call' are not supported."
+    ]
 
 
 REFUSED: dict[str, tuple[Json, str]] = {
@@ -171,10 +173,10 @@ async def test_what_agents_always_send_is_taken() -> None:
         assert (await ask(api, **nothing)).status_code == 200
         verbosity, options = (await api.newest())["left_out"]
     assert verbosity.startswith("text.verbosity")
-    assert options == "'stream_options' has no effect here."
+    assert options == "'stream_options' was ignored, because it has no effect on this server."
     assert record["left_out"] == [
-        "tools[3] was left out: tools of type 'web_search' are not supported.",
-        "'client_metadata' has no effect here.",
+        "tools[3] was ignored, because tools of type 'web_search' are not supported.",
+        "'client_metadata' was ignored, because it has no effect on this server.",
     ]
     assert [tool["type"] for tool in answer.json()["tools"]] == ["function", "namespace", "custom"]
 

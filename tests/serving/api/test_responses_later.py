@@ -192,7 +192,7 @@ async def test_a_response_in_the_background_is_awaited_cancelled_and_told_again(
             True,
         )
         stalled = await sdk.responses.create(model="slow", input="Go.", background=True)
-        with pytest.raises(openai.BadRequestError, match="Cancel it first"):
+        with pytest.raises(openai.BadRequestError, match="Cancel it before you delete it"):
             await sdk.responses.delete(stalled.id)
         with pytest.raises(openai.BadRequestError, match="still in progress"):
             await sdk.responses.create(model="a", input="x", previous_response_id=stalled.id)

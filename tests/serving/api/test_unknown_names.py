@@ -76,7 +76,7 @@ async def test_a_policy_with_a_name_that_is_not_there_is_a_400_with_a_suggestion
         )
         error = answer.json()["error"]
         assert (answer.status_code, error["param"]) == (400, field), answer.text
-        assert error["message"].startswith(f"{field}: there is no ")
+        assert error["message"].startswith(f"{field} contains ")
         assert repr(unknown) in error["message"]
         assert (f"Did you mean {suggestion!r}?" in error["message"]) is (suggestion is not None)
     assert (await it.ask("admin", "GET", path)).json()["policy"]["exclude_workers"] == []

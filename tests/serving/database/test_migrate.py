@@ -131,7 +131,7 @@ async def test_another_version_is_refused_with_what_helps(
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '9999'"))
         for refused in (open_database, migrate, check_version, see_version):
-            with pytest.raises(StoreError, match="written by a newer Podium"):
+            with pytest.raises(StoreError, match="a newer version of Podium wrote"):
                 await refused(empty_address)
         async with database.writing() as connection:
             await connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = '0001'"))
@@ -146,7 +146,7 @@ async def test_another_programs_tables_are_left_alone(empty_address: Address) ->
         empty_address.path.parent.mkdir()
     async with Database(empty_address) as database, database.writing() as connection:
         await connection.execute(text("CREATE TABLE team (id INTEGER)"))
-    with pytest.raises(StoreError, match="table 'team' that is not Podium's"):
+    with pytest.raises(StoreError, match="table 'team' that Podium did not create"):
         await open_database(empty_address)
     assert await _tables(empty_address) == ["team"]
 

@@ -225,10 +225,10 @@ def test_an_optional_deployment_without_its_key_is_left_out_and_the_worker_with_
 @pytest.mark.parametrize(
     ("fault", "place"),
     [
-        ("two deployments are called 'a'", [{"name": "a"}, {"name": "a"}]),
-        ("needs `api_version`", [{"name": "a", "service": "azure", "base_url": "https://x.example"}]),
-        ("not available for kind 'openai'; use azure", [{"name": "a", "service": "bedrock", "region": "r"}]),
-        ("`project` is only for service vertex", [{"name": "a", "project": "p"}]),
+        ("Two deployments are named 'a'", [{"name": "a"}, {"name": "a"}]),
+        ("`api_version` is required", [{"name": "a", "service": "azure", "base_url": "https://x.example"}]),
+        ("not available for kind 'openai'. Use azure", [{"name": "a", "service": "bedrock", "region": "r"}]),
+        ("`project` must be set only for service vertex", [{"name": "a", "project": "p"}]),
     ],
 )  # fmt: skip
 def test_a_deployment_that_cannot_be_is_refused_with_its_name(fault: str, place: list[Json]) -> None:

@@ -207,12 +207,12 @@ def test_every_change_is_a_sentence_that_names_parameter_and_model():
     assert (request.sampling.max_output_tokens, request.grammar) == (8192, None)
     assert notes == (
         "effort was changed from xhigh to low, the nearest level that m-1 accepts.",
-        "temperature was lowered to 1, the maximum of m-1.",
-        "top_p was omitted: m-1 does not accept it together with temperature.",
-        "1 of 2 stop sequences were applied by the gateway: m-1 does not accept them.",
-        "seed was omitted: m-1 accepts no seed this large.",
-        "max_output_tokens was lowered to 8192, the maximum of m-1.",
-        "The JSON schema was omitted: m-1 does not accept one.",
+        "temperature was lowered to 1, the maximum that m-1 accepts.",
+        "top_p was omitted, because m-1 does not accept it together with temperature.",
+        "1 of 2 stop sequences were applied by Podium, because m-1 does not accept them.",
+        "seed was omitted, because m-1 accepts only 32-bit integers.",
+        "max_output_tokens was lowered to 8192, the maximum that m-1 accepts.",
+        "The JSON schema was omitted, because m-1 does not accept JSON schemas.",
     )
 
 

@@ -243,7 +243,7 @@ async def test_what_waits_for_a_worker_that_turns_out_to_be_dead_is_not_sent_to_
     assert len(skipped_attempts) >= AT_ONCE - SLOTS - FAILURES_BEFORE_REST
     assert {(each.worker, each.error) for each in skipped_attempts} == {("a", "WorkerUnavailable")}
     pattern = re.compile(
-        r"a was skipped for [0-9.]+ s more: its newest calls failed, first with WorkerUnavailable: a was scripted to fail \(unavailable\)\."
+        r"a was skipped because its latest calls failed\. It will be tried again in [0-9.]+ s\. First failure: WorkerUnavailable: a was scripted to fail \(unavailable\)\."
     )
     assert all(pattern.fullmatch(each.message) for each in skipped_attempts)
     assert any(each.took_s for each in skipped_attempts), "the wait is on record"

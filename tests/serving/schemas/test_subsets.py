@@ -57,7 +57,7 @@ def test_words_that_a_provider_lacks_are_told_to_the_model():
     )
     assert '"minLength": 2' in translation.instructions
     assert translation.notes == (
-        "Keywords of the answer's schema that were put into the prompt: maxItems, minLength.",
+        "The schema of the answer was also added to the prompt, because the provider does not support these keywords: maxItems, minLength.",
     )
 
 

@@ -150,10 +150,10 @@ async def test_a_key_that_is_rotated_in_its_file_is_used_by_the_next_request(tmp
     [
         ("workers: [", "is not YAML"),
         ({"workers": []}, "workers"),
-        ({"workers": [scripted("w", prise={})]}, "is not a known key"),
+        ({"workers": [scripted("w", prise={})]}, "is not a known setting"),
         ({"workers": [{"name": "w", "kind": "openai", "model": "m", "api_key_env": "NOT_THERE"}]}, "NOT_THERE"),
         ({"workers": [{"name": "w", "kind": "vllm", "model": "m"}]}, "changes an engine"),
-        ({"workers": [scripted("w")], "router": {"max_replicas": 3}}, "changes an engine or a size"),
+        ({"workers": [scripted("w")], "router": {"max_replicas": 3}}, "changes an engine or the size"),
     ],
 )  # fmt: skip
 async def test_a_bad_file_is_refused_with_the_error_and_what_was_served_goes_on(

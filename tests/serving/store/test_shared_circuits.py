@@ -116,7 +116,7 @@ async def test_a_circuit_that_opens_or_closes_at_one_router_does_so_at_the_other
         await until(lambda: other.a.circuit == "closed", "it is told of the end, too", WITHIN_S)
         assert (await other.ask(), other.a.rest_s) == ("Well.", 0.0)
     said = [record.message for record in caplog.records if "router" in record.message]
-    assert [" ".join(each.split()[:4]) for each in said] == ["a fails at another", "a is no longer"]
+    assert [" ".join(each.split()[:4]) for each in said] == ["Worker a fails at", "Worker a is no"]
 
 
 async def test_a_call_that_stands_alone_is_made_all_the_same(address: Address):

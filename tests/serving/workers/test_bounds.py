@@ -126,7 +126,7 @@ async def test_an_answer_is_asked_for_as_it_is_and_one_that_is_packed_is_read(di
 async def test_an_answer_packed_in_another_way_is_refused_with_a_word_on_it(dialect: Dialect):
     error = await failing(dialect, Fault(EVENTS + b"content-encoding: br\r\ncontent-length: 3\r\n\r\nabc"))
     assert type(error) is WorkerUnavailable
-    assert error.message.startswith("w sent an answer with content-encoding 'br'")
+    assert error.message.startswith("w failed. The server sent an answer with the content encoding 'br'")
 
 
 async def test_an_event_that_unpacks_to_much_is_refused(dialect: Dialect, monkeypatch: pytest.MonkeyPatch):
@@ -135,7 +135,7 @@ async def test_an_event_that_unpacks_to_much_is_refused(dialect: Dialect, monkey
     head = EVENTS + GZIP + b"content-length: %d\r\n\r\n" % len(packed)
     with little_memory():
         error = await failing(dialect, Fault(head, tail=packed))
-    assert error.message.startswith("w sent an event of more than")
+    assert error.message.startswith("w failed. The server sent an event of more than")
 
 
 @pytest.mark.parametrize("line_end", [b"", b"\n", b"\r", b"\ndata:\n"], ids=["one line", "LF", "CR", "short"])
@@ -145,7 +145,7 @@ async def test_an_event_without_end_is_refused(
     monkeypatch.setattr(event_stream, "MAX_EVENT_BYTES", MB)
     drip = chunk((b"data: " + b"x" * 1000 + line_end) * 100)
     error = await failing(dialect, Fault(EVENTS + CHUNKED, drips=drip))
-    assert error.message.startswith("w sent an event of more than")
+    assert error.message.startswith("w failed. The server sent an event of more than")
 
 
 MANY_VALUES = {
@@ -162,7 +162,7 @@ async def test_an_event_of_so_many_values_that_reading_them_takes_minutes_is_ref
     """Anthropic's SDK takes a fifth of a millisecond for each, and all of the process waits."""
     event = chunk(sse(MANY_VALUES[name] % (value * 300_000), "message_start"))
     error = await failing(DIALECTS[name], Fault(EVENTS + CHUNKED, tail=event))
-    assert error.message.startswith("w sent an event of more than")
+    assert error.message.startswith("w failed. The server sent an event of more than")
     assert "values" in error.message
 
 
@@ -203,7 +203,7 @@ async def test_embeddings_are_read_to_their_bound(monkeypatch: pytest.MonkeyPatc
     for fault in faults:
         with little_memory():
             error = await failing(DIALECTS["openai"], fault, EMBED)
-        assert error.message.startswith("w sent an answer of more than 50000 bytes")
+        assert error.message.startswith("w failed. The server sent an answer of more than 50000 bytes")
 
 
 @pytest.mark.parametrize(
@@ -237,7 +237,9 @@ async def test_a_stream_that_floods_without_content_fails_and_others_have_their_
     error = await failing(dialect, flood)
     other.cancel()
     assert type(error) is WorkerUnavailable
-    assert error.message.startswith(f"w sent more than {MOST_EMPTY} events without content.")
+    assert error.message.startswith(
+        f"w failed. The server sent more than {MOST_EMPTY} events without content."
+    )
     assert turns > MOST_EMPTY * len(empty) / PIECE_BYTES
 
 
@@ -247,7 +249,7 @@ async def test_events_without_a_word_are_counted_however_they_look(
     monkeypatch.setattr(stall_timer, "MOST_EMPTY", 2000)
     empty = b'data: {"type": "new.thing", "choices": [], "candidates": []}\n\n'
     error = await failing(dialect, Fault(EVENTS + CHUNKED, drips=chunk(empty * 100)))
-    assert error.message.startswith("w sent more than 2000 events without content.")
+    assert error.message.startswith("w failed. The server sent more than 2000 events without content.")
 
 
 async def test_an_answer_of_more_events_than_may_be_empty_is_whole(

@@ -128,7 +128,7 @@ def test_credentials_that_others_can_read_or_that_are_none_are_refused(tmp_path:
     for content, mode, fault in [
         (None, 0, "No such file"),
         ("{}", 0o644, "chmod 600"),
-        ("{}", 0o600, "not a service account.s key file"),
+        ("{}", 0o600, "not the key file of a service account"),
     ]:
         if content is not None:
             path.write_text(content)

@@ -172,7 +172,7 @@ async def test_a_bad_key_is_known_by_how_each_provider_says_it(answer: Answer):
     async with serving(OpenAIWire(), answer) as server:
         with pytest.raises(WorkerRefused) as caught:
             await ask(server)
-    assert "Check its key" in caught.value.detail
+    assert "Check the worker's API key" in caught.value.detail
     assert caught.value.every_call
 
 

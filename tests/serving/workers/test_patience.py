@@ -55,7 +55,9 @@ async def test_an_engine_without_a_first_token_is_given_up_for_a_fallback_and_it
 
 async def test_an_engine_alone_is_asked_again():
     engine = ScriptedEngine(SILENT)
-    with pytest.raises(WorkerUnavailable, match="a: its engine sent no output for too long") as caught:
+    with pytest.raises(
+        WorkerUnavailable, match="a could not answer: The engine sent no output within the time limit"
+    ) as caught:
         await ask(pool(engine, first_token_timeout_s=SHORT_S, retry={"attempts": 2, "first_wait_s": 0.001}))
     assert (engine.asked, engine.open_calls, caught.value.worker) == (2, 0, "a")
     assert "first_token_timeout_s" in caught.value.detail
@@ -307,7 +309,7 @@ async def test_a_worker_of_ones_own_takes_as_long_as_it_takes(monkeypatch: pytes
 async def test_one_with_a_limit_is_cut_and_its_call_is_closed(
     first_s: float, second_s: float, limits: dict[str, float]
 ):
-    with pytest.raises(WorkerUnavailable, match="a sent no output for too long"):
+    with pytest.raises(WorkerUnavailable, match="a sent no output within the time limit"):
         await ask(slow(first_s, second_s, **limits))
     assert Slow.n_open == 0
 

@@ -57,5 +57,5 @@ async def test_it_refuses_a_turn_of_its_own_that_was_changed() -> None:
     worker = agent()
     turns, gave = answered(await ask(worker), "seven")
     other = replace(turns, parts=(replace(turns.tool_calls[0], arguments="{}"),))
-    with pytest.raises(WorkerRefused, match="one of its earlier turns was changed"):
+    with pytest.raises(WorkerRefused, match="changes an earlier turn of"):
         await ask(worker, other, gave)

@@ -491,7 +491,7 @@ async def test_an_end_before_the_first_word_is_no_answer_while_the_connection_is
 
     waits = Answer(instead=(early, late, early), pause_after=1, late_s=12)
     assert await ask(60, waits) == FOUR
-    with pytest.raises(WorkerUnavailable, match="sent no output for too long"):
+    with pytest.raises(WorkerUnavailable, match="sent no output within the time limit"):
         await ask(15, Answer(instead=(early,), stall_after=1))
 
 

@@ -146,7 +146,7 @@ async def test_a_cost_that_cannot_be_is_dropped_and_the_price_list_holds(cost: o
     got = await paid(PROVIDERS["openai"], Answer(instead=(*events, sse(last.encode()), done)))
     assert (got.text, got.reply.usage) == ("It is four.", Usage(12, 7))
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(12, 7))
-    assert ["cost is implausible" in note for note in got.reply.notes] == [True]
+    assert ["implausible cost" in note for note in got.reply.notes] == [True]
 
 
 ODD_ACCOUNTS = (
@@ -245,7 +245,7 @@ async def test_a_count_too_small_for_the_words_is_not_believed(provider: Provide
     got = await paid(provider, Answer(text="word " * 90, output_tokens=20))
     assert (len(got.text.split()), got.reply.usage) == (90, None)
     assert got.cost_usd == got.ledger.spent_usd == BOUND_USD
-    assert ["too few for the text" in note for note in got.reply.notes] == [True]
+    assert ["too few output tokens for the text" in note for note in got.reply.notes] == [True]
 
 
 async def test_a_count_that_was_believed_is_billed_where_the_bound_is_less():

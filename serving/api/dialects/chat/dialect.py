@@ -45,7 +45,7 @@ def to_message(index: int, message: ChatMessage) -> Message:
         if role == "assistant":
             refusal = (Text(message.refusal),) if message.refusal else ()
             return mark_last([Message(role, (*refusal, *calls), thoughts=thoughts)], message.mark)[0]
-        raise BadTask(f"messages[{index}].content is empty.", param=f"messages[{index}].content")
+        raise BadTask(f"messages[{index}].content must not be empty.", param=f"messages[{index}].content")
     return mark_last([Message(role, (*_parts(index, message), *calls), thoughts=thoughts)], message.mark)[0]
 
 
@@ -66,7 +66,9 @@ def _calls(index: int, message: ChatMessage) -> tuple[ToolCall, ...]:
 def _result(index: int, message: ChatMessage) -> ToolResult:
     if message.tool_call_id is None:
         place = f"messages[{index}].tool_call_id"
-        raise BadTask(f"{place} is missing. Send the id of the call that this answers.", param=place)
+        raise BadTask(
+            f"{place} is required. Send the id of the tool call that this message answers.", param=place
+        )
     parts = tuple(part for part in _parts(index, message) if isinstance(part, Text | Image | File))
     return ToolResult(message.tool_call_id, parts, cache=message.mark)
 
@@ -78,7 +80,7 @@ def _parts(index: int, message: ChatMessage) -> tuple[Part, ...]:
     for number, part in enumerate(message.content):
         place = f"messages[{index}].content[{number}]"
         if isinstance(part, ImagePart) and message.role not in SHOWS_PICTURES:
-            raise BadTask(f"{place}: only user and tool messages can contain pictures.", param=place)
+            raise BadTask(f"{place}: only user and tool messages can contain images.", param=place)
         if isinstance(part, FilePart) and message.role not in SHOWS_PICTURES:
             raise BadTask(f"{place}: only user and tool messages can contain files.", param=place)
         if isinstance(part, RefusalPart) and message.role != "assistant":

@@ -213,7 +213,7 @@ def in_words(event: Event) -> str:
         case StepFinished(step=step) | StepReused(step=step):
             return f"Step {step + 1} is done.\n"
         case StepAborted(step=step, outcome=outcome):
-            return f"Step {step + 1}: {outcome.value.replace('_', ' ')}.\n"
+            return f"Step {step + 1} ended: {outcome.value.replace('_', ' ')}.\n"
         case _:
             return ""
 

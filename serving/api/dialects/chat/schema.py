@@ -36,7 +36,7 @@ from serving.workers.images import picture_url
 LEGACY_ROLE = "function"
 LEGACY = {
     "functions": "Use `tools` instead.",
-    "function_call": "Use `tool_choice`, or in a message `tool_calls`, instead.",
+    "function_call": "Use `tool_choice` instead, or `tool_calls` in a message.",
 }
 """Replacements for the fields of OpenAI's first format of tools."""
 
@@ -99,7 +99,7 @@ def _refuse(place: str, value: object, neutral: Sequence[object] = ()) -> None:
     if (not value or value in neutral) and not is_search:
         return
     remedy = LEGACY.get(place.rpartition(".")[2], "Remove it, or use the provider's own API.")
-    raise BadTask(f"{place} is not supported, and would change the answer. {remedy}", param=place)
+    raise BadTask(f"{place} is not supported, and ignoring it would change the answer. {remedy}", param=place)
 
 
 class JsonSchema(BaseModel):
@@ -135,7 +135,7 @@ def read_format(format: ResponseFormat | None) -> AnswerFormat | None:
     param = "response_format.json_schema"
     schema = format.json_schema
     if schema is None:
-        raise BadTask(f"{param} is missing. It must contain the schema.", param=param)
+        raise BadTask(f"{param} is required if response_format.type is `json_schema`.", param=param)
     return read_schema(
         {} if schema.schema_ is None else schema.schema_,
         schema.name,
@@ -242,7 +242,10 @@ class NotedFields(ExtraFields):
         data.
         """
         names = (name for name in NotedFields.model_fields if getattr(self, name) not in NEUTRAL)
-        return (*(f"{name} has no effect here." for name in names), *self.extras)
+        return (
+            *(f"{name} was ignored, because it has no effect on this server." for name in names),
+            *self.extras,
+        )
 
 
 MOST_PARTS = 2048
@@ -306,7 +309,7 @@ class ChatFile(LenientModel):
     @model_validator(mode="after")
     def _holds_a_file(self) -> "ChatFile":
         if (self.file_data is None) == (self.file_id is None):
-            raise ValueError("set exactly one of file_data and file_id")
+            raise ValueError("must have exactly one of `file_data` and `file_id`")
         return self
 
     def to_file(self) -> File:
@@ -336,7 +339,7 @@ class UnservedPart(LenientModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse(cls, _: Any) -> Any:
-        raise ValueError("is not supported. Send text, pictures or files, or use the provider's own API")
+        raise ValueError("is not supported. Send text, images or files, or use the provider's own API")
 
 
 ContentPart = Annotated[
@@ -419,6 +422,6 @@ def _remedy(param: str, value: object) -> str:
     return {
         "messages": ' Send at least one message, such as {"role": "user", "content": "..."}.',
         "model": " GET /v1/models lists the names.",
-        "podium.max_cost_usd": f" Send dollars above 0 and up to {MOST}, or remove it for no limit.",
+        "podium.max_cost_usd": f" Send an amount in dollars above 0 and at most {MOST}, or remove the field for no limit.",
         "n": f" A request can have at most {MOST_CHOICES} answers.",
     }.get(param, "")

@@ -28,7 +28,7 @@ def toolset(
         raise BadTask(f"tools: two tools are named {quote(double)}. Rename one of them.", param="tools")
     _check_choice(choice, {tool.name for tool in tools}, hosted)
     left_out = tuple(
-        f"{place} was left out: tools of type {quote(kind)} are not supported."
+        f"{place} was ignored, because tools of type {quote(kind)} are not supported."
         for place, kind in hosted.items()
     )
     return Toolset(tuple(tools), choice, parallel), left_out
@@ -36,7 +36,9 @@ def toolset(
 
 def _check_choice(choice: ToolChoice, names: set[str], hosted: HostedTools) -> None:
     if unknown := next((name for name in choice.names if name not in names), None):
-        message = f"tool_choice: `tools` has no supported tool named {quote(unknown)}."
+        message = (
+            f"tool_choice names {quote(unknown)}, but `tools` contains no supported tool with this name."
+        )
         raise BadTask(message, param="tool_choice")
     if choice.mode != "required" or choice.names:
         return
@@ -44,11 +46,13 @@ def _check_choice(choice: ToolChoice, names: set[str], hosted: HostedTools) -> N
         place, kind = next(iter(hosted.items()))
         message = (
             f"{place}: tools of type {quote(kind)} are not supported, but tool_choice requires a call. "
-            "Remove the tool, or let the model choose."
+            "Remove the tool, or set tool_choice to auto."
         )
         raise BadTask(message, param=place)
     if not names:
-        raise BadTask("tool_choice requires a call, but there are no `tools`.", param="tool_choice")
+        raise BadTask(
+            "tool_choice requires a tool call, but the request has no `tools`.", param="tool_choice"
+        )
 
 
 MOST_TOOLS = 1024

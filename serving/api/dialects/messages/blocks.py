@@ -37,7 +37,7 @@ class Unserved(LenientModel):
     @classmethod
     def _refuse(cls, value: Any) -> Any:
         kind = cast(Json, value).get("type") if isinstance(value, dict) else value
-        raise ValueError(f"{str(kind)[:64]!r} is not supported")
+        raise ValueError(f"has the unsupported type {str(kind)[:64]!r}")
 
 
 def by_type(*kinds: str) -> Discriminator:

@@ -34,7 +34,7 @@ def notes_of_blocks(prompt: Prompt) -> tuple[str, ...]:
     blocks.
     """
     return tuple(
-        f"messages[{index}].content[{number}] was left out: blocks of type {quote(block.type)} are not supported."
+        f"messages[{index}].content[{number}] was ignored, because blocks of type {quote(block.type)} are not supported."
         for index, message in enumerate(prompt.messages)
         if not isinstance(message.content, str)
         for number, block in enumerate(message.content)
@@ -68,7 +68,7 @@ def _turns(index: int, message: MessageParam) -> Iterator[Message]:
         yield Message(message.role, words, thoughts={"reasoning_content": thoughts} if led_to_calls else {})
     elif not results:
         place = f"messages[{index}].content"
-        raise BadTask(f"{place} is empty.", param=place)
+        raise BadTask(f"{place} must not be empty.", param=place)
 
 
 def _check(index: int, message: MessageParam) -> None:
@@ -81,4 +81,4 @@ def _check(index: int, message: MessageParam) -> None:
         if isinstance(block, DocumentBlock) and message.role != "user":
             raise BadTask(f"{place}: only user messages can contain documents.", param=place)
         if isinstance(block, ImageBlock) and message.role != "user":
-            raise BadTask(f"{place}: only user messages can contain pictures.", param=place)
+            raise BadTask(f"{place}: only user messages can contain images.", param=place)

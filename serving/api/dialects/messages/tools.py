@@ -60,7 +60,7 @@ class ToolChoiceBody(LenientModel):
     @model_validator(mode="after")
     def _names_a_tool(self) -> "ToolChoiceBody":
         if self.type == "tool" and not self.name:
-            raise ValueError("the type `tool` requires a `name`")
+            raise ValueError("must have a `name` if its type is `tool`")
         return self
 
     def to_choice(self) -> ToolChoice:

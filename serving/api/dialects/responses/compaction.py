@@ -56,7 +56,7 @@ def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Messa
         messages: tuple[Message, ...] = codec.load(tuple[Message, ...], json.loads(data))
     except (ValueError, zlib.error, RecursionError) as exc:
         raise BadTask(
-            f"{at}.encrypted_content was not created by this server's POST /v1/responses/compact.",
+            f"{at}.encrypted_content was not created by this server's POST /v1/responses/compact. Send the item exactly as you received it.",
             param=f"{at}.encrypted_content",
         ) from exc
     for part in _attachments(messages):
@@ -73,7 +73,7 @@ def _check_file(file: File, at: str) -> None:
     is_made_here = sum(holds) == 1 and file.name == one_line(file.name)
     try:
         if not is_made_here or (file.url and to_file(file.name, file.url).url != file.url):
-            raise ValueError("it contains a file that was not created here")
+            raise ValueError("the item contains a file that this server did not create")
     except ValueError as exc:
         raise BadTask(f"{at}: {exc}.", param=at) from exc
 

@@ -187,8 +187,8 @@ async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) ->
     n, n_bytes = await store.usage(caller.account)
     if n + new > MOST_OF_TEAM or n_bytes > MOST_BYTES_OF_TEAM:
         raise TooLarge(
-            f"conversation: a team may have at most {MOST_OF_TEAM} conversations, with {MOST_BYTES_OF_TEAM} bytes "
-            "together. Delete some.",
+            f"conversation: a team may have at most {MOST_OF_TEAM} conversations, with at most "
+            f"{MOST_BYTES_OF_TEAM} bytes in total. Delete some conversations.",
             param="conversation",
         )
 

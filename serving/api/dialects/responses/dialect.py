@@ -126,7 +126,7 @@ def _without_effect(body: ResponsesRequest) -> list[str]:
     has no effect.
     """
     asks = body.text.verbosity not in (None, "medium")
-    return ["text.verbosity has no effect here."] if asks else []
+    return ["text.verbosity was ignored, because it has no effect on this server."] if asks else []
 
 
 def _later(id: str, at: str) -> Sequence[Message]:

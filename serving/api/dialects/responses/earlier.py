@@ -106,7 +106,9 @@ async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, .
     if records is None:
         raise BadTask(f"{param}: response {quote(response)} not found.", param=param)
     if records.record.status in UNDER_WAY:
-        raise BadTask(f"{param}: {quote(response)} is still in progress.", param=param)
+        raise BadTask(
+            f"{param}: response {quote(response)} is still in progress. Retry when it has ended.", param=param
+        )
     return turns_of(records.record, await earlier.call_id(records.record.id))
 
 

@@ -1,6 +1,7 @@
 """Conversion of the input items of Responses to messages, and back.
 
-Tool calls and their results are matched by `call_id` alone, because clients do not send their history back
+Tool calls and their results are matched by `call_id` alone, because clients may send their history back in a
+changed form.
 """
 
 import base64
@@ -155,7 +156,9 @@ class Transcript:
                 content = read_part(_Compaction, item, at).encrypted_content
                 self.messages += unpack(content, at, self.packed)
             case str() if kind in HOSTED:
-                self.left_out.append(f"{at} was left out: items of type {quote(kind)} are not supported.")
+                self.left_out.append(
+                    f"{at} was ignored, because items of type {quote(kind)} are not supported."
+                )
             case _:
                 raise BadTask(
                     f"{at}.type: items of type {quote(kind)} are not supported.", param=f"{at}.type"
@@ -165,10 +168,10 @@ class Transcript:
         role = "system" if item.role == "developer" else cast(Any, item.role)
         parts = _parts(item.content, f"{at}.content")
         if not parts and role != "assistant":
-            raise BadTask(f"{at}.content is empty.", param=f"{at}.content")
+            raise BadTask(f"{at}.content must not be empty.", param=f"{at}.content")
         if role != "user" and any(isinstance(part, Image | File) for part in parts):
             raise BadTask(
-                f"{at}.content: only user messages can contain pictures and files.", param=f"{at}.content"
+                f"{at}.content: only user messages can contain images and files.", param=f"{at}.content"
             )
         if role != "assistant":
             self._thoughts = ""
@@ -208,14 +211,15 @@ def _part(part: _Part, at: str) -> Text | Image | File:
     match part.type:
         case "input_text" | "output_text" | "text" | "summary_text":
             if part.text is None:
-                raise BadTask(f"{at}.text: Field required.", param=f"{at}.text")
+                raise BadTask(f"{at}.text is required.", param=f"{at}.text")
             return Text(part.text, part.mark)
         case "refusal":
             return Text(part.refusal or "")
         case "input_image":
             if part.image_url is None:
                 raise BadTask(
-                    f"{at}: pictures by `file_id` are not supported. Send `image_url`.", param=f"{at}.file_id"
+                    f"{at}: images by `file_id` are not supported. Send `image_url` instead.",
+                    param=f"{at}.file_id",
                 )
             detail = "high" if part.detail == "original" else part.detail
             return replace(_picture(part.image_url, detail, f"{at}.image_url"), cache=part.mark)
@@ -223,7 +227,7 @@ def _part(part: _Part, at: str) -> Text | Image | File:
             return replace(_file(part, at), cache=part.mark)
         case _:
             raise BadTask(
-                f"{at}.type: parts of type {quote(part.type)} are not supported. Send text, pictures or files.",
+                f"{at}.type: parts of type {quote(part.type)} are not supported. Send text, images or files.",
                 param=f"{at}.type",
             )
 
@@ -232,8 +236,8 @@ def _picture(url: str, detail: str | None, at: str) -> Image:
     try:
         picture = read_part(ImageUrl, {"url": url, "detail": detail}, "")
     except BadTask as exc:  # names the field `url`, which is `image_url` here
-        why = exc.message.partition(": ")[2]
-        raise BadTask(f"{at}: {why}", param=at) from exc
+        why = exc.message.removeprefix(str(exc.param))
+        raise BadTask(f"{at}{why}", param=at) from exc
     return Image(picture.url, picture.detail)
 
 

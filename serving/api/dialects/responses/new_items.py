@@ -48,7 +48,7 @@ def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> d
 
 def _new_item(item: Json, at: str, packed: PartCount) -> Json:
     if item.get("type") == "item_reference":
-        message = f"{at}.type: a reference cannot be stored. Send the item itself."
+        message = f"{at}.type: an item reference cannot be stored. Send the item itself."
         raise BadTask(message, param=f"{at}.type")
     transcript = Transcript(packed=packed)
     transcript.add_item(item, at, lambda _item, _at: ())

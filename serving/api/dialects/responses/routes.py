@@ -137,7 +137,10 @@ async def delete(request: Request, response_id: str) -> Response:
     records, _ = await _find(request, response_id)
     record = records.record
     if record.status in ("running", "detached", "waiting"):
-        raise BadTask(f"{quote(response_id)} is in progress. Cancel it first.", param="response_id")
+        raise BadTask(
+            f"Response {quote(response_id)} is in progress. Cancel it before you delete it.",
+            param="response_id",
+        )
     await service.store.remove_texts(record.id)
     return success({"id": response_id, "object": "response", "deleted": True})
 

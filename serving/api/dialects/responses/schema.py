@@ -13,6 +13,7 @@ from conductor.model.operation import WireOptions
 from serving.api.dialects.chat.schema import MOST_PARTS, Penalty, SamplerFields
 from serving.api.dialects.read_body import CacheFields, ExtraFields, LenientModel, innermost
 from serving.api.request import MOST, Effort, NameText, Podium, Tier
+from serving.errors import explain_fault
 
 Json = dict[str, Any]
 UNSERVED = ("prompt", "moderation")
@@ -151,7 +152,7 @@ def read_part(kind: type[Kind], value: object, at: str) -> Kind:
     except ValidationError as exc:
         inside, fault = innermost(exc.errors(include_url=False, include_context=False), value)
         param = f"{at}.{inside}" if inside else at
-        raise BadTask(f"{param}: {fault['msg'].removeprefix('Value error, ')}.", param=param) from exc
+        raise BadTask(f"{explain_fault(param, fault)}.", param=param) from exc
 
 
 def remedy(param: str, _: object) -> str:
@@ -171,6 +172,8 @@ def check_served(request: ResponsesRequest) -> None:
     """
     for name in UNSERVED:
         if getattr(request, name):
-            raise BadTask(f"{name} is not supported, and would change the answer. Remove it.", param=name)
+            raise BadTask(
+                f"{name} is not supported, and ignoring it would change the answer. Remove it.", param=name
+            )
     if request.background and not request.stores:
         raise BadTask("background requires a stored response. Remove `store: false`.", param="background")

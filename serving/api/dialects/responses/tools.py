@@ -128,7 +128,5 @@ def _choice_by_name(choice: _Choice) -> ToolChoice:
         )
         if named or choice.mode == "auto":
             return ToolChoice(choice.mode if named else "none", named)
-    message = (
-        f"tool_choice.type: tools of type {quote(choice.type)} are not supported. Name a tool of your own."
-    )
+    message = f"tool_choice.type: tools of type {quote(choice.type)} are not supported. Name a function or custom tool of the request."
     raise BadTask(message, param="tool_choice.type")

@@ -39,22 +39,20 @@ def make_accounts() -> None:
         sa.Column("id", sa.Text, nullable=False),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("made_us", BIG, nullable=False),
-        sa.Column("off_us", BIG, comment="since when none of its keys works; null: they work"),
+        sa.Column("off_us", BIG, comment="time at which the team was disabled; null if it is enabled"),
         sa.PrimaryKeyConstraint("id", name="team_pk"),
         sa.UniqueConstraint("name", name="team_name_unique"),
     )
     op.create_table(
         "api_key",
         sa.Column("id", sa.Text, nullable=False),
-        sa.Column(
-            "hash", sa.Text, nullable=False, comment="SHA-256 of the key; the key itself is kept nowhere"
-        ),
-        sa.Column("old_hash", sa.Text, comment="of the key before it was rotated"),
-        sa.Column("old_until_us", BIG, comment="how long that one works too"),
-        sa.Column("hint", sa.Text, nullable=False, comment="its last characters, to tell keys apart"),
+        sa.Column("hash", sa.Text, nullable=False, comment="SHA-256 of the key"),
+        sa.Column("old_hash", sa.Text, comment="SHA-256 of the previous secret after a rotation"),
+        sa.Column("old_until_us", BIG, comment="time until which the previous secret is accepted"),
+        sa.Column("hint", sa.Text, nullable=False, comment="last characters of the key, to tell keys apart"),
         sa.Column("name", sa.Text, nullable=False),
         sa.Column("team_id", sa.Text),
-        sa.Column("scopes", sa.Text, nullable=False, comment="a JSON list"),
+        sa.Column("scopes", sa.Text, nullable=False, comment="JSON array"),
         sa.Column("made_us", BIG, nullable=False),
         sa.Column("expires_us", BIG),
         sa.Column("revoked_us", BIG),
@@ -75,19 +73,19 @@ def make_windows() -> None:
         sa.PrimaryKeyConstraint("subject", "period", name="budget_pk"),
         sa.CheckConstraint("period IN ('day', 'month')", name=op.f("budget_period_known")),
         sa.CheckConstraint("cap >= 0", name=op.f("budget_cap_not_negative")),
-        comment="what may be spent in each window; a subject without one is counted and not limited",
+        comment="limits per day or month; spending without a limit is only counted",
     )
     op.create_table(
         "spend_window",
         sa.Column("subject", sa.Text, nullable=False),
         sa.Column("period", sa.Text, nullable=False),
-        sa.Column("starts", sa.Integer, nullable=False, comment="the day or the month"),
+        sa.Column("starts", sa.Integer, nullable=False, comment="day or month, from 1970"),
         sa.Column("spent", BIG, nullable=False, server_default=sa.text("0")),
         sa.Column("held", BIG, nullable=False, server_default=sa.text("0")),
         sa.PrimaryKeyConstraint("subject", "period", "starts", name="spend_window_pk"),
         sa.CheckConstraint("period IN ('day', 'month')", name=op.f("spend_window_period_known")),
         sa.CheckConstraint("held >= 0", name=op.f("spend_window_held_not_negative")),
-        comment="what is spent and held; caps are in budget, so that a new one holds from then on",
+        comment="amounts spent and held per day or month; the limits are in the table budget",
     )
 
 
@@ -95,7 +93,7 @@ def make_holds() -> None:
     op.create_table(
         "replica",
         sa.Column("id", sa.Text, nullable=False),
-        sa.Column("lease_until_us", BIG, nullable=False, comment="by the database's clock"),
+        sa.Column("lease_until_us", BIG, nullable=False, comment="by the clock of the database"),
         sa.Column("began_us", BIG, nullable=False),
         sa.PrimaryKeyConstraint("id", name="replica_pk"),
     )
@@ -111,13 +109,13 @@ def make_holds() -> None:
         sa.Column("worker", sa.Text, nullable=False),
         sa.Column("amount", BIG, nullable=False),
         sa.Column("state", sa.Text, nullable=False, server_default=sa.text("'open'")),
-        sa.Column("owner", sa.Text, nullable=False, comment="the replica that made it"),
+        sa.Column("owner", sa.Text, nullable=False, comment="replica that made the hold"),
         sa.Column("made_us", BIG, nullable=False),
         sa.Column("ended_us", BIG),
         sa.PrimaryKeyConstraint("id", name="hold_pk"),
         sa.CheckConstraint("amount >= 0", name=op.f("hold_amount_not_negative")),
         sa.CheckConstraint("state IN ('open', 'posted', 'voided', 'lost')", name=op.f("hold_state_known")),
-        comment="the most that a call can cost, written before it is opened",
+        comment="maximum cost of each call, reserved before the call is sent",
     )
     is_open = sa.text("state = 'open'")
     op.create_index("hold_open", "hold", ["owner"], sqlite_where=is_open, postgresql_where=is_open)
@@ -137,21 +135,19 @@ def make_ledger() -> None:
         sa.Column("month", sa.Integer, nullable=False),
         sa.Column("worker", sa.Text),
         sa.Column("amount", BIG, nullable=False),
-        sa.Column(
-            "exact", sa.Integer, nullable=False, comment="0: an upper bound, what it truly cost is unknown"
-        ),
-        sa.Column("above_hold", sa.Integer, nullable=False, comment="1: more than was held for it"),
+        sa.Column("exact", sa.Integer, nullable=False, comment="0: the amount is an upper bound"),
+        sa.Column("above_hold", sa.Integer, nullable=False, comment="1: the cost exceeded the hold"),
         sa.Column("input_tokens", BIG),
         sa.Column("output_tokens", BIG),
         sa.Column("cached_tokens", BIG),
-        sa.Column("price", sa.Text, comment="by which it was counted"),
+        sa.Column("price", sa.Text, comment="price by which the cost was calculated"),
         sa.Column("at_us", BIG, nullable=False),
         sa.PrimaryKeyConstraint("id", name="ledger_pk"),
         sa.CheckConstraint(
             "kind IN ('call', 'lost', 'correction', 'adjust')", name=op.f("ledger_kind_known")
         ),
         sa.UniqueConstraint("hold_id", "kind", name="ledger_hold_id_kind_unique"),
-        comment="what was spent; rows are added, never changed",
+        comment="spending; rows are only added, never changed",
     )
     op.create_index("ledger_run_id", "ledger", ["run_id"])
     op.create_index("ledger_key_id_month", "ledger", ["key_id", "month"])

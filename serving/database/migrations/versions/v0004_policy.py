@@ -5,7 +5,7 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0002"
-COMMENTS = {"team": "JSON: what its keys may do", "api_key": "JSON: narrows its team's"}
+COMMENTS = {"team": "JSON: policy of the team", "api_key": "JSON: policy of the key"}
 
 
 def upgrade() -> None:

@@ -9,21 +9,23 @@ down_revision = "0005"
 
 def upgrade() -> None:
     """Add the columns for watchers, and create the search tables. Earlier runs are not in them."""
-    op.add_column("run", sa.Column("watch_us", sa.BigInteger, comment="since when somebody follows it"))
+    op.add_column(
+        "run", sa.Column("watch_us", sa.BigInteger, comment="time at which a client first watched the run")
+    )
     op.create_index("run_cost", "run", ["cost"])
     op.create_table(
         "run_worker",
         sa.Column("run_id", sa.Text, nullable=False),
         sa.Column("worker", sa.Text, nullable=False),
-        sa.Column("made_us", sa.BigInteger, nullable=False, comment="when the run began"),
+        sa.Column("made_us", sa.BigInteger, nullable=False, comment="start of the run"),
         sa.PrimaryKeyConstraint("run_id", "worker", name="run_worker_pk"),
-        comment="the workers by which a run is found; goes with the run",
+        comment="workers that a run has called, for filters; removed with the run",
     )
     op.create_index("run_worker_made", "run_worker", ["worker", "made_us"])
     op.create_table(
         "run_text",
         sa.Column("run_id", sa.Text, nullable=False),
-        sa.Column("text", sa.Text, nullable=False, comment="question and answer, in small letters"),
+        sa.Column("text", sa.Text, nullable=False, comment="question and answer in lower case"),
         sa.PrimaryKeyConstraint("run_id", name="run_text_pk"),
-        comment="the words by which a run is found; goes with its texts",
+        comment="text of a run for searches; removed with the texts of the run",
     )

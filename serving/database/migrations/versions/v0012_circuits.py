@@ -10,21 +10,11 @@ down_revision = "0011"
 def upgrade() -> None:
     op.create_table(
         "circuit",
-        sa.Column(
-            "identity",
-            sa.Text,
-            nullable=False,
-            comment="a hash of the worker's name, kind, model and address",
-        ),
-        sa.Column("owner", sa.Text, nullable=False, comment="the replica that opened it"),
-        sa.Column(
-            "worker",
-            sa.Text,
-            nullable=False,
-            comment="its name, and that of the deployment where it has several",
-        ),
-        sa.Column("since_us", sa.BigInteger, nullable=False, comment="by the database's clock"),
-        sa.Column("until_us", sa.BigInteger, nullable=False, comment="when the owner tries again, likewise"),
+        sa.Column("identity", sa.Text, nullable=False, comment="hash of name, kind, model and address"),
+        sa.Column("owner", sa.Text, nullable=False, comment="replica that opened the circuit"),
+        sa.Column("worker", sa.Text, nullable=False, comment="name of the worker and its deployment"),
+        sa.Column("since_us", sa.BigInteger, nullable=False, comment="by the clock of the database"),
+        sa.Column("until_us", sa.BigInteger, nullable=False, comment="time of the next probe"),
         sa.PrimaryKeyConstraint("identity", "owner", name="circuit_pk"),
-        comment="workers that fail at a replica; gone when they answer it, or a while after until_us",
+        comment="open circuits of replicas; removed when the worker answers, or some time after until_us",
     )

@@ -7,9 +7,9 @@ revision = "0013"
 down_revision = "0012"
 
 COLUMNS = (
-    ("account", sa.Text, "the deployment of the worker that answered; null: it has one place"),
-    ("corrects", sa.BigInteger, "the entry that an adjustment corrects"),
-    ("reason", sa.Text, "of an adjustment"),
+    ("account", sa.Text, "deployment that answered; null if the worker has only one"),
+    ("corrects", sa.BigInteger, "id of the entry that an adjustment corrects"),
+    ("reason", sa.Text, "reason of an adjustment"),
 )
 
 

@@ -103,5 +103,5 @@ def test_a_date_in_digits_with_two_readings_is_refused(first: int, second: int, 
     if first == second:
         assert read_date(f"{first}/{second}/{year}", TODAY) == date(year, first, first)
     else:
-        with pytest.raises(NotForProgram, match="two dates"):
+        with pytest.raises(NotForProgram, match="is ambiguous"):
             read_date(f"{first}/{second}/{year}", TODAY)

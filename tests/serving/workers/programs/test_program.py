@@ -54,8 +54,8 @@ async def test_the_last_message_of_the_user_is_answered():
 async def test_a_refusal_names_the_program_and_the_reason():
     message = await refusal(asked("Who wrote Hamlet?"))
     assert message == (
-        "calculator is a program for sums, percentages, comparisons of numbers and algebra: "
-        "this is not an expression that it can read."
+        "calculator is a program that answers only questions about arithmetic, percentages, comparisons of numbers and algebra. "
+        "The question contains no calculation that the program can read."
     )
 
 
@@ -156,7 +156,7 @@ async def test_a_refusal_is_on_record_and_the_fallback_answers():
         "writer",
         "WorkerRefused",
     )
-    assert attempt.message.startswith("calculator is a program for sums")
+    assert attempt.message.startswith("calculator is a program that answers only questions about arithmetic")
     assert reply.price == FREE
 
 

@@ -32,7 +32,7 @@ ANSWERS = {
     "make a table:\nname,age\nAnn,3": "| name | age |\n| --- | --- |\n| Ann | 3 |",
     "minify this json: { \"a\": [1, 2.500] }": "{\"a\":[1,2.500]}",
     "pretty print this json: {\"a\":[1,{\"b\":[]}]}": "{\n  \"a\": [\n    1,\n    {\n      \"b\": []\n    }\n  ]\n}",
-    "is this valid json: {\"a\":}": "No: the text is not JSON: Expecting value: line 1 column 6 (char 5).",
+    "is this valid json: {\"a\":}": "No. The text is not valid JSON: Expecting value: line 1 column 6 (char 5).",
     "Summarize this text in 1 sentence: Cats are small animals. Cats like milk and cats sleep. Dogs bark. The end is near.": "Cats are small animals.",
 }  # fmt: skip
 REFUSED = (
