@@ -37,23 +37,31 @@ exceeds the ledger, and the number of runs with a call that was billed at its up
 @dataclass(frozen=True)
 class Audit:
     """Result of an audit. Amounts are in dollars. All fields should be 0, except `records_usd`, `ledger_usd`
-    and `at_bound`.
+    and `billed_at_bound`.
     """
 
     overspent_usd: float = 0.0
-    doubled: int = 0
+    entered_twice: int = 0
     not_entered: int = 0
-    still_held: int = 0
-    faults: int = 0
+    still_reserved: int = 0
+    ledger_faults: int = 0
     records_usd: float = 0.0
     ledger_usd: float = 0.0
     records_above_ledger: int = 0
-    at_bound: int = 0
+    billed_at_bound: int = 0
 
     @property
     def is_right(self) -> bool:
         """Whether nothing is missing or counted twice."""
-        return not any((self.overspent_usd, self.doubled, self.not_entered, self.still_held, self.faults))
+        return not any(
+            (
+                self.overspent_usd,
+                self.entered_twice,
+                self.not_entered,
+                self.still_reserved,
+                self.ledger_faults,
+            )
+        )
 
 
 async def rows(database: Database, sql: str, **values: Any) -> list[Any]:

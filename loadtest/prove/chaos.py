@@ -127,17 +127,20 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
         await asyncio.sleep(KILLED_AFTER_S)
         kill = kill_one(cluster, kind)
         load.note_kill(kill.at_s)
-        load.result.replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
+        load.result.process_replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
         await work
     result = load.result
     result.still_running = await poll(
         lambda: one(database, UNDER_WAY), lambda n: n == 0, within_s=SETTLES_WITHIN_S, every_s=0.5
     )
     after = dict(await rows(database, KEPT))
-    result.outliving_runs = {
+    result.durable_runs = {
         name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)
     }
-    for ids, counted in (result.broken_ids, result.records), (result.accepted_ids, result.accepted):
+    for ids, counted in (
+        (result.broken_ids, result.records_of_broken_runs),
+        (result.accepted_ids, result.accepted_background_runs),
+    ):
         for id in ids:
             (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
             counted[status or "running"] += 1

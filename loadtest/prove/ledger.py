@@ -68,9 +68,9 @@ class LedgerRow:
     """Result of one run. `run_twice` is the number of idempotency keys with answers of more than one run."""
 
     database: str
-    whole: int
-    refused: int
-    other: int
+    complete_answers: int
+    rejected: int
+    other_outcomes: int
     run_twice: int
     audit: Audit
     seconds: float

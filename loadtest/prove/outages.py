@@ -24,7 +24,7 @@ from loadtest.prove.migration import kill_migrations
 from loadtest.prove.proof import cells, conclude
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
-from loadtest.rig.closed_loop import Seen, asking
+from loadtest.rig.closed_loop import ClosedLoopResult, run_clients
 from loadtest.rig.databases import KINDS, Postgres, empty_database, running_postgres
 from loadtest.rig.faults import clock_moved, full, small_disk, stop_postgres
 from loadtest.rig.routers import PRICE, RouterProcess, make_key, prepare_process, running_routers, scripted
@@ -56,7 +56,7 @@ class OutageRow:
     """Result of one scenario."""
 
     fault: str
-    answers: Seen
+    answers: ClosedLoopResult
     no_record: int
     audit: Audit
 
@@ -90,22 +90,22 @@ async def under_load(
             running_routers(name, address, settings, ROUTERS, clock) as routers,
             open_session(key.headers) as session,
         ):
-            async with asking(session, routers, "steady", options.clients) as outcomes:
+            async with run_clients(session, routers, "steady", options.clients) as outcomes:
                 await asyncio.sleep(options.quiet_s)
                 async with fault(routers):
                     pass
                 await _until_answers_come(outcomes, options.quiet_s)
             await wait_until_settled(database, SETTLES_WITHIN_S)
-        result = await audit(database, team_subject(key.team_id), 2**62, outcomes.whole)
-        no_record = await count_lost_records(database, outcomes.whole)
+        result = await audit(database, team_subject(key.team_id), 2**62, outcomes.complete_answers)
+        no_record = await count_lost_records(database, outcomes.complete_answers)
     return OutageRow(what, outcomes, no_record, result)
 
 
-async def _until_answers_come(outcomes: Seen, for_s: float) -> None:
+async def _until_answers_come(outcomes: ClosedLoopResult, for_s: float) -> None:
     """Wait until clients get answers again, and then for another `for_s` seconds."""
-    before = len(outcomes.whole)
+    before = len(outcomes.complete_answers)
     async with asyncio.timeout(60):
-        while len(outcomes.whole) < before + 3:
+        while len(outcomes.complete_answers) < before + 3:
             await asyncio.sleep(0.05)
     await asyncio.sleep(for_s)
 
@@ -156,8 +156,8 @@ async def prove_migration(address: Address) -> OutageRow:
     statements.
     """
     killed, half, n_lost = await kill_migrations(address)
-    outcomes = Seen(others=Counter({"migrations killed": killed}))
-    return OutageRow(f"migration killed, {address.kind}", outcomes, n_lost, Audit(faults=half))
+    outcomes = ClosedLoopResult(other_outcomes=Counter({"migrations killed": killed}))
+    return OutageRow(f"migration killed, {address.kind}", outcomes, n_lost, Audit(ledger_faults=half))
 
 
 async def prove_all(only: Sequence[str], options: Options) -> list[OutageRow]:

@@ -68,8 +68,13 @@ def columns(row: Any) -> dict[str, object]:
         if is_dataclass(value):
             found |= columns(value)
         elif not each.name.startswith("_"):
-            found[each.name.replace("_", " ")] = value
+            found[_heading(each.name)] = value
     return found
+
+
+def _heading(name: str) -> str:
+    words = name.replace("_", " ").replace(" usd", " $")
+    return f"{words[:-2]}, s" if words.endswith(" s") else words
 
 
 def _text(value: Any) -> str:

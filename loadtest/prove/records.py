@@ -81,23 +81,28 @@ class RecordReader:
 
 @dataclass(frozen=True)
 class RecordsResult:
-    """Result of the proof. `differing` is the number of texts with lost or doubled words."""
+    """Result of the proof."""
 
     database: str
     runs: int
-    readable: int
-    kept: int
+    records_found: int
+    durable_runs: int
     finished: int
-    called_again: int
-    resumed: int
-    differing: int
+    steps_called_again: int
+    resumed_streams: int
+    lost_or_duplicate_words: int
     seconds: float
 
     @property
     def is_right(self) -> bool:
         """True if nothing is missing or duplicated."""
-        whole = self.readable == self.runs and self.finished == self.kept
-        return whole and not self.called_again and not self.differing and self.resumed > 0
+        whole = self.records_found == self.runs and self.finished == self.durable_runs
+        return (
+            whole
+            and not self.steps_called_again
+            and not self.lost_or_duplicate_words
+            and self.resumed_streams > 0
+        )
 
 
 async def read_stream(

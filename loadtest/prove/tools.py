@@ -78,9 +78,12 @@ async def prove(kind: str, address: Address, runs: int, seed: int) -> ToolsResul
             first.kill()
             result = await Agents((session, other), (second, third), seed).run_all(clients)
             result.still_waiting = await one(database, WAITS)
-        result.database, result.waited = kind, waited
-        result.called_again = await one(database, CALLED, most=CALLS)
-        result.doubled, result.faults = await one(database, DOUBLED), len(await find_faults(database))
+        result.database, result.waited_for_tools = kind, waited
+        result.steps_called_again = await one(database, CALLED, most=CALLS)
+        result.billed_twice, result.ledger_faults = (
+            await one(database, DOUBLED),
+            len(await find_faults(database)),
+        )
         result.seconds = time.monotonic() - began_s
         return result
 

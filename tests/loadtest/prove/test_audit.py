@@ -13,10 +13,10 @@ from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
 CAP = 10**12
 WRONG = {
     "overspent_usd": "UPDATE spend_window SET spent = spent + 2000000000000",
-    "doubled": "INSERT INTO hold (id, run_id, call_no, key_id, team_id, day, month, worker, amount, state, owner, made_us) "
+    "entered_twice": "INSERT INTO hold (id, run_id, call_no, key_id, team_id, day, month, worker, amount, state, owner, made_us) "
     "SELECT 'again', run_id, call_no, key_id, team_id, day, month, worker, amount, 'posted', owner, made_us FROM hold",
-    "still_held": "UPDATE hold SET state = 'open'",
-    "faults": "UPDATE spend_window SET spent = spent + 1",
+    "still_reserved": "UPDATE hold SET state = 'open'",
+    "ledger_faults": "UPDATE spend_window SET spent = spent + 1",
     "records_above_ledger": "UPDATE run SET cost = cost + 1",
 }
 RUN = """INSERT INTO run (id, model, status, owner, made_us, ended_us, cost, input_tokens, output_tokens, kept, numbers)
