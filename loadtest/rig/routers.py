@@ -4,6 +4,7 @@ import asyncio
 import json
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import orjson
 
 from loadtest.rig import ROOT, Json, RigError
 from loadtest.rig.processes import stop
+from loadtest.sse import BrokenStreamError, SseReader
 from podium.command_line.process import allow_open_files, restore_interrupts
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
@@ -250,14 +252,13 @@ def _read_whole(content: bytes, answer: RouterAnswer) -> None:
 
 
 async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -> None:
-    async for line in response.content:
-        data = line.strip().removeprefix(b"data: ")
-        if data == b"[DONE]":
-            answer.is_whole = not answer.code
-        elif line.startswith(b"data: "):
-            chunk = orjson.loads(data)
-            if "error" in chunk:
-                answer.code = chunk["error"].get("code") or "error"
-            for choice in chunk.get("choices", ()):
-                answer.text += choice["delta"].get("content") or ""
+    reader = SseReader(time.perf_counter())
+    try:
+        async for line in response.content:
+            reader.take(line)
+    except BrokenStreamError as broken:
+        answer.code = broken.kind
+    finally:
+        answer.text = reader.result.text
+    answer.is_whole = reader.is_done and not answer.code
     answer.is_broken = answer.ends_early = not (answer.is_whole or answer.code)
