@@ -17,6 +17,8 @@ FUZZ     ?=
 CLIENTS  ?=
 EXAMPLES ?= 20000
 TESTS    := -n logical --maxprocesses 4
+# One process more than cores, because some tests wait for another process.
+FAST_TESTS := -n $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4))) --dist worksteal
 DATA     ?=
 # PyTorch's small allocations on a CPU take a third of a training step by glibc's malloc; tcmalloc is used where Debian's package is.
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
@@ -80,7 +82,7 @@ check: setup-learning ## format, lint, types, arrows between packages, plain Eng
 test test-live test-slow: export PYTHONDONTWRITEBYTECODE =
 
 test: check ## check, and the tests that run in minutes: all in-process ones, and one real start of the default
-	@$(BIN)/python -m pytest $(TESTS) --dist worksteal -m "not live and not slow"
+	@$(BIN)/python -m pytest $(FAST_TESTS) -m "not live and not slow"
 
 test-live: setup-learning ## the other tests that start servers: HAProxy, keys, two nodes, reload, draining
 	@$(BIN)/python -m pytest $(TESTS) --dist loadscope -m "live and not slow"

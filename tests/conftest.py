@@ -43,6 +43,11 @@ def pytest_exception_interact(call: pytest.CallInfo[Any]) -> None:
             task.print_stack(file=sys.stderr)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest test, so that the other processes do not wait for it at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith("tests/test_start.py"))
+
+
 def pytest_collection_finish() -> None:
     """Exclude what was imported from garbage collections, which the tests of memory run often."""
     gc.collect()

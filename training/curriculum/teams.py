@@ -8,6 +8,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from typing import Literal
 
 from conductor.model.usage import Price
@@ -76,7 +77,7 @@ class Teammate:
         return CHATS.get(self.kind, 0.0) if domain == SMALL_TALK else EVERYTHING.get(self.kind, 0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DrawnTeam:
     """Workers of a team, in the order in which the conductor sees them.
 
@@ -107,22 +108,34 @@ class DrawnTeam:
 
     def best(self, domain: str) -> tuple[int, ...]:
         """Return the workers with the highest reward, or () if no worker can do the domain."""
+        return self._find_best(domain) if domain in self._special else self._best_elsewhere
+
+    def _find_best(self, domain: str) -> tuple[int, ...]:
         rewards = self.rewards(domain)
         top = max(rewards)
         return tuple(index for index, each in enumerate(rewards) if each == top > 0)
 
-    @property
+    @cached_property
+    def _best_elsewhere(self) -> tuple[int, ...]:
+        """The best workers for every domain that is not in `_special`: all these domains have the same rewards."""
+        return self._find_best("")
+
+    @cached_property
+    def _special(self) -> frozenset[str]:
+        return self.claims | {SMALL_TALK}
+
+    @cached_property
     def topics(self) -> list[str]:
         """Domains of the specialists that no other worker might be able to do."""
         might = frozenset[str]().union(*(mate.might for mate in self.mates))
         return sorted(frozenset[str]().union(*(mate.can for mate in self.mates)) - might)
 
-    @property
+    @cached_property
     def claims(self) -> frozenset[str]:
         """Domains that a worker of this team can do or might be able to do."""
         return frozenset[str]().union(*(mate.can | mate.might for mate in self.mates))
 
-    @property
+    @cached_property
     def disputed(self) -> frozenset[str]:
         """Domains that a worker might or might not be able to do. No request is about them."""
         return self.claims - frozenset(self.topics)
