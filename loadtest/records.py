@@ -4,7 +4,7 @@ Such an answer does not show when its plan ended and how many calls it needed. T
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from typing import Any, cast
 
@@ -32,10 +32,10 @@ def fill(
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
     pool, n_found = ThreadPoolExecutor(CONCURRENT), 0
-    reads = {
-        pool.submit(read, f"{url}/v1/workflows/{sample.workflow_id}"): sample for sample in reversed(lacking)
-    }
+    reads: dict[Future[Any], Sample] = {}
     try:
+        for sample in reversed(lacking):
+            reads[pool.submit(read, f"{url}/v1/workflows/{sample.workflow_id}")] = sample
         for each in as_completed(reads, within_s):
             with suppress(OSError, ValueError):
                 n_found += complete(reads[each], each.result())

@@ -139,7 +139,7 @@ def test_the_environment_is_made_again_only_when_its_lock_changes(tmp_path: Path
 def test_an_environment_that_cannot_be_made_says_so_and_is_not_kept_for_whole(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(RigError, match=r"(?s)could not be created.*no-such"):
-            make_environment(tmp_path / "peer", "no-such/file.whl")
+            make_environment(tmp_path / "peer", "no-such/file-1.0-py3-none-any.whl")
 
 
 @pytest.mark.parametrize(
