@@ -9,23 +9,42 @@ import openai
 import pytest
 import yaml
 
-from loadtest.bench import litellm, proxies, smg, steps, vs_litellm, vs_smg
-from loadtest.bench.peer_environment import PeerEnvironment
+from loadtest.bench import peers, proxies, steps
 from loadtest.bench.proxies import ProxyRound, ProxySide
 from loadtest.rig import RigError, echo_upstream
 from loadtest.rig.client import CHAT, BenchClient
-from loadtest.rig.subprocess_server import echo_upstream as upstream
-from loadtest.rig.subprocess_server import subprocess_server
+from loadtest.rig.processes import echo_upstream as upstream
+from loadtest.rig.processes import make_environment, subprocess_server
 
 
-def sides(ours: ProxySide, peer: ProxySide, upstream: ProxySide) -> ProxyRound:
-    return {"podium": ours, "litellm": peer, "metered": ours, "smg": peer, "upstream": upstream}
+def sides(ours: ProxySide, peer: ProxySide, upstream: ProxySide, ingress: ProxySide) -> ProxyRound:
+    gateways = {"podium": ours, "litellm": peer, "metered": ours, "smg": peer}
+    return gateways | {"upstream": upstream, "ingress": ingress}
+
+
+def an_ingress(p50_ms: float, rps: float) -> ProxySide:
+    return ProxySide(p50_ms, 0.0, rps, 0.0)
 
 
 ROUNDS = [
-    sides(ProxySide(3.0, 4.0, 500, 300), ProxySide(7.0, 7.0, 200, 60), ProxySide(1.0, 1.0, 5000, 3000)),
-    sides(ProxySide(2.0, 3.0, 600, 240), ProxySide(5.0, 5.0, 200, 60), ProxySide(1.0, 1.0, 5000, 3000)),
-    sides(ProxySide(9.0, 9.0, 100, 50), ProxySide(17.0, 17.0, 40, 10), ProxySide(1.0, 1.0, 1000, 500)),
+    sides(
+        ProxySide(3.0, 4.0, 500, 300),
+        ProxySide(7.0, 7.0, 200, 60),
+        ProxySide(1.0, 1.0, 5000, 3000),
+        an_ingress(2.0, 1000),
+    ),
+    sides(
+        ProxySide(2.0, 3.0, 600, 240),
+        ProxySide(5.0, 5.0, 200, 60),
+        ProxySide(1.0, 1.0, 5000, 3000),
+        an_ingress(2.0, 800),
+    ),
+    sides(
+        ProxySide(9.0, 9.0, 100, 50),
+        ProxySide(17.0, 17.0, 40, 10),
+        ProxySide(1.0, 1.0, 1000, 500),
+        an_ingress(3.0, 200),
+    ),
 ]
 """The last while the machine was busy with something else."""
 
@@ -37,7 +56,7 @@ async def url() -> AsyncIterator[str]:
 
 
 def test_sides_are_compared_round_by_round_and_less_what_the_upstream_takes() -> None:
-    got = {each.name: each.value for each in vs_litellm.figures(ROUNDS)}
+    got = {each.name: each.value for each in peers.litellm_figures(ROUNDS)}
     assert got["passthrough_rps_over_litellm"] == pytest.approx(2.5)
     assert got["streams_over_litellm"] == pytest.approx(5)
     assert got["added_p50_over_litellm"] == pytest.approx(1 / 3)
@@ -47,8 +66,7 @@ def test_sides_are_compared_round_by_round_and_less_what_the_upstream_takes() ->
 
 
 def test_beside_smg_the_empty_ingress_says_how_much_of_its_requests_serve_can_have() -> None:
-    ingress = [vs_smg.IngressSide(2.0, 1000), vs_smg.IngressSide(2.0, 800), vs_smg.IngressSide(3.0, 200)]
-    got = {each.name: each.value for each in vs_smg.figures(ROUNDS, ingress)}
+    got = {each.name: each.value for each in peers.smg_figures(ROUNDS)}
     assert got["metered_rps_over_ingress"] == pytest.approx(0.5)
     assert got["ingress_rps_over_smg"] == pytest.approx(5)
     assert (got["passthrough_rps_over_smg"], got["streams_over_smg"]) == (
@@ -104,33 +122,28 @@ async def test_a_server_that_ends_before_it_is_ready_tells_its_last_words() -> N
             pass
 
 
-def an_environment(folder: Path, lock: str) -> PeerEnvironment:
-    (folder / "peer.lock").write_text(lock)
-    return PeerEnvironment("Peer", "a few bytes", folder / "peer.lock", folder / "peer")
+@pytest.mark.slow
+def test_the_environment_is_made_again_only_when_its_lock_changes(tmp_path: Path) -> None:
+    lock, venv = tmp_path / "peer.lock", tmp_path / "peer"
+    lock.write_text("")
+    make_environment(venv, "-r", str(lock))
+    (venv / "kept").touch()
+    make_environment(venv, "-r", str(lock))
+    assert (venv / "kept").exists()
+    lock.write_text("# another one\n")
+    make_environment(venv, "-r", str(lock))
+    assert not (venv / "kept").exists()
 
 
 @pytest.mark.slow
-def test_the_environment_is_built_again_only_when_its_lock_changes(tmp_path: Path) -> None:
-    peer = an_environment(tmp_path, "")
-    lines: list[str] = []
-    assert not peer.is_built
-    peer.build(lines.append)
-    assert peer.is_built
-    assert len(lines) == 1
-    peer.build(lines.append)
-    assert len(lines) == 1
-    peer.lock.write_text("# another one\n")
-    assert not peer.is_built
+def test_an_environment_that_cannot_be_made_says_so_and_is_not_kept_for_whole(tmp_path: Path) -> None:
+    for _ in range(2):
+        with pytest.raises(RigError, match=r"(?s)could not be created.*no-such"):
+            make_environment(tmp_path / "peer", "no-such/file-1.0-py3-none-any.whl")
 
 
-@pytest.mark.slow
-def test_an_environment_that_pip_cannot_build_says_so_and_is_not_kept_for_whole(tmp_path: Path) -> None:
-    peer = an_environment(tmp_path, "no-such/file.whl\n")
-    with pytest.raises(RigError, match=r"(?s)could not be created.*no-such.*--only"):
-        peer.build(lambda _: None)
-    assert not peer.is_built
-
-
-@pytest.mark.parametrize(("peer", "package"), [(litellm.PEER, "litellm==1.96.0"), (smg.PEER, "smg==1.13.0")])
-def test_every_package_of_a_peer_is_held_at_a_version(peer: PeerEnvironment, package: str) -> None:
+@pytest.mark.parametrize(
+    ("peer", "package"), [(peers.LITELLM, "litellm==1.96.0"), (peers.SMG, "smg==1.13.0")]
+)
+def test_every_package_of_a_peer_is_held_at_a_version(peer: peers.Peer, package: str) -> None:
     assert f"{package} \\" in peer.lock.read_text().splitlines()
