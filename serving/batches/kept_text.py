@@ -63,8 +63,8 @@ class LineLimits:
             raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
         if number > self.max_lines:
             raise TooLarge(
-                f"file: the file has more than {self.max_lines} lines, including empty ones (batches.max_lines). "
-                "Split it into several files.",
+                f"file: line {number} is above the limit of {self.max_lines} lines per file, including empty lines "
+                "(batches.max_lines). Split the file.",
                 param="file",
             )
 

@@ -61,7 +61,7 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
         ({"input": ""}, 400, "input[0]", "at least 1"),
         ({"input": [1, 2]}, 400, "input", "not token ids"),
         ({"encoding_format": "hex"}, 400, "encoding_format", "base64"),
-        ({"dimensions": 0}, 400, "dimensions", "greater"),
+        ({"dimensions": 0}, 400, "dimensions", "at least 1"),
     ],
 )
 async def test_what_cannot_be_served_is_told_by_its_field(
