@@ -184,7 +184,7 @@ def test_what_is_not_known_is_refused_with_what_there_is():
         ("nothing", "Choose from: skills"),
         ("jsonl", "needs the path of a file"),
         ("gsm8k?x=1", "no option 'x'"),
-        ("gsm8k?x", "not key=value"),
+        ("gsm8k?x", "not of the form key=value"),
     ):
         with pytest.raises(EvaluationError, match=message.replace("?", r"\?")):
             load(name)
