@@ -138,7 +138,7 @@ class Dialect(Protocol):
         """Return the encoder for the stream of a run."""
         ...
 
-    def error_body(self, error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """Return the body for a failure before any part of the answer was sent."""
         return {"error": error_json(error, workflow_id)}
 
@@ -225,4 +225,4 @@ class Dialects:
 
     def error_body(self, error: PodiumError, path: str) -> dict[str, Any]:
         """Return the body of an error without a run, in the dialect of `path`."""
-        return self.of(path).error_body(error)
+        return self.of(path).error_body(error, None)

@@ -57,7 +57,7 @@ class MessagesDialect(Dialect):
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> MessagesEncoder:
         return MessagesEncoder(run, request, call_id)
 
-    def error_body(self, error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         return messages_error_body(error, workflow_id)
 
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:

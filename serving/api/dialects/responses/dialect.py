@@ -108,7 +108,7 @@ class ResponsesDialect(Dialect):
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ResponsesEncoder:
         return ResponsesEncoder(run, dict(request.echo), request.tools, request.podium, call_id)
 
-    def error_body(self, error: PodiumError | Failure, workflow_id: str | None = None) -> dict[str, Any]:
+    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         body = super().error_body(error, workflow_id)
         kind = error.error_class if isinstance(error, Failure) else type(error)
         if issubclass(kind, BudgetExceeded):
