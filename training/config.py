@@ -326,7 +326,7 @@ def load(path: str | Path) -> Config:
         SettingsError: a file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
             location of every error.
     """
-    data = _read(Path(path))
+    data: object = _read(Path(path))
     if isinstance(data, dict) and "base" in data:
         changes = cast(dict[str, Any], data)
         data = _merge(_read(Path(path).parent / str(changes.pop("base"))), changes)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from typer import Option
 
@@ -82,8 +82,9 @@ def _text(value: Any) -> str:
         case float():
             return f"{value:.5g}"
         case Mapping():
-            return ", ".join(f"{n} {what}" for what, n in sorted(value.items())) or "0"
+            counts = cast(Mapping[str, int], value)
+            return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "0"
         case list():
-            return str(len(value))
+            return str(len(cast(list[object], value)))
         case _:
             return str(value)
