@@ -329,7 +329,7 @@ def load(path: str | Path) -> Config:
     data: object = _read(Path(path))
     if isinstance(data, dict) and "base" in data:
         changes = cast(dict[str, Any], data)
-        data = _merge(_read(Path(path).parent / str(changes.pop("base"))), changes)
+        data = cast(object, _merge(_read(Path(path).parent / str(changes.pop("base"))), changes))
     return parse(data, str(path))
 
 
