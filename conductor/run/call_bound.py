@@ -2,7 +2,9 @@
 
 import json
 
-from conductor.model.call import AnswerFormat, Call
+from msgspec.structs import replace
+
+from conductor.model.call import AnswerFormat, Call, Sampling
 from conductor.model.characters import byte_size
 from conductor.model.messages import File, Image, Message, Part, Text, Tool, ToolCall, ToolResult
 from conductor.model.usage import Usage
@@ -20,6 +22,18 @@ TOKENS_PER_CONTINUATION = 1_024
 """Reserve for the prompt that asks a model to continue an answer, in tokens."""
 TOKENS_PER_FORMAT = 3_072
 """Reserve for the prompts around an answer's schema and for the repair of an answer, in tokens."""
+
+
+def with_defaults(member: PoolMember, sampling: Sampling) -> Sampling:
+    """Return a copy of `sampling` in which fields that are not set have the defaults of `member`."""
+    own = member.defaults
+    return replace(
+        sampling,
+        max_output_tokens=sampling.max_output_tokens or member.max_output_tokens,
+        temperature=own.temperature if sampling.temperature is None else sampling.temperature,
+        top_p=own.top_p if sampling.top_p is None else sampling.top_p,
+        effort=sampling.effort or own.effort,
+    )
 
 
 def call_bound(member: PoolMember, call: Call) -> Usage:

@@ -23,13 +23,13 @@ from conductor.errors import (
     WorkerUnavailable,
     quote,
 )
-from conductor.model.call import Call, Sampling
+from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult, Reply
 from conductor.model.terms import Callee, Observer
 from conductor.model.usage import FREE, Price, Usage, estimate, total
 from conductor.model.worker import PoolMember
-from conductor.run.call_bound import call_bound
+from conductor.run.call_bound import call_bound, with_defaults
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 from conductor.run.plan_record import charges
 from conductor.run.waiting import wait_until_done
@@ -329,18 +329,6 @@ class BranchHold:
             self._branch.hold.ask(callee)
 
 
-def with_defaults(member: PoolMember, sampling: Sampling) -> Sampling:
-    """Return a copy of `sampling` in which fields that are not set have the defaults of `member`."""
-    own = member.defaults
-    return replace(
-        sampling,
-        max_output_tokens=sampling.max_output_tokens or member.max_output_tokens,
-        temperature=own.temperature if sampling.temperature is None else sampling.temperature,
-        top_p=own.top_p if sampling.top_p is None else sampling.top_p,
-        effort=sampling.effort or own.effort,
-    )
-
-
 @asynccontextmanager
 async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
     """Call `member` within the budget.
@@ -364,8 +352,7 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     call = replace(call, sampling=with_defaults(member, call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
-    bound = call_bound(member, call)
-    async with CallHolds(ledger, member, bound, call.terms.observer) as holds:
+    async with CallHolds(ledger, member, call_bound(member, call), call.terms.observer) as holds:
         sampling = replace(call.sampling, max_output_tokens=holds.bound.output_tokens)
         call = replace(call, sampling=sampling, terms=replace(call.terms, holds=holds))
         reply: Reply | None = None

@@ -16,8 +16,7 @@ from conductor.model.call import Call, CallSite
 from conductor.model.terms import Refusals
 from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
-from conductor.run.call_bound import call_bound
-from conductor.run.call_holds import with_defaults
+from conductor.run.call_bound import call_bound, with_defaults
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger

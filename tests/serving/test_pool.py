@@ -9,7 +9,7 @@ import pytest
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
-from conductor.run.call_holds import with_defaults
+from conductor.run.call_bound import with_defaults
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve

@@ -17,8 +17,8 @@ from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember, Worker
-from conductor.run.call_bound import call_bound
-from conductor.run.call_holds import CallHolds, open_call, with_defaults
+from conductor.run.call_bound import call_bound, with_defaults
+from conductor.run.call_holds import CallHolds, open_call
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.dispatch.build import HEDGE_SHARE
 from serving.dispatch.limiter import Limiter
