@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from conductor.model.usage import total
+from evaluation.outcome import sum_known
 from evaluation.results import Result
 from evaluation.statistics import accuracy, bootstrap_difference
 
@@ -55,7 +56,7 @@ def row(
         "cost_unknown": sum(outcome.cost_usd is None for outcome in outcomes),
         "wall_s": percentiles([outcome.wall_s for outcome in outcomes]),
         "critical_path_s": percentiles([outcome.critical_path_s for outcome in outcomes]),
-        "format_failures": sum(outcome.format_failures for outcome in outcomes),
+        "format_failures": sum_known([outcome.format_failures for outcome in outcomes]),
         "fallbacks": sum(outcome.fallback is not None for outcome in outcomes),
         "abstentions": sum(result.no_answer for result in results),
         "errors": dict(errors.most_common()),

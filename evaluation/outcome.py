@@ -14,16 +14,16 @@ class RunOutcome:
 
     Args:
         answer: the text of the answer, or "" if there is none.
-        calls: the number of calls to models, including those for plans.
-        steps: the number of steps of the plan that answered. If several runs made one answer, their steps are
-            added up.
+        calls: the number of calls to models, including those for plans, or None if it is unknown.
+        steps: the number of steps of the plan that answered, or None if it is unknown. If several runs made
+            one answer, their steps are added up.
         prompt_tokens: the prompt tokens of all calls, or None if a call did not report them.
         completion_tokens: the completion tokens of all calls, or None if a call did not report them.
         cost_usd: the cost in US dollars, or None if the cost of a call is unknown.
         wall_s: the seconds from question to answer.
         critical_path_s: the seconds that the run would have taken if every step had started as soon as it
             could.
-        format_failures: the number of rejected plans.
+        format_failures: the number of rejected plans, or None if it is unknown.
         fallback: the reason why one worker answered without a plan, or None if a plan ran.
         error: the type of the error that ended the run, such as `WorkerRefused`, or None.
         message: the explanation of the error.
@@ -32,14 +32,14 @@ class RunOutcome:
     """
 
     answer: str = ""
-    calls: int = 0
-    steps: int = 0
+    calls: int | None = 0
+    steps: int | None = 0
     prompt_tokens: int | None = 0
     completion_tokens: int | None = 0
     cost_usd: Decimal | None = Decimal(0)
     wall_s: float = 0.0
     critical_path_s: float = 0.0
-    format_failures: int = 0
+    format_failures: int | None = 0
     fallback: str | None = None
     error: str | None = None
     message: str = ""
@@ -49,7 +49,7 @@ class RunOutcome:
     @property
     def tokens(self) -> int | None:
         """Number of prompt and completion tokens together, or None if one of the two is unknown."""
-        return _sum([self.prompt_tokens, self.completion_tokens])
+        return sum_known([self.prompt_tokens, self.completion_tokens])
 
 
 def outcome_of(record: Record) -> RunOutcome:
@@ -94,14 +94,14 @@ def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> Ru
     failure = None if any(part.error is None for part in parts) else parts[0]
     return RunOutcome(
         answer=answer,
-        calls=sum(part.calls for part in parts),
-        steps=sum(part.steps for part in parts),
-        prompt_tokens=_sum([part.prompt_tokens for part in parts]),
-        completion_tokens=_sum([part.completion_tokens for part in parts]),
+        calls=sum_known([part.calls for part in parts]),
+        steps=sum_known([part.steps for part in parts]),
+        prompt_tokens=sum_known([part.prompt_tokens for part in parts]),
+        completion_tokens=sum_known([part.completion_tokens for part in parts]),
         cost_usd=total([part.cost_usd for part in parts]),
         wall_s=duration(part.wall_s for part in parts),
         critical_path_s=duration(part.critical_path_s for part in parts),
-        format_failures=sum(part.format_failures for part in parts),
+        format_failures=sum_known([part.format_failures for part in parts]),
         fallback=next((part.fallback for part in parts if part.fallback), None),
         error=failure.error if failure else None,
         message=failure.message if failure else "",
@@ -110,6 +110,7 @@ def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> Ru
     )
 
 
-def _sum(numbers: list[int | None]) -> int | None:
+def sum_known(numbers: Sequence[int | None]) -> int | None:
+    """Return the sum, or None if one of the numbers is unknown."""
     known_numbers = [number for number in numbers if number is not None]
     return sum(known_numbers) if len(known_numbers) == len(numbers) else None

@@ -21,14 +21,15 @@ def plots(rows: Sequence[Row]) -> dict[str, str]:
     rows = [row for row in rows if row["answered"]]
     priced = [row for row in rows if row["cost_usd"] is not None]
     metered = [row for row in rows if row["prompt_tokens"] is not None]
-    differing = rows if len({row["calls"] for row in rows}) > 1 else []
+    counted = [row for row in rows if row["calls"] is not None]
+    differing = counted if len({row["calls"] for row in counted}) > 1 else []
     costs, calls = partial(accuracy_over, field="cost_usd", unit="US$"), partial(accuracy_over, field="calls")
     height = 1.0 + 0.24 * len(rows)
     figures = {
         "Accuracy over cost, with the Pareto front": _svg(costs, priced, 5.0),
         "Accuracy over calls per question": _svg(calls, differing, 5.0),
         "Accuracy, with its 95 % interval": _svg(accuracies, rows, height),
-        "Steps and calls per question": _svg(steps_and_calls, rows, height),
+        "Steps and calls per question": _svg(steps_and_calls, counted, height),
         "Tokens per question": _svg(tokens, metered, height),
     }
     return {caption: picture for caption, picture in figures.items() if picture}
@@ -82,7 +83,7 @@ def accuracies(axes: Axes, rows: Sequence[Row]) -> None:
 def steps_and_calls(axes: Axes, rows: Sequence[Row]) -> None:
     """Plot steps and calls as bars side by side."""
     for shift, field, colour in ((-0.2, "steps", BLUE), (0.2, "calls", ORANGE)):
-        places, values = [i + shift for i in range(len(rows))], [row[field] or 0 for row in rows]
+        places, values = [i + shift for i in range(len(rows))], [row[field] for row in rows]
         axes.barh(places, values, 0.38, color=colour, label=field)
     axes.set_yticks(range(len(rows)), _names(rows))
     _finish_bars(axes, "per question")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import jinja2
-
 from evaluation.plots import is_bound, plots
+from podium.command_line.page import render
 
-TEMPLATE = "report.html.j2"
+TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 def write(folder: Path, figures: dict[str, Any]) -> Path:
@@ -28,9 +27,10 @@ def write(folder: Path, figures: dict[str, Any]) -> Path:
     (folder / "report.json").write_text(json.dumps(_plain(figures), indent=2) + "\n", encoding="utf-8")
     page = folder / "report.html"
     families = sorted({family for row in figures["rows"] for family in row["families"]})
-    page.write_text(
-        _template().render(figures, plots=plots(figures["rows"]), families=families), encoding="utf-8"
-    )
+    bounds = [row["strategy"] for row in figures["rows"] if is_bound(row)]
+    values = figures | {"plots": plots(figures["rows"]), "families": families, "bounds": bounds}
+    text = render(TEMPLATE, values, number=number, percent=percent, seconds=seconds, usd=usd)
+    page.write_text(text, encoding="utf-8")
     return page
 
 
@@ -41,19 +41,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(each) for each in cast(Sequence[Any], value)]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _template() -> jinja2.Template:
-    environment: Any = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(number=number, percent=percent, seconds=seconds, usd=usd)
-    environment.tests["bound"] = is_bound
-    return environment.get_template(TEMPLATE)
 
 
 def number(value: float | None) -> str:

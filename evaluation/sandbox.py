@@ -22,6 +22,7 @@ from pathlib import Path
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 MEMORY_BYTES = 1024**3
+"""Limit of the address space."""
 SLACK_S = 5.0
 """Seconds added to the program's time limit, for starting an interpreter on a busy machine."""
 
@@ -41,9 +42,7 @@ class SandboxResult:
     no_network: bool | None = None
 
 
-async def run_program(
-    program: str, tests: str, timeout_s: float = 10.0, memory_bytes: int = MEMORY_BYTES
-) -> SandboxResult:
+async def run_program(program: str, tests: str, timeout_s: float = 10.0) -> SandboxResult:
     """Run `program`, then run `tests` in its namespace.
 
     Args:
@@ -51,14 +50,13 @@ async def run_program(
         tests: the Python source of the tests, which raises if something is wrong.
         timeout_s: the limit for both together in seconds: of wall time after the interpreter has started, and
             of CPU time.
-        memory_bytes: the limit of the address space.
     """
     token = secrets.token_hex(16)
     order = {
         "program": program,
         "tests": tests,
         "cpu_s": int(timeout_s) + 1,
-        "memory_bytes": memory_bytes,
+        "memory_bytes": MEMORY_BYTES,
         "token": token,
     }
     with tempfile.TemporaryDirectory(prefix="podium-code-", ignore_cleanup_errors=True) as folder:

@@ -3,10 +3,9 @@
 Such an answer does not show when its plan ended and how many calls it needed. The record does.
 """
 
-import threading
-import time
 from collections.abc import Callable, Sequence
-from queue import Empty, SimpleQueue
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from typing import Any, cast
 
 from loadtest.recording import OK, Sample
@@ -32,30 +31,18 @@ def fill(
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
-    records: SimpleQueue[tuple[Sample, Any]] = SimpleQueue()
-    todo, over, n_found = lacking.copy(), threading.Event(), 0
-
-    def read_records() -> None:
-        while not over.is_set():
-            try:
-                sample = todo.pop()
-            except IndexError:
-                return
-            try:
-                records.put((sample, read(f"{url}/v1/workflows/{sample.workflow_id}")))
-            except (OSError, ValueError):
-                records.put((sample, None))
-
-    until = time.monotonic() + within_s
+    pool, n_found = ThreadPoolExecutor(CONCURRENT), 0
+    reads: dict[Future[Any], Sample] = {}
     try:
-        for _ in range(min(CONCURRENT, len(lacking))):
-            # Daemon threads, so that a silent server does not block the exit.
-            threading.Thread(target=read_records, daemon=True).start()
-        for _ in lacking:
-            sample, record = records.get(timeout=max(0.0, until - time.monotonic()))
-            n_found += complete(sample, record)
-    except (Empty, KeyboardInterrupt):
-        over.set()
+        for sample in reversed(lacking):
+            reads[pool.submit(read, f"{url}/v1/workflows/{sample.workflow_id}")] = sample
+        for each in as_completed(reads, within_s):
+            with suppress(OSError, ValueError):
+                n_found += complete(reads[each], each.result())
+    except (TimeoutError, KeyboardInterrupt):
+        pass
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
     return len(lacking), n_found
 
 

@@ -6,12 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import jinja2
-
 from loadtest.plots import Series, report_plots
 from loadtest.recording import PHASES, Sample
+from podium.command_line.page import render
 
-TEMPLATE = "report.html.j2"
+TEMPLATE = Path(__file__).with_name("report.html.j2")
 
 
 def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: Series) -> Path:
@@ -35,7 +34,8 @@ def write(folder: Path, content: dict[str, Any], samples: list[Sample], series: 
     (folder / "report.json").write_text(json.dumps(content | {"server_state": series}, indent=2) + "\n")
     plots = report_plots(samples, series, content["figures"]["ran_s"])
     page = folder / "report.html"
-    page.write_text(_template().render(content, plots=plots, PHASES=PHASES))
+    values = content | {"plots": plots, "PHASES": PHASES}
+    page.write_text(render(TEMPLATE, values, ms=_ms, number=_number))
     return page
 
 
@@ -49,18 +49,6 @@ def check_writable(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryFile(dir=folder) as probe:
         probe.write(b"podium")
-
-
-def _template() -> jinja2.Template:
-    environment: Any = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters.update(ms=_ms, number=_number)
-    return environment.get_template(TEMPLATE)
 
 
 def _ms(value: float | None) -> str:

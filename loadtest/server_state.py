@@ -15,13 +15,14 @@ A `running` in them is the number of active runs. `replicas` is an object with a
 number, or an object with the number `running`.
 """
 
+TIMEOUT_S = 5.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Opener that ignores the proxy of the environment, which would distort the measurement. The loops use no
 proxy either.
 """
 
 
-def fetch_json(url: str, timeout_s: float = 5.0) -> Any:
+def fetch_json(url: str) -> Any:
     """Return the JSON at `url`, whatever the status, unless it is 404.
 
     Raises:
@@ -29,7 +30,7 @@ def fetch_json(url: str, timeout_s: float = 5.0) -> Any:
         ValueError: the body is not JSON.
     """
     try:
-        with DIRECT.open(url, timeout=timeout_s) as response:
+        with DIRECT.open(url, timeout=TIMEOUT_S) as response:
             return json.load(response)
     except urllib.error.HTTPError as error:
         if error.code == 404:

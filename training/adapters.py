@@ -25,7 +25,6 @@ from training.config import LORA_RANKS, Config, load
 from training.published_pool import dump_public_pool
 from training.report import stands_for, tables
 from training.run_dir import write_error
-from training.supervised_config import StageConfig, WarmStartConfig
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 COPIES = (
@@ -120,22 +119,23 @@ def _write_bfloat16(source: Path, target: Path) -> None:
 
 def _card(report: Mapping[str, Any], config: Config, name: str, base: str) -> str:
     rank = config.model.lora.rank if config.model.lora else "?"
+    sources = [config.questions.source, *(each.train for each in config.questions.also)]
     kinds = [f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()]
     return f"""---
 base_model: {base}
 license: {LICENCE}
 library_name: peft
-tags: [{", ".join(_tags(config))}]
+tags: [{", ".join(["podium", "conductor", "lora", *_stages(config)])}]
 ---
 # {name}
 
 A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
 
-* **Questions**: {_questions(config)}; seed {config.questions.seed}.
+* **Questions**: {", ".join(sources)}; seed {config.questions.seed}.
 * **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
 the workers are in a new random order for each question.
 * **Workers**: {"; ".join(kinds) or "unknown"}.
-* **Training**: {_stages(config)}; details in config.yaml. {report.get("minutes", "?")} minutes.
+* **Training**: {", then ".join(_stages(config))}; details in config.yaml. {report.get("minutes", "?")} minutes.
 * **Measured**: {_format_figures(report)}
 """
 
@@ -149,81 +149,14 @@ def _format_figures(report: Mapping[str, Any]) -> str:
     return f"{count} questions held out, {how}.\n\n{tables(report)}"
 
 
-def _tags(config: Config) -> list[str]:
-    """Return the tags of the model card: the run's stages, by the names that the Hugging Face hub uses."""
+def _stages(config: Config) -> list[str]:
+    """Return the run's stages, by the names that the Hugging Face hub uses."""
     stages = {
         "sft": config.look_up or config.warm_start,
         "expected-reward": config.expected_reward,
         "grpo": config.grpo.steps,
     }
-    return ["podium", "conductor", "lora", *(name for name, present in stages.items() if present)]
-
-
-def _questions(config: Config) -> str:
-    """Describe every source of questions with its share."""
-    also = config.questions.also
-    own = {
-        "skills": "SYNTHETIC questions about small skills (evaluation/synthetic)",
-        "requests": "SYNTHETIC requests, each with its own team (training/curriculum)",
-        "jsonl": f"questions from {Path(str(config.questions.path)).name}",
-    }[config.questions.source]
-    shares = [f"{1 - sum(each.share for each in also):.0%} {own}"]
-    for each in also:
-        limit = f" of at most {each.max_chars} characters" if each.max_chars else ""
-        shares.append(f"{each.share:.0%} {each.train}{limit}")
-    return "; ".join(shares)
-
-
-def _stages(config: Config) -> str:
-    """Describe the run's stages in their order."""
-    warm, expected, grpo = config.warm_start, config.expected_reward, config.grpo
-    lora = config.model.lora
-    stages = [f"starting from {lora.start}"] if lora and lora.start else []
-    if config.look_up:
-        look_up = config.look_up
-        rows = look_up.examples * look_up.epochs / look_up.per_team
-        extras = (
-            f" and up to {rows * count:,.0f} requests with {what}"
-            for what, count in (
-                ("one part", look_up.named_per_team),
-                ("several parts", look_up.of_parts_per_team),
-            )
-            if count
-        )
-        stages.append(f"{_count(look_up)} look-ups of a card by a few words{''.join(extras)}")
-    if warm:
-        origin = (
-            "the worker of highest worth: its accuracy minus its cost in dollars"
-            if config.worth
-            else _drawn(warm)
-        )
-        if config.questions.source == "requests":
-            best = "the best plan of each request, known from how its team was generated"
-            origin = f"{best}; for other questions, {origin}" if config.questions.also else best
-        stages.append(f"a warm start on {_count(warm)} plans ({origin})")
-    if expected:
-        stages.append(f"the exact expected reward of each choice on {_count(expected)} examples")
-    if lora and lora.kept:
-        stages.append(f"averaging the weights with those of the start (share {lora.kept:g})")
-    if grpo.steps:
-        stages.append(
-            f"GRPO, {grpo.steps} steps of {grpo.questions} questions x {grpo.completions} completions"
-        )
-    return ", then ".join(stages)
-
-
-def _count(stage: StageConfig) -> str:
-    """Return the number of examples in all epochs."""
-    return f"{stage.examples * stage.epochs:,.0f}"
-
-
-def _drawn(warm: WarmStartConfig) -> str:
-    """Describe where randomly drawn plans come from."""
-    kinds = {
-        f"the {warm.choose} correct one of up to {warm.best_of} random plans": warm.rewarded_share,
-        "random, not run": 1 - warm.rewarded_share,
-    }
-    return ", ".join(f"{share:.0%} {kind}" for kind, share in kinds.items() if share)
+    return [name for name, present in stages.items() if present]
 
 
 main = Program("python -m training.adapters")

@@ -18,7 +18,7 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 
-NAME, PLAIN = "branches", "sdpa"
+NAME = "branches"
 SHARED, PADDING = -1, -2
 """Values in `branches` for tokens that belong to no example: those of the shared prefix, and padding."""
 
@@ -28,24 +28,9 @@ def attend_by_branches(model: Any) -> Generator[None]:
     """While the block runs, make `model` read rows with `branches`. It cannot read other inputs then."""
     AttentionInterface.register(NAME, _attend)
     AttentionMaskInterface.register(NAME, _make_no_mask)
-    with _attend_with(model, NAME):
-        yield
-
-
-@contextmanager
-def attend_plainly(model: Any) -> Generator[None]:
-    """While the block runs, make `model` read inputs without `branches`, for example to generate during
-    training.
-    """
-    with _attend_with(model, PLAIN):
-        yield
-
-
-@contextmanager
-def _attend_with(model: Any, name: str) -> Generator[None]:
     inner = model.get_base_model() if hasattr(model, "get_base_model") else model
     before = inner.config._attn_implementation  # noqa: SLF001  # transformers has no public name for it
-    inner.set_attn_implementation(name)
+    inner.set_attn_implementation(NAME)
     try:
         yield
     finally:

@@ -32,21 +32,15 @@ class CallCache:
     Args:
         max_entries: the number of replies to keep. With 0, none is kept, but concurrent calls are still
             joined.
-        lookups: the number of lookups.
-        hits: the number of lookups that found a reply.
     """
 
     max_entries: int = 50_000
-    lookups: int = 0
-    hits: int = 0
     _entries: OrderedDict[Hashable, "asyncio.Future[CachedReply]"] = field(default_factory=OrderedDict)
 
     def get(self, key: Hashable) -> "asyncio.Future[CachedReply] | None":
         """Return the future of a call that has finished or is running, or None if there is none."""
-        self.lookups += 1
         entry = self._entries.get(key)
         if entry is not None:
-            self.hits += 1
             self._entries.move_to_end(key)
         return entry
 

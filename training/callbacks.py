@@ -33,33 +33,21 @@ def tensorboard(folder: Path) -> TensorBoardCallback:
 
 
 class CurveLog(TrainerCallback):
-    """Writes one JSON object per step. When a run resumes, the lines after the step that it resumes from are
-    dropped.
+    """Writes one JSON object per logged step at each checkpoint and at the end.
+
+    The trainer restores its log when a run resumes.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        lines = self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
-        earlier = [line for line in lines if (step := _step(line)) is not None and step <= state.global_step]
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
-            write_atomically(self._path, "".join(line + "\n" for line in earlier))
+            lines = [{"step": each["step"]} | each for each in state.log_history if "loss" in each]
+            write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in lines))
 
-    def on_log(
-        self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
-    ) -> None:
-        if state.is_world_process_zero and logs and "loss" in logs:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"step": state.global_step, **logs}) + "\n")
-
-
-def _step(line: str) -> int | None:
-    """Return the step of a line, or None if the line is incomplete because the run was killed."""
-    try:
-        return int(json.loads(line)["step"])
-    except ValueError:
-        return None
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.on_save(args, state, control)
 
 
 class ProgressBar(TrainerCallback):

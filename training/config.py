@@ -4,7 +4,7 @@ Unknown keys are rejected with their location. The module imports in millisecond
 """
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
@@ -320,21 +320,39 @@ class Config(Frozen):
 
 
 def load(path: str | Path) -> Config:
-    """Read a training config.
+    """Read a training config. If it has the key `base`, it changes the config in that file of its folder.
 
     Raises:
-        SettingsError: the file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
+        SettingsError: a file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
             location of every error.
     """
+    data = _read(Path(path))
+    if isinstance(data, dict) and "base" in data:
+        changes = cast(dict[str, Any], data)
+        base = _read(Path(path).parent / str(changes.pop("base")))
+        return parse(_merge(base, changes), str(path))
+    return parse(cast(object, data), str(path))
+
+
+def _read(path: Path) -> object:
     try:
-        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
         raise SettingsError(f"The training config {path} cannot be read: {exc.strerror}.") from exc
     except UnicodeDecodeError as exc:
         raise SettingsError(f"The training config {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
     except yaml.YAMLError as exc:
         raise SettingsError(f"The training config {path} is not valid YAML: {exc}.") from exc
-    return parse(data, str(path))
+
+
+def _merge(base: Any, changes: Any) -> Any:
+    """Return `base` with `changes`. Mappings are merged at every depth, and other values are replaced."""
+    if not isinstance(base, dict) or not isinstance(changes, dict):
+        return changes
+    merged = cast(dict[str, Any], base)
+    return merged | {
+        key: _merge(merged.get(key), value) for key, value in cast(dict[str, Any], changes).items()
+    }
 
 
 def parse(data: object, where: str = "config") -> Config:

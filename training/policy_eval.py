@@ -17,6 +17,8 @@ from training.plan_runner import PlanRunner
 from training.scoring import RewardTerms, Score, score
 from training.team_question import TeamQuestion
 
+BATCH = 64
+"""Number of plans that are generated together."""
 T = TypeVar("T")
 
 
@@ -69,7 +71,6 @@ def score_policy(
     runner: PlanRunner,
     questions: Sequence[TeamQuestion],
     max_tokens: int,
-    batch: int = 64,
     temperature: float = 0.0,
 ) -> list[Score]:
     """Let the model write a plan for every question, run the plans, and return their scores. The runner is
@@ -78,8 +79,8 @@ def score_policy(
     prompts = [runner.prompt(each) for each in questions]
     completions: list[Completion] = []
     model.eval()
-    for start in track(range(0, len(prompts), batch), description="writing plans", transient=True):
-        part = prompts[start : start + batch]
+    for start in track(range(0, len(prompts), BATCH), description="writing plans", transient=True):
+        part = prompts[start : start + BATCH]
         completions += generate(model, tokenizer, part, max_tokens, temperature)
     model.train()
 

@@ -50,7 +50,6 @@ class PlanReward:
         completion_ids: Sequence[Sequence[int]],
         row: Sequence[int],
         log_metric: LogMetric | None = None,
-        earlier: Sequence[str] | None = None,
         **_: Any,
     ) -> list[float | None]:
         """Return one reward per completion.
@@ -60,14 +59,12 @@ class PlanReward:
             completion_ids: the tokens of the completions.
             row: the number of each completion's question, which is a column of the data set.
             log_metric: a function that receives the figures of the batch.
-            earlier: the plans of the first round if this is a second round. An entry is "" for a first round.
             **_: other arguments of TRL, which are not used.
         """
         texts = [each if isinstance(each, str) else each[-1]["content"] or "" for each in completions]
-        columns = (row, earlier or [""] * len(texts), texts, completion_ids)
         runs = (
-            self.score(number, [plan, text] if plan else [text], ended=bool(ids) and ids[-1] in self._eos_ids)
-            for number, plan, text, ids in zip(*columns, strict=True)
+            self.score(number, [text], ended=bool(ids) and ids[-1] in self._eos_ids)
+            for number, text, ids in zip(row, texts, completion_ids, strict=True)
         )
         scores = await asyncio.gather(*runs)
         if log_metric is not None:

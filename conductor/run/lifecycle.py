@@ -16,7 +16,8 @@ from conductor.model.call import Call, CallSite
 from conductor.model.terms import Refusals
 from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
-from conductor.run.call import call_bound, with_defaults
+from conductor.run.call_bound import call_bound
+from conductor.run.call_holds import with_defaults
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
@@ -276,12 +277,12 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
         async with _inner(family, run, call) as inner:
             yield inner
 
-    planner = family.team.planner(record.task)
-    price = estimate_price(planner and planner.member, allowed.values(), record.task.max_steps)
-    itself = team_member(record.task.model, open_inner, price)
-    return {
-        name: itself if name == TEAM and name not in allowed else allowed[name] for name in record.workers
-    }
+    def itself() -> PoolMember:
+        planner = family.team.planner(record.task)
+        price = estimate_price(planner and planner.member, allowed.values(), record.task.max_steps)
+        return team_member(record.task.model, open_inner, price)
+
+    return {name: allowed.get(name) or itself() for name in record.workers}
 
 
 @asynccontextmanager

@@ -120,7 +120,7 @@ class HttpBackend:
         try:
             return await self._outcome(answer["podium"]["workflow_id"])
         except openai.OpenAIError:  # the answer was received and paid for, so it counts without its record
-            return outcome_of_answer(answer, self._plan_writer(name) if plan is None else None)
+            return outcome_of_answer(answer)
 
     async def _outcome(self, id: str) -> RunOutcome:
         """Return the outcome of a run from its record. Replicas are called until one has the record.
@@ -143,17 +143,10 @@ class HttpBackend:
                 await asyncio.sleep(PAUSE_S)
         raise AssertionError("unreachable: the last attempt returns or raises")
 
-    def _plan_writer(self, model: str) -> str | None:
-        """Return the name of the worker that writes the plans of `model`, or None if `model` is a workflow or
-        a worker.
-        """
-        conductor: Json = self._models.get(model, {}).get("conductor") or {}
-        return conductor.get("worker")
-
     async def _failure(self, exc: openai.APIStatusError) -> RunOutcome:
         """Return the outcome of a failed request. It comes from the run's record if there was a run.
 
-        If the record no longer exists, tokens and cost are unknown.
+        If the record no longer exists, the figures are unknown.
         """
         body = cast(Json, exc.body) if isinstance(exc.body, dict) else {}
         id = exc.response.headers.get("x-podium-workflow-id")
@@ -163,7 +156,10 @@ class HttpBackend:
         try:
             return await self._outcome(id)
         except openai.OpenAIError:
-            return replace(failure, prompt_tokens=None, completion_tokens=None, cost_usd=None)
+            unknown = dict.fromkeys(
+                ("calls", "steps", "prompt_tokens", "completion_tokens", "cost_usd", "format_failures")
+            )
+            return replace(failure, **unknown)
 
     async def aclose(self) -> None:
         await self._client.close()
@@ -184,7 +180,6 @@ def _podium_fields(caps: Caps, plan: Plan | None) -> Json:
         "deadline_s": caps.deadline_s,
         "max_tokens": caps.max_tokens,
         "max_cost_usd": None if caps.max_cost_usd is None else float(caps.max_cost_usd),
-        "trace": True,  # every step in the answer, in case the record cannot be read
     }
     if plan is None:
         fields |= {"max_steps": caps.max_steps, "rounds": caps.rounds}
@@ -224,42 +219,28 @@ def outcome_of_workflow(record: Json) -> RunOutcome:
     )
 
 
-def outcome_of_answer(answer: Json, conductor: str | None) -> RunOutcome:
-    """Convert a `chat.completion` with its steps to a `RunOutcome`, if the run's record cannot be read.
+def outcome_of_answer(answer: Json) -> RunOutcome:
+    """Return the figures that a `chat.completion` states, for a run whose record cannot be read.
 
-    An answer lists neither the conductor's calls nor the rejected plans. Both are derived from the numbers of
-    the plans. The result is exact, with two exceptions. A failure of the conductor counts as a rejected plan,
-    and a further round without a plan hides one.
-
-    Args:
-        answer: the answer to a request with `trace`.
-        conductor: the worker that wrote the plans, or None if the request contained the plan.
+    Its calls, steps and rejected plans are unknown.
     """
     podium, usage = answer["podium"], answer["usage"]
-    steps: list[Json] = podium["steps"]
-    text = answer["choices"][0]["message"]["content"] or ""
-    plan = _answering_plan(steps, text)
-    n_plans = 1 + max((step["plan"] for step in steps), default=-1)
-    n_conductor_calls = max(n_plans, podium["rounds"]) - (podium["fallback"] is not None) if conductor else 0
-    served = [step["served_by"] for step in steps if _is_call(step)]
     metered = not podium["unmetered_calls"]
     prompt = usage["prompt_tokens"] + usage["prompt_tokens_details"]["orchestration_input_tokens"]
     completion = (
         usage["completion_tokens"] + usage["completion_tokens_details"]["orchestration_output_tokens"]
     )
     return RunOutcome(
-        answer=text,
-        calls=len(served) + n_conductor_calls,
-        steps=len(plan),
+        answer=answer["choices"][0]["message"]["content"] or "",
+        calls=None,
+        steps=None,
         prompt_tokens=prompt if metered else None,
         completion_tokens=completion if metered else None,
         cost_usd=_decimal(podium["cost_usd"]),
         wall_s=podium["wall_s"],
         critical_path_s=podium["critical_path_s"],
-        format_failures=max(0, n_plans - podium["rounds"]) if conductor else 0,
+        format_failures=None,
         fallback=podium["fallback"],
-        workers=tuple(dict.fromkeys([conductor, *served] if conductor else served)),
-        plan=_plan_lines(plan),
     )
 
 
@@ -268,12 +249,6 @@ def _is_call(part: Json) -> bool:
     call.
     """
     return part["served_by"] is not None and part.get("reused_from") is None
-
-
-def _answering_plan(steps: list[Json], answer: str) -> list[Json]:
-    """Return the steps of the plan that produced the answer. A newer plan may have been rejected."""
-    plans = [step["plan"] for step in steps if step["status"] == "done" and step["output"] == answer]
-    return [step for step in steps if plans and step["plan"] == plans[-1]]
 
 
 def _plan_lines(steps: list[Json]) -> tuple[str, ...]:

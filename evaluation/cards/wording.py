@@ -13,7 +13,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from evaluation.cards.measurement import MIN_QUESTIONS, CardMeasurement, measure_recorded
+from evaluation.cards.measurement import MIN_QUESTIONS, CardMeasurement
 from evaluation.statistics import Accuracy
 
 BEST, WORST = 3, 2
@@ -131,27 +131,14 @@ def write_card(measured: CardMeasurement, facts: Sequence[str] = ()) -> str:
     return _write(FRAMES[0], measured, facts, BEST, WORST, with_overall=True)
 
 
-def vary_card(measured: CardMeasurement, rng: random.Random, facts: Sequence[str] = ()) -> str:
+def vary_card(measured: CardMeasurement, rng: random.Random) -> str:
     """Return a card with the same facts in other words.
 
     The wording, the number of kinds, and whether the overall share is stated are random.
     """
     frame = rng.choice(FRAMES)
     best, worst = rng.randint(1, 4), rng.choice((0, 1, 1, 2, 3))
-    return _write(frame, measured, facts, best, worst, with_overall=rng.random() < 0.75)
-
-
-def write_recorded_cards(name: str, rng: random.Random | None = None) -> dict[str, str]:
-    """Return the card of each model of a recorded pool, from its training side.
-
-    Args:
-        name: the question set; see `measure_recorded`, whose errors are raised.
-        rng: the random generator for the wording of each card, or None for the wording of `podium cards`.
-    """
-    measured = {model: each for model, each in measure_recorded(name).items() if can_write(each)}
-    return {
-        model: write_card(each) if rng is None else vary_card(each, rng) for model, each in measured.items()
-    }
+    return _write(frame, measured, (), best, worst, with_overall=rng.random() < 0.75)
 
 
 def strengths(measured: CardMeasurement, most: int) -> list[Claim]:

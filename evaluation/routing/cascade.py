@@ -22,6 +22,7 @@ from torch.nn.functional import one_hot
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 HIDDEN = 64
+LEARNING_RATE = 0.01
 TASK_TEMPERATURE, MODE_TEMPERATURE = 0.5, 0.8
 """Softmax temperatures of the task head and the mode head. The others use 1."""
 
@@ -42,9 +43,7 @@ class TeamChoice:
 class Cascade(nn.Module):
     """Heads of the cascade. Before training, every mode, number and worker is about equally likely."""
 
-    def __init__(
-        self, inputs: int, tasks: int, modes: int, agents: int, workers: int, seed: int, rate: float = 0.01
-    ) -> None:
+    def __init__(self, inputs: int, tasks: int, modes: int, agents: int, workers: int, seed: int) -> None:
         super().__init__()
         self._rng = np.random.default_rng(seed)
         self.hidden = self._layer(inputs, HIDDEN, HIDDEN**-0.5)
@@ -52,7 +51,7 @@ class Cascade(nn.Module):
         self.mode = self._layer(HIDDEN + tasks, modes)
         self.count = self._layer(HIDDEN + modes, agents)
         self.worker = self._layer(HIDDEN + modes, workers)
-        self._optimizer = torch.optim.Adam(self.parameters(), lr=rate)
+        self._optimizer = torch.optim.Adam(self.parameters(), lr=LEARNING_RATE)
         self.mean_reward, self.episodes = 0.0, 0
 
     def _layer(self, inputs: int, outputs: int, scale: float = 0.01) -> nn.Linear:

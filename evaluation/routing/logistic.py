@@ -17,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
+FOLDS = 5
 STRENGTH = 10.0
 """scikit-learn's C: a higher value means weaker regularisation."""
 CERTAIN = 20.0
@@ -46,12 +47,12 @@ def fit(x_Q_E: Floats, right_Q_W: Bools) -> WorkerRegressions:
     return WorkerRegressions(weights_E_W, bias_W)
 
 
-def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int, folds: int = 5) -> Floats:
+def out_of_fold(x_Q_E: Floats, right_Q_W: Bools, seed: int) -> Floats:
     """Return each worker's chance of being right on each question, Q x W, from regressions that were not
     fitted on that question.
     """
     chances = np.zeros(right_Q_W.shape)
-    parts = np.array_split(np.random.default_rng(seed).permutation(len(x_Q_E)), min(folds, len(x_Q_E)))
+    parts = np.array_split(np.random.default_rng(seed).permutation(len(x_Q_E)), min(FOLDS, len(x_Q_E)))
     for part in parts:
         rest = np.setdiff1d(np.arange(len(x_Q_E)), part)
         chances[part] = fit(x_Q_E[rest], right_Q_W[rest]).chances(x_Q_E[part])

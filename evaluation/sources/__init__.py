@@ -1,9 +1,12 @@
-"""Question sources by name. The module of a source is imported when it is used."""
+"""Question sources by name. The module of a source is imported when it is used.
+
+Its function `questions(spec, count, seed)` returns the questions that `spec` names. `count` is None for all
+questions. A source of a fixed size may return more than `count`. `seed` is for generated questions.
+"""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import Protocol
 
 from evaluation import EvaluationError
 from evaluation.questions import Question
@@ -11,23 +14,6 @@ from evaluation.spec import Spec
 
 DEFAULT_COUNT = 100
 """Default number of questions of a source that can generate any number."""
-
-
-class Source(Protocol):
-    """Signature of `questions` in each module of this package."""
-
-    def __call__(self, spec: Spec, count: int | None, seed: int) -> list[Question]:
-        """Return the questions that `spec` names.
-
-        Args:
-            spec: the question set, as on the command line.
-            count: the number of questions, or None for all. A source of a fixed size may return more.
-            seed: the seed of generated questions.
-
-        Raises:
-            EvaluationError: there are no questions. The message says what to do.
-        """
-        ...
 
 
 SOURCES: dict[str, tuple[str, str]] = {
@@ -72,8 +58,10 @@ def load(name: str, count: int | None = None, seed: int = 0) -> list[Question]:
     spec = Spec.parse(name)
     if spec.name not in SOURCES:
         raise EvaluationError(f"Unknown question set {spec.name!r}. Choose from: {', '.join(SOURCES)}.")
-    source: Source = import_module(SOURCES[spec.name][0]).questions
-    questions = source(spec, count, seed)
+    questions_of: Callable[[Spec, int | None, int], list[Question]] = import_module(
+        SOURCES[spec.name][0]
+    ).questions
+    questions = questions_of(spec, count, seed)
     if not questions:
         raise EvaluationError(f"The question set {name} has no questions. Check its options.")
     return sample(questions, count, seed)

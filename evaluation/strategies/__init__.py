@@ -1,12 +1,12 @@
 """Strategies by name. Each module of this package has one family of strategies."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from evaluation import EvaluationError
 from evaluation.backends import EvaluationBackend
 from evaluation.spec import Spec
-from evaluation.strategies.base import OpenBackend, Setup, Strategy, StrategyFactory
+from evaluation.strategies.base import OpenBackend, Setup, Strategy
 
 STRATEGIES: dict[str, tuple[str, str]] = {
     "single": ("single", "single, single:WORKER: one worker alone; without WORKER, each worker of the pool"),
@@ -67,7 +67,9 @@ def make(names: Sequence[str], backend: EvaluationBackend, open_backend: OpenBac
     for spec in specs:
         if spec.name not in STRATEGIES:
             raise EvaluationError(f"Unknown strategy {spec.name!r}. Choose from: {', '.join(STRATEGIES)}.")
-        factory: StrategyFactory = import_module(f"evaluation.strategies.{STRATEGIES[spec.name][0]}").make
+        factory: Callable[[Spec, Setup], Sequence[Strategy]] = import_module(
+            f"evaluation.strategies.{STRATEGIES[spec.name][0]}"
+        ).make
         strategies += factory(spec, Setup(backend, [each.label for each in strategies], open_backend))
     labels = [each.label for each in strategies]
     for label in labels:

@@ -2,9 +2,10 @@
 same for all.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,6 @@ from evaluation.backends import Caps, EvaluationBackend
 from evaluation.outcome import RunOutcome
 from evaluation.questions import Grade, Question
 from evaluation.results import Result
-from evaluation.spec import Spec
 
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
@@ -95,28 +95,27 @@ class TrainingSet:
         return self.embed([question.text for question in self.questions])
 
 
-class Strategy(Protocol):
-    """Interface of a strategy. A module of this package creates strategies from a `Spec`."""
+@dataclass(slots=True)
+class Strategy(ABC):
+    """Base of strategies. A module of this package creates strategies from a `Spec`.
 
-    @property
-    def label(self) -> str:
-        """Name in results and reports; unique in an evaluation."""
-        ...
+    Args:
+        label: the name in results and reports, which is unique in an evaluation.
+        about: a description in one sentence, with its source.
+    """
 
-    @property
-    def about(self) -> str:
-        """Description in one sentence, with its source."""
-        ...
+    label: str
+    about: str
 
     @property
     def after(self) -> tuple[str, ...]:
         """Labels of the strategies whose results this strategy reads."""
-        ...
+        return ()
 
     @property
     def learns(self) -> bool:
         """Whether this strategy needs a training set."""
-        ...
+        return False
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
         """Learn or choose parameters. Called once, before the first question.
@@ -124,41 +123,19 @@ class Strategy(Protocol):
         Returns:
             The parameters, for the report and for the digest of results.
         """
-        ...
+        return {}
 
+    @abstractmethod
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
         """Answer one question. A failure is not raised, but returned as an outcome with an error."""
-        ...
 
     async def aclose(self) -> None:
         """Close what the strategy opened."""
-        ...
+        return
 
 
 @dataclass(slots=True)
-class BaseStrategy:
-    """Defaults for a strategy that learns nothing, does not read other results, and has nothing to close."""
-
-    label: str
-    about: str
-
-    @property
-    def after(self) -> tuple[str, ...]:
-        return ()
-
-    @property
-    def learns(self) -> bool:
-        return False
-
-    async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
-        return {}
-
-    async def aclose(self) -> None:
-        pass
-
-
-@dataclass(slots=True)
-class OneWorkerStrategy(BaseStrategy):
+class OneWorkerStrategy(Strategy):
     """Strategy with one worker. The default is the best worker on the training set, or the pool's first
     without one.
     """
@@ -171,21 +148,13 @@ class OneWorkerStrategy(BaseStrategy):
         return {"worker": self.worker}
 
 
-class OpenBackend(Protocol):
-    """Function that opens a pool for one strategy."""
+OpenBackend = Callable[[str | None, str | None, str | None], EvaluationBackend]
+"""Function that opens a pool for one strategy.
 
-    def __call__(self, path: str | None, at: str | None, model: str | None) -> EvaluationBackend:
-        """Open a pool.
-
-        Args:
-            path: the path of its settings, or None for those of the evaluation.
-            at: the URL of its conductor, or None for the conductor in the settings.
-            model: the name of the conductor at that URL.
-
-        Raises:
-            EvaluationError: this process cannot call the pool.
-        """
-        ...
+Its arguments are the path of the pool's settings (None: those of the evaluation), the URL of its conductor
+(None: the conductor in the settings), and the name of the conductor at that URL. It raises `EvaluationError`
+if this process cannot call the pool.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +191,6 @@ class Setup:
         """
         chosen = tuple(self.worker(name, label) for name in names.split("+") if name)
         return chosen or solo_workers(self.backend)
-
-
-class StrategyFactory(Protocol):
-    """Signature of `make` in each module of this package."""
-
-    def __call__(self, spec: Spec, setup: Setup) -> Sequence[Strategy]:
-        """Create the strategies that `spec` names.
-
-        Raises:
-            EvaluationError: an option or worker is unknown, or something that a strategy needs is missing.
-        """
-        ...
 
 
 def solo_workers(backend: EvaluationBackend) -> tuple[str, ...]:

@@ -51,9 +51,12 @@ class BestOfN(OneWorkerStrategy):
         if match is None:
             message = f"{self.match} has no result for this question."
             return StrategyAnswer(RunOutcome(error="NoResults", message=message))
-        tokens = match.outcome.tokens
-        if self.by == "calls":
-            n = min(MOST, max(1, match.outcome.calls))
+        calls, tokens = match.outcome.calls, match.outcome.tokens
+        if self.by == "calls" and calls is None:
+            message = f"The number of calls of {self.match} is unknown. Use by=tokens."
+            return StrategyAnswer(RunOutcome(error="UnknownCalls", message=message))
+        if self.by == "calls" and calls is not None:
+            n = min(MOST, max(1, calls))
             part = context.caps.part(n)
             outcomes = await samples(question, context, self.worker, n, self.temperature, part)
         elif tokens is None:

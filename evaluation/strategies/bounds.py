@@ -9,11 +9,11 @@ from evaluation.outcome import RunOutcome
 from evaluation.questions import Grade, Question
 from evaluation.results import Result
 from evaluation.spec import Spec
-from evaluation.strategies.base import BaseStrategy, EvalContext, Setup, StrategyAnswer
+from evaluation.strategies.base import EvalContext, Setup, Strategy, StrategyAnswer
 
 
 @dataclass(slots=True)
-class Oracle(BaseStrategy):
+class Oracle(Strategy):
     """Upper bound that takes the best single worker for each question, or the cheapest of several. Its
     figures are those of that worker.
     """
@@ -37,7 +37,7 @@ class Oracle(BaseStrategy):
 
 
 @dataclass(slots=True)
-class PickAtN(BaseStrategy):
+class PickAtN(Strategy):
     """Upper bound that is right if any sample of best-of-n is right. Its figures are those of all samples."""
 
     of: str

@@ -12,14 +12,14 @@ from evaluation.outcome import RunOutcome
 from evaluation.questions import Question
 from evaluation.results import TRANSIENT
 from evaluation.spec import Spec
-from evaluation.strategies.base import BaseStrategy, EvalContext, Setup, StrategyAnswer, TrainingSet
+from evaluation.strategies.base import EvalContext, Setup, Strategy, StrategyAnswer, TrainingSet
 
 CONDUCTOR_FAILED = "the conductor failed: "
 """Beginning of the fallback reason in a record if the conductor failed. The type of the error follows."""
 
 
 @dataclass(slots=True)
-class ConductorStrategy(BaseStrategy):
+class ConductorStrategy(Strategy):
     """Strategy that runs the plans of a conductor."""
 
     model: str | None

@@ -117,7 +117,6 @@ class MasRouter(LearningStrategy):
 
         If there are several agents, the modes io, cot, debate and full end with a step that decides.
         """
-        assert self.training is not None, "prepare comes first"
         names = [self.training.workers[w] for w in choice.workers]
         steps = MODES[self.modes[choice.mode]](names)
         if len(names) > 1 and self.modes[choice.mode] in ("io", "cot", "debate", "full"):

@@ -20,10 +20,10 @@ from evaluation.questions import Question
 from evaluation.routing import factorisation, logistic
 from evaluation.spec import Spec, share
 from evaluation.strategies.base import (
-    BaseStrategy,
     EvalContext,
     Floats,
     Setup,
+    Strategy,
     StrategyAnswer,
     TrainingSet,
     require_training,
@@ -34,10 +34,10 @@ HELD_BACK = 0.2
 
 
 @dataclass(slots=True)
-class LearningStrategy(BaseStrategy):
+class LearningStrategy(Strategy):
     """Base of strategies that need a training set. `prepare` sets `training`."""
 
-    training: TrainingSet | None = field(default=None, init=False)
+    training: TrainingSet = field(init=False)
 
     @property
     def learns(self) -> bool:
@@ -45,7 +45,7 @@ class LearningStrategy(BaseStrategy):
 
     def embed(self, question: Question) -> Floats:
         """Return the question's vector as one row."""
-        return require_training(self.training, self.label).embed([question.text])
+        return self.training.embed([question.text])
 
 
 @dataclass(slots=True)
@@ -86,7 +86,7 @@ class RouteLLM(LearningStrategy):
         return await context.ask(question, solo_plan(worker), win_rate=round(rate, 4))
 
     def _win_rate(self, x: Floats) -> Floats:
-        assert self.training is not None and self.model is not None, "prepare comes first"
+        assert self.model is not None, "prepare comes first"
         workers = self.training.workers
         return self.model.win_rate(x, workers.index(self.strong), workers.index(self.weak))
 
@@ -139,7 +139,7 @@ class LearnedRouter(LearningStrategy):
         return {"points a US$": float(f"{100 * self.factor:.4g}")} if self.usd else {}
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
-        assert self.training is not None and self.model is not None, "prepare comes first"
+        assert self.model is not None, "prepare comes first"
         chances = self.model.chances(self.embed(question))
         worker = self.training.workers[int(logistic.choose(chances, self.usd_W, self.factor)[0])]
         return await context.ask(question, solo_plan(worker))

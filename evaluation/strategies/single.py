@@ -12,9 +12,9 @@ from evaluation.backends import EvaluationBackend
 from evaluation.questions import Question
 from evaluation.spec import Spec
 from evaluation.strategies.base import (
-    BaseStrategy,
     EvalContext,
     Setup,
+    Strategy,
     StrategyAnswer,
     TrainingSet,
     solo_plan,
@@ -26,7 +26,7 @@ TYPICAL = Usage(500, 500)
 
 
 @dataclass(slots=True)
-class Single(BaseStrategy):
+class Single(Strategy):
     """Strategy that always calls the same worker."""
 
     worker: str
@@ -36,7 +36,7 @@ class Single(BaseStrategy):
 
 
 @dataclass(slots=True)
-class Random(BaseStrategy):
+class Random(Strategy):
     """Strategy that calls a random worker for each question. The same seed gives the same choices."""
 
     async def answer(self, question: Question, context: EvalContext) -> StrategyAnswer:
@@ -45,7 +45,7 @@ class Random(BaseStrategy):
 
 
 @dataclass(slots=True)
-class Cheapest(BaseStrategy):
+class Cheapest(Strategy):
     """Strategy that calls the worker whose answers cost least.
 
     The costs are those of the training questions. Without training questions, prices are compared.

@@ -10,10 +10,10 @@ from evaluation.outcome import RunOutcome, combine
 from evaluation.questions import Question
 from evaluation.spec import Spec, count
 from evaluation.strategies.base import (
-    BaseStrategy,
     EvalContext,
     OneWorkerStrategy,
     Setup,
+    Strategy,
     StrategyAnswer,
     solo_plan,
     solo_workers,
@@ -35,7 +35,7 @@ class SelfConsistency(OneWorkerStrategy):
 
 
 @dataclass(slots=True)
-class Vote(BaseStrategy):
+class Vote(Strategy):
     """Strategy that takes the majority of one answer per worker. If several answers are equally frequent, the
     earliest worker's is taken.
     """

@@ -24,7 +24,8 @@ from loadtest.bench.figures import Figure, figure, reading
 from loadtest.rig import ROOT, Json, RigError
 from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.rig.closed_loop import keep_asking
-from loadtest.rig.ray_server import BUILD, BenchServer, fill_settings, podium, start_isolated
+from loadtest.rig.processes import BUILD
+from loadtest.rig.ray_server import BenchServer, fill_settings, podium, start_isolated
 
 MODEL = "models/smollm2-135m"
 WORKER = "writer"

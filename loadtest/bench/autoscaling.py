@@ -17,7 +17,8 @@ from pathlib import Path
 from loadtest.bench.figures import Figure, reading
 from loadtest.rig import RigError
 from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
-from loadtest.rig.ray_server import BUILD, HERE, start_isolated
+from loadtest.rig.processes import BUILD
+from loadtest.rig.ray_server import HERE, start_isolated
 
 WORDS = 40
 """Number of words in every answer. The engine writes ten per second; see autoscaling.yaml."""

@@ -29,7 +29,7 @@ from loadtest.bench import (
     first_call,
     metering,
     passthrough,
-    replicas,
+    peers,
     schedulers,
     slow_readers,
     steps,
@@ -37,8 +37,6 @@ from loadtest.bench import (
     tokens,
     tool_turns,
     two_engines,
-    vs_litellm,
-    vs_smg,
     watching,
 )
 from loadtest.bench.figures import Figure, to_json
@@ -81,7 +79,7 @@ def list_shared_parts(
         BenchPart("first_call", first_call.RUNS, lambda tick: first_call.measure(client, tick)),
         BenchPart("tokens", token_ticks, lambda tick: tokens.measure(client, proxied, up, tick)),
         BenchPart("passthrough", passthrough.ROUNDS, lambda tick: passthrough.measure(client, tick)),
-        BenchPart("peer", vs_litellm.ROUNDS, lambda tick: vs_litellm.measure(session, tick, say)),
+        BenchPart("peer", peers.ROUNDS, lambda tick: peers.measure_litellm(session, tick)),
         BenchPart("steps", steps.ROUNDS, lambda tick: steps.measure(session, tick)),
         BenchPart("disconnects", disconnects.EACH * 3, lambda tick: disconnects.measure(proxied, up, tick)),
         BenchPart("streams", streams.STREAMS, lambda tick: streams.measure(client, server, tick, say)),
@@ -93,8 +91,7 @@ SHARED = (
     *("peer", "steps", "disconnects", "streams"),
 )
 ISOLATED = [
-    BenchPart("replicas", replicas.ROUNDS * len(replicas.REPLICAS), replicas.measure),
-    BenchPart("smg", vs_smg.ROUNDS, vs_smg.measure),
+    BenchPart("smg", peers.ROUNDS, peers.measure_smg),
     BenchPart("slow_readers", slow_readers.READERS, slow_readers.measure),
     BenchPart("metering", metering.ROUNDS + metering.RATE_ROUNDS, metering.measure),
     BenchPart("tool_turns", tool_turns.ROUNDS, tool_turns.measure),

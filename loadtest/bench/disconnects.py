@@ -109,17 +109,6 @@ async def disconnect(url: str, upstream: FakeOpenAI, number: int, stage: str) ->
     return Disconnect(stage, 1000 * (last_s - left_s), 0)
 
 
-async def active_runs(client: BenchClient) -> int:
-    """Wait until all runs have ended, up to a limit, and return the number of those that are still active."""
-    active = 0
-    for _ in range(int(GIVE_UP_S)):
-        active = int((await client.get("/readyz"))["running"])
-        if active == 0:
-            break
-        await asyncio.sleep(1)
-    return active
-
-
 async def measure(client: BenchClient, upstream: FakeOpenAI, tick: Callable[[], None]) -> list[Figure]:
     """Run `EACH` clients per stage, `CONCURRENT` at a time, stages in turn."""
     slots = asyncio.Semaphore(CONCURRENT)
@@ -134,4 +123,4 @@ async def measure(client: BenchClient, upstream: FakeOpenAI, tick: Callable[[], 
         results = await asyncio.gather(*(one(number) for number in range(EACH * len(STAGES))))
     except TimeoutError as exc:
         raise RigError("A run did not reach its stage within 30 s.") from exc
-    return figures([each for each in results if each is not None], await active_runs(client))
+    return figures([each for each in results if each is not None], await client.wait_until_idle(GIVE_UP_S))

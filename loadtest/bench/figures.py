@@ -58,16 +58,6 @@ def _vllm_figures(count: int) -> dict[str, FigureSpec]:
     }
 
 
-def _replica_figures(count: int) -> dict[str, FigureSpec]:
-    meaning = f"pass-through requests/s, 32 clients, {count} router replicas, behind HAProxy"
-    return {
-        f"replicas_rps_{count}": FigureSpec(meaning),
-        f"router_cpu_ms_per_request_{count}": FigureSpec(
-            f"CPU time of {count} router replicas per pass-through request"
-        ),
-    }
-
-
 def _proxy_figures(name: str, what: str) -> dict[str, FigureSpec]:
     return {
         f"{name}_rps": FigureSpec(f"requests/s of {what}"),
@@ -246,9 +236,6 @@ CATALOGUE: dict[str, FigureSpec] = {
     "metering_plain_rps": FigureSpec(
         "requests/s of a router without key, budget, price and record, 32 clients, without Ray"
     ),
-    **_replica_figures(1),
-    **_replica_figures(2),
-    **_replica_figures(4),
     "autoscaling_lost": at_most(0, "incomplete streams while replicas scaled up and down"),
     "autoscaling_streams": at_least(40, "streams while replicas scaled up and down"),
     "autoscaling_replicas_peak": at_least(3, "concurrent replicas of the fake engine, from zero"),

@@ -5,7 +5,6 @@ streams of 16 clients. The side that starts alternates between rounds. The text 
 that a proxy cannot gain by dropping words. The client does the same work for all sides.
 """
 
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -15,9 +14,8 @@ import psutil
 from loadtest.bench.figures import Figure, figure
 from loadtest.rig import RigError
 from loadtest.rig.client import CHAT, BenchClient, chat
-from loadtest.rig.closed_loop import rate_per_s, times_ms
+from loadtest.rig.closed_loop import rate_and_cpu, rate_per_s, times_ms
 from loadtest.rig.echo_upstream import CHUNKS, TEXT
-from loadtest.rig.ray_server import cpu_s
 from loadtest.sse import read_stream
 
 ROUND_S = 2.5
@@ -121,21 +119,12 @@ async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
     """Measure one side in a round."""
     p50_ms = median(await times_ms(lambda: ask(client), SEQUENTIAL))
     first_token_ms = median([await _first_token_ms(client) for _ in range(SEQUENTIAL)])
-    rps, answer_ms = await _rate(lambda: ask(client), CLIENTS, processes)
-    streams_per_s, stream_ms = await _rate(lambda: stream(client), STREAMING_CLIENTS, processes)
+    rps, answer_ms = await rate_and_cpu(lambda: ask(client), CLIENTS, ROUND_S, processes())
+    streams_per_s, stream_ms = await rate_and_cpu(
+        lambda: stream(client), STREAMING_CLIENTS, ROUND_S, processes()
+    )
     chunk_us = 1000 * (stream_ms - answer_ms) / CHUNKS
     return ProxySide(p50_ms, first_token_ms, rps, streams_per_s, answer_ms, chunk_us)
-
-
-async def _rate(
-    request: Callable[[], Awaitable[None]], clients: int, processes: Processes
-) -> tuple[float, float]:
-    """Return the answers per second, and the CPU milliseconds that the processes use per answer."""
-    counted = processes()
-    began_s, before_s = time.monotonic(), cpu_s(counted)
-    per_s = await rate_per_s(request, clients, ROUND_S)
-    answers = per_s * (time.monotonic() - began_s)
-    return per_s, 1000 * (cpu_s(counted) - before_s) / answers
 
 
 async def measure_round(

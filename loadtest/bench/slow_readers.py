@@ -88,7 +88,7 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
         before = _memory(server)
         async with _readers(server.url, tick):
             running, full = await _until_it_stops(client, server)
-            n_left = await _until_given_up(client)
+            n_left = await client.wait_until_idle(MOST_S)
     return figures(before, full, running, n_left)
 
 
@@ -138,17 +138,6 @@ async def _until_it_stops(client: BenchClient, server: BenchServer) -> tuple[int
         if still == STILL_S:
             return (await client.get("/readyz"))["running"], most
     raise RigError(f"The memory was still growing after {MOST_S} s: {most}.")
-
-
-async def _until_given_up(client: BenchClient) -> int:
-    """Wait until no run is running, for at most `MOST_S`, and return the number of running runs."""
-    running = READERS
-    for _ in range(MOST_S):
-        running = (await client.get("/readyz"))["running"]
-        if not running:
-            break
-        await asyncio.sleep(1)
-    return running
 
 
 def _memory(server: BenchServer) -> MemoryUse:

@@ -14,7 +14,8 @@ from loadtest.bench.figures import Figure, reading
 from loadtest.rig import RigError
 from loadtest.rig.client import REQUEST_ERRORS, BenchClient, chat
 from loadtest.rig.closed_loop import keep_asking
-from loadtest.rig.ray_server import HERE, BenchServer, cpu_s, start_isolated
+from loadtest.rig.processes import cpu_s
+from loadtest.rig.ray_server import HERE, BenchServer, start_isolated
 
 STREAMS = 16
 """Concurrent streams during the whole measurement."""

@@ -15,9 +15,10 @@ from tempfile import TemporaryDirectory
 import psutil
 
 from loadtest.bench.figures import Figure, figure
-from loadtest.rig import Json, RigError
+from loadtest.rig import Json, RigError, poll
 from loadtest.rig.client import BenchClient, chat, open_session
 from loadtest.rig.databases import sqlite_address
+from loadtest.rig.processes import cpu_s
 from loadtest.rig.routers import running_router
 
 ROUNDS = 5
@@ -70,13 +71,13 @@ async def measure(tick: Callable[[], None]) -> list[Figure]:
 
 
 async def _run(client: BenchClient, process: psutil.Process, watchers: int) -> WatchedRun:
-    before_s = _cpu_s(process)
+    before_s = cpu_s([process])
     asking = asyncio.create_task(client.stream(chat("pair")))
     async with _watching(client, watchers):
         result, _ = await asking
     if result.first_token_ms is None or result.done_ms is None:
         raise RigError("A watched run returned no answer.")
-    return WatchedRun(1e6 * (_cpu_s(process) - before_s) / result.done_ms, result.first_token_ms)
+    return WatchedRun(1e6 * (cpu_s([process]) - before_s) / result.done_ms, result.first_token_ms)
 
 
 @asynccontextmanager
@@ -90,11 +91,10 @@ async def _watching(client: BenchClient, n: int) -> AsyncGenerator[None]:
 
 async def _find_run(client: BenchClient) -> str:
     """Wait for a run to start, and return its id."""
-    for _ in range(100):
-        if listed := (await client.get(UNDER_WAY))["data"]:
-            return str(listed[0]["id"])
-        await asyncio.sleep(0.02)
-    raise RigError("The run to watch did not start.")
+    runs = await poll(lambda: client.get(UNDER_WAY), lambda page: page["data"], within_s=5, every_s=0.02)
+    if not runs["data"]:
+        raise RigError("The run to watch did not start.")
+    return str(runs["data"][0]["id"])
 
 
 async def _watch(client: BenchClient, path: str) -> None:
@@ -102,8 +102,3 @@ async def _watch(client: BenchClient, path: str) -> None:
         events = await response.read()
     if b"event: end" not in events:
         raise RigError(f"A watcher did not receive the end event: {events[-300:]!r}")
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system

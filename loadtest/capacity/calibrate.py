@@ -28,17 +28,20 @@ from typer import Option
 from loadtest import percentile
 from loadtest.capacity.arrivals import poisson
 from loadtest.capacity.validation import steady_rate
+from loadtest.rig import Json, RigError
+from loadtest.rig.client import CHAT, BenchClient, chat, open_session, step
+from loadtest.rig.processes import cpu_s
 from podium.command_line.options import parse_rates, parse_url
 from podium.command_line.program import CommandError, Program
 from podium.command_line.terminal import console
 
-BODY: dict[str, Any] = {"model": "podium-mini", "messages": [{"role": "user", "content": "What is it?"}]}
+BODY = chat("podium-mini")
 REQUESTS, CONCURRENT = 48, 8
 """Number of requests of each kind for measuring the router's mean CPU time, and how many run concurrently."""
 CONDUCTOR_TOKEN_MS = 5.0
 SHORT = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 1, "token_ms": 0}
 SENTENCE = {"written_tokens": 50, "first_token_s": 0.3, "output_tokens": 16, "token_ms": 10}
-STEPS: list[dict[str, Any]] = [
+STEPS: list[Json] = [
     {"worker": "a", **SHORT},
     {"worker": "b", **SHORT},
     {"worker": "c", **SENTENCE},
@@ -71,41 +74,29 @@ def find_processes(port: int) -> tuple[psutil.Process, psutil.Process]:
     raise ValueError(f"the proxy on port {port} has no router replica.")
 
 
-def cpu_s(process: psutil.Process) -> float:
-    """Return the CPU seconds that all threads of the process have used so far."""
-    times = process.cpu_times()
-    return times.user + times.system
-
-
 @dataclass(frozen=True, slots=True)
 class Probe:
     """Client of the server that also knows the server's router process and proxy process."""
 
-    session: aiohttp.ClientSession
-    url: str
+    client: BenchClient
     router: psutil.Process
     proxy: psutil.Process
 
-    async def ask(self, body: dict[str, Any] = BODY) -> float:
+    async def ask(self, body: Json = BODY) -> float:
         """Send a request, and return how many seconds the answer took.
 
         Raises:
-            ValueError: the status is not 200.
+            RigError: the status is not 200.
         """
         began_s = time.monotonic()
-        async with self.session.post(f"{self.url}/v1/chat/completions", json=body) as response:
-            content = await response.read()
-        if response.status != 200:
-            raise ValueError(f"{response.status} {content[:200]!r}")
+        await self.client.post(CHAT, body)
         return time.monotonic() - began_s
 
-    async def sample_rate(
-        self, rate_rps: float, duration_s: float, seed: int, *, streamed: bool
-    ) -> dict[str, Any]:
+    async def sample_rate(self, rate_rps: float, duration_s: float, seed: int, *, streamed: bool) -> Json:
         """Send requests at Poisson times, without waiting for earlier answers. Return an entry of `rates`."""
         arrivals = poisson(rate_rps, duration_s, np.random.default_rng(seed))
         processes = (self.router, self.proxy)
-        before = [cpu_s(process) for process in processes]
+        before = [cpu_s([process]) for process in processes]
         began_s = time.monotonic()
         ends_s: list[float] = []
 
@@ -116,7 +107,7 @@ class Probe:
             return time_s
 
         times_s = await asyncio.gather(*(ask_at(float(at_s)) for at_s in arrivals))
-        cpu_ms = [1000 * (cpu_s(p) - was) / len(times_s) for p, was in zip(processes, before, strict=True)]
+        cpu_ms = [1000 * (cpu_s([p]) - was) / len(times_s) for p, was in zip(processes, before, strict=True)]
         return {
             "rate_rps": rate_rps,
             "seed": seed,
@@ -128,7 +119,7 @@ class Probe:
             "proxy_cpu_ms": round(cpu_ms[1], 2),
         }
 
-    async def cost_ms(self, body: dict[str, Any]) -> float:
+    async def cost_ms(self, body: Json) -> float:
         """Send `REQUESTS` requests, and return the router's mean CPU milliseconds per request."""
         slots = asyncio.Semaphore(CONCURRENT)
 
@@ -136,25 +127,25 @@ class Probe:
             async with slots:
                 await self.ask(body)
 
-        before_s = cpu_s(self.router)
+        before_s = cpu_s([self.router])
         await asyncio.gather(*(ask() for _ in range(REQUESTS)))
-        return 1000 * (cpu_s(self.router) - before_s) / REQUESTS
+        return 1000 * (cpu_s([self.router]) - before_s) / REQUESTS
 
 
-async def measure(server: str, rates: Sequence[float], duration_s: float, console: Console) -> dict[str, Any]:
+async def measure(server: str, rates: Sequence[float], duration_s: float, console: Console) -> Json:
     """Measure everything that the printed sections need.
 
     These are the router's costs, the requests for validation, every arrival rate, and the HTTP overhead of
     sequential requests.
     """
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
-        probe = Probe(session, server, *find_processes(urlsplit(server).port or 80))
+    async with open_session() as session:
+        probe = Probe(BenchClient(session, server), *find_processes(urlsplit(server).port or 80))
         times_s = [await probe.ask() for _ in range(8)][3:]
         costs = await router_costs(probe)
         console.print(f"router: {costs}")
         mixed = [await measure_long_step(probe, stream=stream) for stream in (False, True)]
         console.print(f"to predict: {mixed}")
-        samples: list[dict[str, Any]] = []
+        samples: list[Json] = []
         for number, rate_rps in enumerate(rates):
             for streamed in (False, True):
                 sample = await probe.sample_rate(rate_rps, duration_s, number + 1, streamed=streamed)
@@ -164,7 +155,7 @@ async def measure(server: str, rates: Sequence[float], duration_s: float, consol
     return {"router": costs, "checked": section(samples, mixed, duration_s) | {"http_added_ms": http_ms}}
 
 
-async def measure_long_step(probe: Probe, *, stream: bool) -> dict[str, Any]:
+async def measure_long_step(probe: Probe, *, stream: bool) -> Json:
     """Measure the router's CPU time for one step of many words while the router is nearly idle.
 
     No cost is fitted to this measurement.
@@ -174,15 +165,12 @@ async def measure_long_step(probe: Probe, *, stream: bool) -> dict[str, Any]:
     return {"streamed": stream, "steps": 1, **tokens, "router_cpu_ms": round(cost_ms, 2)}
 
 
-def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> dict[str, Any]:
+def body_with_plan(steps: int, worker: str, *, stream: bool = False) -> Json:
     """Return a request that contains its own plan of `steps` steps.
 
     All steps but the last are parallel, and the last one reads the others.
     """
-    plan: list[dict[str, Any]] = [
-        {"worker": worker, "subtask": "Say it.", "access": []} for _ in range(steps)
-    ]
-    plan[-1]["access"] = list(range(steps - 1))
+    plan = [*(step(worker) for _ in range(steps - 1)), step(worker, *range(steps - 1))]
     return BODY | {"stream": stream, "podium": {"plan": plan}}
 
 
@@ -216,7 +204,7 @@ def script_ms() -> float:
     return written_ms + sum(steps_ms)
 
 
-def section(samples: list[dict[str, Any]], mixed: list[dict[str, Any]], duration_s: float) -> dict[str, Any]:
+def section(samples: list[Json], mixed: list[Json], duration_s: float) -> Json:
     """Return the section `checked`."""
     source = "python -m loadtest.capacity.calibrate, loadtest/capacity/scripted.yaml"
     return {
@@ -244,7 +232,7 @@ def run(
 ) -> int:
     try:
         sections = asyncio.run(measure(url, rates, duration_s, console(errors=True)))
-    except (ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
+    except (RigError, ValueError, OSError, aiohttp.ClientError, psutil.Error) as exc:
         raise CommandError(f"The measurement failed: {exc}") from exc
     print(yaml.safe_dump(sections, sort_keys=False, width=120))
     return 0

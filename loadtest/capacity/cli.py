@@ -1,7 +1,6 @@
 """Estimate how many replicas, GPUs and dollars each request rate needs, and how long users wait.
 
-Prints tables, and writes build/simulator/simulator.json and plots. The simulation takes about four minutes on a
-slow core. The exit code is 2 if the inputs are invalid.
+Prints tables, and writes build/simulator/simulator.json. The simulation takes a few minutes on a slow core. The exit code is 2 if the inputs are invalid.
 """
 
 import json
@@ -30,7 +29,6 @@ SLICE_CHECKED_AT = 2.5
 """Rate at which a slice of the traffic is compared with the whole, as a multiple of the slice's rate."""
 CHECKED_RPS = 10
 CHANGED_RPS = 1000
-PLANS = 1000
 
 
 def make_table(title: str, headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
@@ -146,61 +144,8 @@ def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)
 
 
-def scheduler_table(ends_s: dict[str, list[float]]) -> Table:
-    """Build the table of the three schedulers. It includes the ratios of Podium's wall time to theirs, plan
-    by plan.
-    """
-
-    def row(name: str) -> list[str]:
-        pairs = zip(ends_s["podium"], ends_s[name], strict=True)
-        ratios = report.percentiles([ours / theirs for ours, theirs in pairs])
-        numbers = [f"{value:.0f}" for value in report.percentiles(ends_s[name]).values()]
-        return [name, *numbers, f"{ratios['p50']:.3f}", f"{ratios['p95']:.3f}"]
-
-    title = f"Seconds to the end of the answer, {len(ends_s['podium']):,} plans, one at a time"
-    headings = ("<scheduler", "p50", "p95", "p99", "Podium relative to it, p50", "Podium relative to it, p95")
-    return make_table(title, headings, map(row, ends_s))
-
-
-def simulate_scaling(params: Inputs, peak_rps: float, out: Path) -> tuple[Table, dict[str, object]]:
-    """Simulate a burst and a day under Serve's autoscaling, and write plots to `out`.
-
-    Returns:
-        The results as a table and as JSON.
-    """
-    from loadtest.plots import plot_autoscaling
-    from podium.command_line.plots import save_plot
-
-    table_rows: list[Sequence[str]] = []
-    content: dict[str, object] = {}
-    for traffic in ("burst", "diurnal"):
-        run = report.simulate_autoscaling(params, peak_rps, traffic)
-        end_s = report.percentiles([each.end_s - each.arrived_s for each in run.requests])
-        for name, samples in run.replicas.items():
-            most, hours = max(paid for _, _, paid in samples), run.replica_hours(name)
-            table_rows.append((traffic, name, f"{most}", f"{hours:.1f}", percentile_cells(end_s)))
-            content[f"{traffic} {name}"] = {"most_replicas": most, "replica_hours": hours} | end_s
-            rows = [
-                (at_s, load, up, paid)
-                for load, (at_s, up, paid) in zip(run.active(name), samples, strict=True)
-            ]
-            save_plot(out / f"{traffic}-{name}.png", plot_autoscaling, rows, title=f"{name}, {traffic}")
-    title = f"Autoscaling during an hour with a peak of {peak_rps:g} requests/s"
-    headings = (
-        "<traffic",
-        "<engine",
-        "<peak of paid replicas",
-        "<replica-hours",
-        "<end of answer p50/p95/p99 s",
-    )
-    return make_table(title, headings, table_rows), content
-
-
 def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Path, console: Console) -> int:
     """Run all simulations; print and write the results."""
-    from loadtest.plots import plot_distributions
-    from podium.command_line.plots import save_plot
-
     began_s = time.monotonic()
     forecasts: list[report.Forecast] = []
     with console.status("simulating ...") as status:
@@ -208,9 +153,6 @@ def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Pa
             status.update(f"simulating {rate:,g} requests/s ...")
             forecasts.append(report.forecast(params, rate, traffic=traffic, seed=seed))
         console.print(capacity_table(forecasts, params.conductor), limits_table(forecasts[-1].requirements))
-        status.update("simulating autoscaling ...")
-        scaling_table, scaling = simulate_scaling(params, CHECKED_RPS, out)
-        ends_s = report.scheduler_ends(params, PLANS, seed)
         checked = params.checked
         rows = [validation.compare_rate(params, checked, at) for at in checked.rates] if checked else []
         cpu = validation.compare_cpu(params, checked) if checked else []
@@ -218,27 +160,23 @@ def run(params: Inputs, rates: Sequence[float], traffic: str, seed: int, out: Pa
         status.update("comparing the calculation with the simulation ...")
         calculation_errors = report.calculation_errors(params, CHECKED_RPS, seed)
         slice_error = report.slice_error(params, SLICE_CHECKED_AT * params.sizing.slice_rps, seed)
-    console.print(scaling_table, scheduler_table(ends_s))
     if rows:
         console.print(validation_table(rows), cpu_table(cpu))
     console.print(change_table(changes, params.conductor))
     errors = ", ".join(f"{name} {error:+.1%}" for name, error in calculation_errors.items())
     console.print(f"Error of the calculated capacity, relative to the simulated capacity: {errors}")
     console.print(f"Error of the p95 if only a slice of the traffic is simulated: {slice_error:+.1%}")
-    title = f"{PLANS} simulated plans, one at a time"
-    save_plot(out / "schedulers.png", plot_distributions, ends_s, title=title)
+    out.mkdir(parents=True, exist_ok=True)
     content = {
         "answers": [asdict(each) | {"usd_per_hour": each.usd_per_hour} for each in forecasts],
-        "autoscaling": scaling,
         "checked": rows,
         "foretold": cpu,
-        "schedulers_s": {name: report.percentiles(values) for name, values in ends_s.items()},
         "paper_error": calculation_errors,
         "slice_error": slice_error,
     }
     (out / "simulator.json").write_text(json.dumps(content, indent=2, default=str) + "\n")
     console.print(
-        f"Finished in {time.monotonic() - began_s:.0f} s. The results are in {out / 'simulator.json'}, and the plots in the same folder."
+        f"Finished in {time.monotonic() - began_s:.0f} s. The results are in {out / 'simulator.json'}."
     )
     return 0
 

@@ -1,6 +1,4 @@
-"""Simulated Podium: requests arrive, are planned and run under one of three schedulers, and their times are
-kept.
-"""
+"""Simulated Podium: requests arrive, are planned and run, and their times are kept."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -10,10 +8,8 @@ import simpy
 
 from loadtest.capacity import inputs
 from loadtest.capacity.arrivals import Times
-from loadtest.capacity.autoscaling import ReplicaPool
 from loadtest.capacity.plans import SimulatedPlan
-from loadtest.capacity.schedulers import Scheduler
-from loadtest.capacity.stations import ApiStation, Cores, Process, TokenSource
+from loadtest.capacity.stations import ApiStation, Cores, Process, ReplicaPool, TokenSource
 
 CHUNK_TOKENS = 64
 """Number of tokens per chunk of a streamed answer. The router works once per chunk."""
@@ -56,13 +52,11 @@ class SimulatedCluster:
     streamed: bool = True
     requests: list[RequestTimes] = field(default_factory=list[RequestTimes])
 
-    def run(
-        self, plans: Iterable[tuple[float, SimulatedPlan]], mix: inputs.Plans, scheduler: Scheduler
-    ) -> Process:
+    def run(self, plans: Iterable[tuple[float, SimulatedPlan]], mix: inputs.Plans) -> Process:
         """Start the request of each plan at its arrival time."""
         for at_s, plan in plans:
             yield self.env.timeout(max(0.0, at_s - self.env.now))
-            self.env.process(_Request(self, plan, mix, scheduler, self.pick_router()).run())
+            self.env.process(_Request(self, plan, mix, self.pick_router()).run())
 
     def pick_router(self) -> Cores:
         """Draw two random routers, and return the less busy one."""
@@ -83,10 +77,9 @@ class _Request:
         cluster: SimulatedCluster,
         plan: SimulatedPlan,
         mix: inputs.Plans,
-        scheduler: Scheduler,
         core: Cores,
     ) -> None:
-        self.cluster, self.plan, self.mix, self.scheduler, self.core = cluster, plan, mix, scheduler, core
+        self.cluster, self.plan, self.mix, self.core = cluster, plan, mix, core
         self.env, self.router = cluster.env, cluster.router
         self.written_events: list[simpy.Event] = []
         self.ends = [self.env.event() for _ in plan.steps]
@@ -126,17 +119,11 @@ class _Request:
         yield from self.core.work(written_tokens * self.router.cpu_ms_per_plan_token / 1000)
 
     def step(self, index: int) -> Process:
-        """Simulate a step; see `schedulers.timeline` for what it waits for."""
+        """Simulate a step. It starts as soon as it is written and the steps that it reads have ended."""
         step, plan, router = self.plan.steps[index], self.plan, self.router
-        yield self.written_events[index if self.scheduler == "podium" else -1]
-        if self.scheduler == "sequential":
-            yield self.env.all_of(self.ends[max(0, index - 1) : index])
+        yield self.written_events[index]
         yield self.env.all_of([self.ends[read] for read in step.reads])
-        if (
-            self.scheduler != "sequential"
-            and self.written_events[-1].processed
-            and index not in plan.reachable
-        ):
+        if self.written_events[-1].processed and index not in plan.reachable:
             return  # once the plan is complete, an unread step that has not started is not run
         written_ms = step.written_tokens * router.cpu_ms_per_plan_token
         yield from self.core.work((router.cpu_ms_per_step + written_ms) / 1000)
@@ -187,12 +174,10 @@ class SimulatedRun:
         requests: the times of each request.
         busy: the utilisation of each station while requests arrived. For an engine, it is the work done
             relative to that of full batches.
-        replicas: the replicas of each scaled engine over time; see `autoscaling.ReplicaPool.history`.
     """
 
     requests: list[RequestTimes]
     busy: Mapping[str, float]
-    replicas: Mapping[str, list[tuple[float, int, int]]]
 
 
 def simulate(
@@ -201,21 +186,17 @@ def simulate(
     times: Times,
     plans: Iterable[SimulatedPlan],
     *,
-    scheduler: Scheduler = "podium",
     seed: int = 0,
-    scale: bool = False,
     since_s: float = 0.0,
 ) -> SimulatedRun:
     """Simulate `plans` that arrive at `times`, until all of them have ended.
 
     Args:
         params: the inputs.
-        sizes: the replicas at the start. Without `scale`, they do not change.
+        sizes: the replicas of each station.
         times: the arrival times.
         plans: one plan per arrival.
-        scheduler: the scheduler to simulate.
         seed: the seed of all random choices in the simulation.
-        scale: whether Serve's autoscaling changes the engines' replicas.
         since_s: the time from which utilisation is measured, until the last arrival.
     """
     env = simpy.Environment()
@@ -229,10 +210,7 @@ def simulate(
     }
     routers = [Cores(env) for _ in range(max(1, sizes.routers))]
     cluster = SimulatedCluster(env, params.router, routers, pools[params.conductor], callers, rngs.pop())
-    policy = params.autoscaling
-    for name, pool in pools.items() if scale else ():
-        env.process(pool.autoscale(policy, policy.target_ongoing_requests[name], 10**6))
-    arrivals = env.process(cluster.run(zip(times.tolist(), plans, strict=True), params.plans, scheduler))
+    arrivals = env.process(cluster.run(zip(times.tolist(), plans, strict=True), params.plans))
     if since_s:
         env.run(until=since_s)
     before = _work_s(pools, routers)
@@ -244,7 +222,7 @@ def simulate(
     }
     while len(cluster.requests) < len(times):
         env.step()
-    return SimulatedRun(cluster.requests, busy, {name: pool.history for name, pool in pools.items()})
+    return SimulatedRun(cluster.requests, busy)
 
 
 def _work_s(pools: Mapping[str, ReplicaPool], routers: list[Cores]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Numbers that the simulation reads from the cluster files: replicas, batches, targets and prices.
+"""Numbers that the simulation reads from the cluster files: replicas, batches and prices.
 
 They are not copied to `inputs.yaml`. If `inputs.yaml` has such a number anyway, it takes precedence, so that
 a copy of the inputs can test another value.
@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[2]
 def complete(params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the inputs, completed with numbers from the files under `deployed`.
 
+    Numbers for autoscaling, which older inputs contain, are ignored.
+
     Raises:
         ValueError: a file lacks a deployment, worker or machine that the inputs name, or its deployments have
             different values for one number.
@@ -24,7 +26,6 @@ def complete(params: Mapping[str, Any]) -> dict[str, Any]:
     files = {name: yaml.safe_load((ROOT / path).read_text()) for name, path in params["deployed"].items()}
     deployments = {each["name"]: each for each in files["serve"]["applications"][0]["deployments"]}
     workers = {each["name"]: each for each in files["settings"]["workers"]}
-    targets: dict[str, Any] = {}
     engines: dict[str, Any] = {}
     for name, engine in params["engines"].items():
         scaling = [
@@ -38,8 +39,7 @@ def complete(params: Mapping[str, Any]) -> dict[str, Any]:
         max_num_seqs = common_value(batches, f"max_num_seqs of engine {name!r}")
         max_replicas = sum(each["max_replicas"] for each in scaling)
         engines[name] = {"max_replicas": max_replicas, "max_num_seqs": max_num_seqs} | engine
-        ongoing = [each["target_ongoing_requests"] for each in scaling]
-        targets[name] = common_value(ongoing, f"target_ongoing_requests of engine {name!r}")
+        engines[name].pop("cold_start_s", None)
     prices = files["prices"]["instances"]
     machines: dict[str, Any] = {}
     for name, machine in params["machines"].items():
@@ -48,9 +48,8 @@ def complete(params: Mapping[str, Any]) -> dict[str, Any]:
         machines[name] = {"usd_per_hour": usd_per_hour} | machine
     replicas = lookup(deployments, "router", "deployments of `serve`")["num_replicas"]
     router = {"replicas": replicas} | params["router"]
-    autoscaling = {"target_ongoing_requests": targets} | params["autoscaling"]
-    computed = {"engines": engines, "machines": machines, "router": router, "autoscaling": autoscaling}
-    return dict(params) | computed
+    computed = {"engines": engines, "machines": machines, "router": router}
+    return {name: value for name, value in params.items() if name != "autoscaling"} | computed
 
 
 def lookup(among: Mapping[str, Any], name: str, where: str) -> Any:

@@ -147,10 +147,6 @@ class EngineSpec(Sourced):
     prefill_tokens_per_s: Above0
     chunk_tokens: Count = 2048
     """Number of prompt tokens that are read in one step, together with the sequences that are decoded."""
-    cold_start_s: AtLeast0
-    """Seconds from the scaling decision to the first token. They include the machine, the image, the weights
-    and the engine.
-    """
     max_replicas: Count
     """Maximum number of replicas of all workers that this engine serves, from the cluster files."""
 
@@ -211,16 +207,6 @@ class Machine(Sourced):
     usd_per_hour: Above0
     """Dollars per hour, from the cluster's price list."""
     gpus: int = Field(ge=0)
-
-
-class Autoscaling(Sourced):
-    """Ray Serve's autoscaling of one deployment."""
-
-    target_ongoing_requests: dict[str, Above0]
-    look_back_period_s: Above0
-    interval_s: Above0
-    upscale_delay_s: AtLeast0
-    downscale_delay_s: AtLeast0
 
 
 class Ceiling(Sourced):
@@ -308,7 +294,6 @@ class Inputs(InputModel):
     apis: dict[str, ApiSpec]
     workers: dict[str, WorkerInputs]
     machines: dict[str, Machine]
-    autoscaling: Autoscaling
     ceilings: dict[str, Ceiling]
     sizing: Sizing
     checked: Checked | None = None

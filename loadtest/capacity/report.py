@@ -1,19 +1,15 @@
 """Experiments with the simulation, one function each. `cli.py` prints and writes their results."""
 
-import math
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from loadtest import percentile
 from loadtest.capacity import inputs
 from loadtest.capacity.arrivals import traffic as draw_traffic
-from loadtest.capacity.cluster import RequestTimes, SimulatedRun, Sizes, simulate
-from loadtest.capacity.plans import SimulatedPlan, SimulatedStep, samples
-from loadtest.capacity.schedulers import SCHEDULERS, StepTimes, timeline
+from loadtest.capacity.cluster import SimulatedRun, Sizes, simulate
+from loadtest.capacity.plans import SimulatedPlan, samples
 from loadtest.capacity.sizing import Requirements, engine_s, loads, size, slice_of
 
 PLANS_FOR_MEANS = 20_000
@@ -101,80 +97,3 @@ def calculation_errors(params: inputs.Inputs, rate_rps: float, seed: int = 0) ->
         sizes = replace(large, engines={**large.engines, name: replicas})
         errors[name] = 1 / _run(params, sizes, rate_rps, "poisson", seed).busy[name] - 1
     return errors
-
-
-def scheduler_ends(params: inputs.Inputs, count: int = 1000, seed: int = 0) -> dict[str, list[float]]:
-    """Return how many seconds each of `count` plans takes under each scheduler, without other traffic."""
-    rng = np.random.default_rng(seed)
-    ends_s: dict[str, list[float]] = {name: [] for name in SCHEDULERS}
-    for plan in samples(params, count, seed):
-        steps, plan_end_s = time_steps(params, plan, rng)
-        for name in SCHEDULERS:
-            ends_s[name].append(timeline(steps, plan_end_s, name).end_s)
-    return ends_s
-
-
-def time_steps(
-    params: inputs.Inputs, plan: SimulatedPlan, rng: np.random.Generator
-) -> tuple[list[StepTimes], float]:
-    """Return the times of each step on an idle engine, and when the plan's text ends."""
-    conductor, mix = params.engines[params.conductor], params.plans
-    prompt_tokens = mix.conductor_prompt_tokens * (1 - mix.prefix_cached) + plan.question_tokens
-    ends = np.cumsum([step.written_tokens for step in plan.steps]) * conductor.step_ms[1] / 1000
-    written_s: list[float] = (prompt_tokens / conductor.prefill_tokens_per_s + ends).tolist()
-    steps = zip(plan.steps, written_s, strict=True)
-    times = [StepTimes(at_s, step.reads, *_idle_times(params, step, rng)) for step, at_s in steps]
-    return times, written_s[-1]
-
-
-def _idle_times(params: inputs.Inputs, step: SimulatedStep, rng: np.random.Generator) -> tuple[float, float]:
-    """Return the seconds until the first and until the last token of a step, without other traffic."""
-    worker = params.workers[step.worker]
-    if worker.engine:
-        engine = params.engines[worker.engine]
-        read_s, token_s = step.input_tokens / engine.prefill_tokens_per_s, engine.step_ms[1] / 1000
-        return read_s + token_s, read_s + step.output_tokens * token_s
-    api = params.apis[worker.api or ""]
-    first_s = float(rng.lognormal(math.log(api.first_token_s), api.first_token_sigma))
-    return first_s, first_s + (step.output_tokens - 1) * api.token_ms / 1000
-
-
-@dataclass(frozen=True, slots=True)
-class AutoscalingRun:
-    """Result of changing traffic under autoscaling: the times of each request, and the replicas of each
-    engine over time.
-    """
-
-    requests: list[RequestTimes]
-    replicas: Mapping[str, list[tuple[float, int, int]]]
-
-    def replica_hours(self, engine: str) -> float:
-        """Return the hours of replicas that were paid for."""
-        return (
-            sum(paid * (then_s - now_s) for (now_s, _, paid), (then_s, *_) in pairwise(self.replicas[engine]))
-            / 3600
-        )
-
-    def active(self, engine: str) -> list[int]:
-        """Return the number of active requests at each time for which `engine` has a sample."""
-        arrived_s = sorted(each.arrived_s for each in self.requests)
-        end_s = sorted(each.end_s for each in self.requests)
-        return [
-            bisect_right(arrived_s, at_s) - bisect_right(end_s, at_s) for at_s, *_ in self.replicas[engine]
-        ]
-
-
-def simulate_autoscaling(
-    params: inputs.Inputs, rate_rps: float, traffic: str, *, duration_s: float = 3600, seed: int = 0
-) -> AutoscalingRun:
-    """Simulate traffic with a peak of `rate_rps` under autoscaling.
-
-    The simulation starts with the sizes for the traffic in the first tenth of the time.
-    """
-    times = draw_traffic(traffic, rate_rps, duration_s, np.random.default_rng(seed))
-    plans = samples(params, len(times), seed + 1)
-    first_rps = max(0.1, float((times < duration_s / 10).sum()) / (duration_s / 10))
-    begin = size(params, first_rps, sizing_plans(params, seed)).sizes
-    peak = size(params, rate_rps, sizing_plans(params, seed)).sizes
-    run = simulate(params, replace(peak, engines=begin.engines), times, plans, seed=seed, scale=True)
-    return AutoscalingRun(run.requests, run.replicas)

@@ -44,7 +44,7 @@ class Cores:
     """Equal cores that share one queue. `busy_s` is the work that they have done."""
 
     def __init__(self, env: simpy.Environment, count: int = 1) -> None:
-        self.env, self.busy_s, self.n_done = env, 0.0, 0
+        self.env, self.busy_s = env, 0.0
         self._cores: Any = simpy.Resource(env, count)
 
     @property
@@ -60,7 +60,6 @@ class Cores:
             yield core
             yield self.env.timeout(seconds)
         self.busy_s += seconds
-        self.n_done += 1
 
 
 def full_batch_s(spec: inputs.EngineSpec, prompt_tokens: float, output_tokens: float) -> float:
@@ -84,13 +83,12 @@ class EngineReplica:
 
     Attributes:
         ongoing: the number of running and queued calls.
-        sequence_s: the integral over time of the number of calls in the batch.
         work_s: the time that the completed calls would have taken in full batches.
     """
 
     def __init__(self, env: simpy.Environment, spec: inputs.EngineSpec) -> None:
         self.env, self.spec = env, spec
-        self.ongoing, self.sequence_s, self.work_s = 0, 0.0, 0.0
+        self.ongoing, self.work_s = 0, 0.0
         self._step_s = [0.0, *(spec.step_s(count + 1) for count in range(spec.batch))]
         self._token_s = full_batch_s(spec, 0, 1)
         self._chunk_s = spec.chunk_tokens / spec.prefill_tokens_per_s
@@ -125,7 +123,6 @@ class EngineReplica:
         self._at_s = self.env.now
         if not (self._decoding or self._prompts) or passed_s <= 0:
             return
-        self.sequence_s += passed_s * (self._decoding + len(self._prompts))
         steps = passed_s / self._present_step_s()
         self._paced += steps
         if self._prompts:
@@ -164,6 +161,30 @@ class EngineReplica:
             heapq.heappush(self._due, (self._paced + mark, next(self._order), work_s, event))
 
 
+class ReplicaPool:
+    """Replicas of one engine that share a Serve handle.
+
+    For each call, Serve compares two random replicas and sends it to the one with fewer requests (power of
+    two choices).
+    """
+
+    def __init__(
+        self, env: simpy.Environment, spec: inputs.EngineSpec, replicas: int, rng: np.random.Generator
+    ) -> None:
+        self.rng, self.replicas = rng, [EngineReplica(env, spec) for _ in range(max(1, replicas))]
+
+    @property
+    def work_s(self) -> float:
+        """Total work done; see `EngineReplica.work_s`."""
+        return sum(replica.work_s for replica in self.replicas)
+
+    def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
+        """Send a call to a replica; see `TokenSource.call`."""
+        two = self.rng.integers(0, len(self.replicas), 2)
+        replica = min((self.replicas[int(index)] for index in two), key=lambda each: each.ongoing)
+        return replica.call(prompt_tokens, marks)
+
+
 class ApiStation:
     """Model that a provider serves: a lognormal time to first token, then a constant token rate.
 
@@ -175,7 +196,7 @@ class ApiStation:
         self, env: simpy.Environment, spec: inputs.ApiSpec, rng: np.random.Generator, quota: float = 1.0
     ) -> None:
         self.env, self.spec, self.rng = env, spec, rng
-        self.ongoing, self.waited_s, self.calls = 0, 0.0, 0
+        self.ongoing = 0
         per_minute = spec.requests_per_minute, spec.tokens_per_minute
         self._per_call_s, self._per_token_s = (60 / (limit * quota) if limit else 0.0 for limit in per_minute)
         self._free_s = [-60.0, -60.0]
@@ -188,8 +209,6 @@ class ApiStation:
         for index, cost_s in enumerate(costs_s):
             self._free_s[index] = max(self._free_s[index], self.env.now - 60) + cost_s
             begin_s = max(begin_s, self._free_s[index])
-        self.waited_s += begin_s - self.env.now
-        self.calls += 1
         self.ongoing += 1
         first_s = begin_s - self.env.now + self._first_token_s()
         events = [self.env.timeout(first_s + (mark - 1) * self.spec.token_ms / 1000) for mark in marks]

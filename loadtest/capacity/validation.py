@@ -46,9 +46,7 @@ def simulate_script(
         streamed=at.streamed,
     )
     steps = tuple(SimulatedStep(s.worker, s.reads, s.written_tokens, 1, s.output_tokens) for s in real.steps)
-    env.process(
-        cluster.run(((float(at_s), SimulatedPlan(steps, 1)) for at_s in times), params.plans, "podium")
-    )
+    env.process(cluster.run(((float(at_s), SimulatedPlan(steps, 1)) for at_s in times), params.plans))
     env.run()
     return cluster.requests
 

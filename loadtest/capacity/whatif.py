@@ -58,13 +58,11 @@ CHANGES: Mapping[str, Callable[[Inputs], Inputs]] = {
 }
 
 
-def requirements_by_change(
-    params: Inputs, rate_rps: float, seed: int = 0, plans: int = PLANS
-) -> dict[str, Requirements]:
+def requirements_by_change(params: Inputs, rate_rps: float, plans: int = PLANS) -> dict[str, Requirements]:
     """Return the requirements after each change, by the name of the change.
 
     The requirements are calculated from `plans` randomly drawn plans.
     """
     changed = {name: change(params) for name, change in CHANGES.items()}
     changed |= {name: router(costs)(params) for name, costs in params.other_routers.items()}
-    return {name: size(each, rate_rps, samples(each, plans, seed)) for name, each in changed.items()}
+    return {name: size(each, rate_rps, samples(each, plans, 0)) for name, each in changed.items()}

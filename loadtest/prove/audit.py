@@ -1,12 +1,12 @@
 """Final check of the store: all money is accounted for, and everything that clients were told is stored."""
 
-import asyncio
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from sqlalchemy import text
 
+from loadtest.rig import poll
 from serving.accounts.ledger_check import find_faults
 from serving.accounts.money import to_usd
 from serving.database.database import Database
@@ -37,18 +37,31 @@ exceeds the ledger, and the number of runs with a call that was billed at its up
 @dataclass(frozen=True)
 class Audit:
     """Result of an audit. Amounts are in dollars. All fields should be 0, except `records_usd`, `ledger_usd`
-    and `at_bound`.
+    and `billed_at_bound`.
     """
 
-    overspent_usd: float
-    doubled: int
-    not_entered: int
-    still_held: int
-    faults: int
-    records_usd: float
-    ledger_usd: float
-    records_above_ledger: int
-    at_bound: int
+    overspent_usd: float = 0.0
+    entered_twice: int = 0
+    not_entered: int = 0
+    still_reserved: int = 0
+    ledger_faults: int = 0
+    records_usd: float = 0.0
+    ledger_usd: float = 0.0
+    records_above_ledger: int = 0
+    billed_at_bound: int = 0
+
+    @property
+    def is_right(self) -> bool:
+        """Whether nothing is missing or counted twice."""
+        return not any(
+            (
+                self.overspent_usd,
+                self.entered_twice,
+                self.not_entered,
+                self.still_reserved,
+                self.ledger_faults,
+            )
+        )
 
 
 async def rows(database: Database, sql: str, **values: Any) -> list[Any]:
@@ -62,14 +75,13 @@ async def one(database: Database, sql: str, **values: Any) -> int:
     return int((await rows(database, sql, **values))[0][0])
 
 
-async def wait_until_settled(database: Database, within_s: float) -> float:
-    """Wait until no hold is open and no run is running, for at most `within_s`. Return the seconds waited."""
-    began_s = asyncio.get_running_loop().time()
-    while (waited_s := asyncio.get_running_loop().time() - began_s) < within_s:
-        if not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY):
-            break
-        await asyncio.sleep(0.2)
-    return waited_s
+async def wait_until_settled(database: Database, within_s: float) -> bool:
+    """Wait until no hold is open and no run is running, for at most `within_s`. Return whether that is so."""
+
+    async def is_settled() -> bool:
+        return not await one(database, OPEN_HOLDS) and not await one(database, UNDER_WAY)
+
+    return await poll(is_settled, within_s=within_s, every_s=0.2)
 
 
 async def audit(database: Database, subject: str, cap_pico: int, answered: Collection[str]) -> Audit:

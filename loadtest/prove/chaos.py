@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Annotated
 
 import yaml
@@ -24,14 +25,13 @@ from loadtest.prove.audit import one, rows
 from loadtest.prove.chaos_cluster import ChaosCluster
 from loadtest.prove.chaos_load import ENDED, LOST, ChaosLoad, ChaosResult
 from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
-from loadtest.rig import ROOT, Json
+from loadtest.prove.proof import cells, conclude
+from loadtest.rig import ROOT, Json, poll
 from loadtest.rig.client import open_session
 from loadtest.rig.databases import running_redis
-from loadtest.rig.routers import LOGS, prepare_process
+from loadtest.rig.routers import LOGS, prepare_process, scripted
 from podium.command_line.options import parse_count
-from podium.command_line.process import machine
 from podium.command_line.program import Program
-from podium.command_line.terminal import console, table
 from serving.database.address import sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -49,15 +49,15 @@ STAND_IN: Json = {
 }
 SETTINGS: Json = {
     "workers": [
-        {"name": "first", "kind": "scripted", "replies": ["A reason."], "delay_s": 0.05, "max_concurrency": 1000},
-        {"name": "slow", "kind": "scripted", "replies": [WORDS], "tokens_per_s": 10, "max_concurrency": 1000},
+        scripted("first", "A reason.", delay_s=0.05),
+        scripted("slow", WORDS, tokens_per_s=10),
     ],
     "workflows": {
         "scripted": [{"worker": "first"}, {"worker": "slow", "subtask": "Say it.", "access": [0]}],
         "with-engine": [{"worker": "first"}, {"worker": "engine", "subtask": "Say it.", "access": [0]}],
     },
     "router": TWO | {"drain_s": 5},
-}  # fmt: skip
+}
 ROUTER, ENGINE = "router", "vllm-engine"
 OF_LOCAL_SETTINGS = "writer"
 """Name of the worker in cluster/local.yaml that runs the real engine."""
@@ -74,6 +74,19 @@ STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"
 UNFINISHED_RECORDS = LOGS / "chaos-unfinished.jsonl"
 """File with the records of runs that should have outlived their clients but did not finish, one per line."""
+
+
+@dataclass(frozen=True)
+class ChaosRow:
+    """Result of a round, and the kind of its victim."""
+
+    killed: str
+    result: ChaosResult
+
+    @property
+    def is_right(self) -> bool:
+        """Whether the round kept all promises."""
+        return self.result.is_right(LOST if self.killed in WITH_ITS_ROUTER else ENDED)
 
 
 def settings_with(worker: Json) -> Json:
@@ -103,13 +116,6 @@ def engine_settings() -> Json:
     return worker | more
 
 
-async def _settle(database: Database) -> None:
-    """Wait until no router has a running run."""
-    async with asyncio.timeout(SETTLES_WITHIN_S):
-        while await one(database, UNDER_WAY):
-            await asyncio.sleep(0.5)
-
-
 async def play_round(cluster: ChaosCluster, database: Database, kind: str, workflows: int) -> ChaosResult:
     """Kill one process of `kind` while `workflows` workflows run."""
     await cluster.wait_until_whole()
@@ -121,18 +127,20 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
         await asyncio.sleep(KILLED_AFTER_S)
         kill = kill_one(cluster, kind)
         load.note_kill(kill.at_s)
-        load.result.replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
+        load.result.process_replaced_s = await wait_until_replaced(cluster, kind, alive, kill)
         await work
     result = load.result
-    try:
-        await _settle(database)
-    except TimeoutError:
-        result.still_running = await one(database, UNDER_WAY)
+    result.still_running = await poll(
+        lambda: one(database, UNDER_WAY), lambda n: n == 0, within_s=SETTLES_WITHIN_S, every_s=0.5
+    )
     after = dict(await rows(database, KEPT))
-    result.outliving_runs = {
+    result.durable_runs = {
         name: n - before.get(name, 0) for name, n in after.items() if n > before.get(name, 0)
     }
-    for ids, counted in (result.broken_ids, result.records), (result.accepted_ids, result.accepted):
+    for ids, counted in (
+        (result.broken_ids, result.records_of_broken_runs),
+        (result.accepted_ids, result.accepted_background_runs),
+    ):
         for id in ids:
             (status,) = [each[0] for each in await rows(database, STATUS, id=id)] or ["no record"]
             counted[status or "running"] += 1
@@ -153,40 +161,17 @@ async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us:
 
 async def prove(
     kinds: Sequence[str], rounds: int, workflows: int, settings: Json, uses_haproxy: bool, redis: str = ""
-) -> list[tuple[str, ChaosResult]]:
+) -> list[ChaosRow]:
     """Run `rounds` rounds of each kind, on one cluster."""
-    results: list[tuple[str, ChaosResult]] = []
+    rows: list[ChaosRow] = []
     async with (
         ChaosCluster(settings, replicas_of(settings), uses_haproxy=uses_haproxy, redis=redis) as cluster,
         await open_database(sqlite_address(cluster.store)) as database,
     ):
         for kind in (kind for _ in range(rounds) for kind in kinds):
-            result = await play_round(cluster, database, kind, workflows)
-            print(kind, *result.cells, sep=" | ", flush=True)
-            results.append((kind, result))
-    return results
-
-
-HEADINGS = (
-    *(
-        "killed",
-        "workflows",
-        "finished",
-        "clear errors",
-        "broken connections",
-        "not connected",
-        "wrongly complete",
-    ),
-    *(
-        "records of broken runs",
-        "durable runs",
-        "accepted background runs",
-        "recovered streams",
-        "service restored, s",
-        "engine restored, s",
-        "process replaced, s",
-    ),
-)
+            rows.append(ChaosRow(kind, await play_round(cluster, database, kind, workflows)))
+            print(*cells(rows[-1]), sep=" | ", flush=True)
+    return rows
 
 
 main = Program("podium prove chaos")
@@ -219,12 +204,7 @@ def run(
     settings = settings_with(engine_settings() if real_engine else STAND_IN)
     with running_redis() if redis else nullcontext("") as address:
         results = asyncio.run(prove(names, rounds, workflows, settings, has_haproxy, address))
-    rows = table(right=HEADINGS, title=f"Processes killed while {workflows} workflows ran; {machine()}")
-    for kind, result in results:
-        rows.add_row(kind, *result.cells)
-    console().print(rows)
-    is_right = all(result.is_right(LOST if kind in WITH_ITS_ROUTER else ENDED) for kind, result in results)
-    return 0 if is_right else 1
+    return conclude(results, f"Processes killed while {workflows} workflows ran")
 
 
 if __name__ == "__main__":

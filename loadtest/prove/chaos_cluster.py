@@ -62,7 +62,6 @@ class ChaosCluster:
         replicas: the number of replicas of each deployment, at most one per worker node.
         uses_haproxy: whether the cluster uses HAProxy, as real clusters do, and not Serve's own proxy.
         redis: the URL of the Redis that stores the head's state. With "", killing the head ends the cluster.
-        log: the file for the output of all processes.
 
     Raises:
         RigError: the cluster or a node did not start.
@@ -75,9 +74,10 @@ class ChaosCluster:
         *,
         uses_haproxy: bool = True,
         redis: str = "",
-        log: Path = LOGS / "chaos.log",
     ) -> None:
-        self._settings, self._replicas, self.uses_haproxy, self.log = settings, replicas, uses_haproxy, log
+        self._settings, self._replicas, self.uses_haproxy = settings, replicas, uses_haproxy
+        self.log = LOGS / "chaos.log"
+        """File for the output of all processes."""
         self._redis = urlsplit(redis).netloc
         self._expected = {name: {"running": n} for name, n in replicas.items()}
         self._gcs, self._port = free_port(), free_port()

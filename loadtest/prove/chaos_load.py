@@ -34,39 +34,39 @@ class ChaosResult:
 
     Args:
         finished: the number of complete answers at the first attempt, and of accepted background runs.
-        failed: the number of single requests that ended with a clear error, by error code.
-        broken: the number of single requests whose connection broke midway.
-        not_let_in: the number of connections that were refused, or closed before a status arrived.
-        looked_whole: the number of streams whose transfer ended normally although the answer was incomplete.
-        recovered: the number of repeated streams that failed at first and were complete later.
+        clear_errors: the number of single requests that ended with a clear error, by error code.
+        broken_connections: the number of single requests whose connection broke midway.
+        not_connected: the number of connections that were refused, or closed before a status arrived.
+        wrongly_complete: the number of streams whose transfer ended normally although the answer was incomplete.
+        recovered_streams: the number of repeated streams that failed at first and were complete later.
         given_up: the number of repeated streams that never became complete.
-        outliving_runs: the final states of the runs that outlive their clients.
-        records: the states of the records of runs whose request broke.
+        durable_runs: the final states of the runs that outlive their clients.
+        records_of_broken_runs: the states of the records of runs whose request broke.
         accepted_ids: the ids of the accepted background runs, which must finish whatever is killed.
-        accepted: the final states of the accepted background runs.
-        back_s: the seconds from the kill to the end of the last short request to a scripted worker that
+        accepted_background_runs: the final states of the accepted background runs.
+        service_restored_s: the seconds from the kill to the end of the last short request to a scripted worker that
             failed, or 0 if none failed.
-        engine_back_s: the same for short requests to the engine.
-        replaced_s: the seconds from the kill until there are as many live processes of the kind as before.
+        engine_restored_s: the same for short requests to the engine.
+        process_replaced_s: the seconds from the kill until there are as many live processes of the kind as before.
         still_running: the number of runs that did not end.
     """
 
     workflows: int = 0
     finished: int = 0
-    failed: Counter[str] = field(default_factory=Counter[str])
-    broken: int = 0
-    not_let_in: int = 0
-    looked_whole: int = 0
-    recovered: int = 0
+    clear_errors: Counter[str] = field(default_factory=Counter[str])
+    broken_connections: int = 0
+    not_connected: int = 0
+    wrongly_complete: int = 0
+    recovered_streams: int = 0
     given_up: int = 0
-    outliving_runs: dict[str, int] = field(default_factory=dict[str, int])
-    records: Counter[str] = field(default_factory=Counter[str])
+    durable_runs: dict[str, int] = field(default_factory=dict[str, int])
+    records_of_broken_runs: Counter[str] = field(default_factory=Counter[str])
     broken_ids: list[str] = field(default_factory=list[str])
     accepted_ids: list[str] = field(default_factory=list[str])
-    accepted: Counter[str] = field(default_factory=Counter[str])
-    back_s: float = 0.0
-    engine_back_s: float = 0.0
-    replaced_s: float = 0.0
+    accepted_background_runs: Counter[str] = field(default_factory=Counter[str])
+    service_restored_s: float = 0.0
+    engine_restored_s: float = 0.0
+    process_replaced_s: float = 0.0
     still_running: int = 0
 
     def is_right(self, records: frozenset[str] = ENDED) -> bool:
@@ -75,31 +75,9 @@ class ChaosResult:
         No incomplete answer looked complete, the records of broken runs have a state in `records`, and every
         run that had to continue finished.
         """
-        ended = set(self.outliving_runs) | set(self.accepted)
+        ended = set(self.durable_runs) | set(self.accepted_background_runs)
         went_on = not (self.given_up or self.still_running) and ended <= {"finished"}
-        return went_on and not self.looked_whole and set(self.records) <= records
-
-    @property
-    def cells(self) -> list[str]:
-        """Cells of the table row."""
-        again = f"{self.recovered}" + (f", {self.given_up} not recovered" if self.given_up else "")
-        outliving_runs = self.outliving_runs | ({"running": self.still_running} if self.still_running else {})
-        return [
-            *(str(self.workflows), str(self.finished), _counts_text(self.failed), str(self.broken)),
-            *(
-                str(self.not_let_in),
-                str(self.looked_whole),
-                _counts_text(self.records),
-                _counts_text(outliving_runs),
-                _counts_text(self.accepted),
-                again,
-            ),
-            *(f"{each:.1f}" for each in (self.back_s, self.engine_back_s, self.replaced_s)),
-        ]
-
-
-def _counts_text(counts: dict[str, int]) -> str:
-    return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "0"
+        return went_on and not self.wrongly_complete and set(self.records_of_broken_runs) <= records
 
 
 class ChaosLoad:
@@ -145,16 +123,16 @@ class ChaosLoad:
         headers = {"idempotency-key": f"{self._name}-{number}"}
         for again in range(ASKED_AGAIN):
             answer = await ask(self._session, self._url, model, stream=True, headers=headers)
-            self.result.looked_whole += answer.ends_early
+            self.result.wrongly_complete += answer.ends_early
             if answer.is_whole:
                 self.result.finished += not again
-                self.result.recovered += bool(again)
+                self.result.recovered_streams += bool(again)
                 return
             await asyncio.sleep(1)
         self.result.given_up += 1
 
     def _count(self, answer: RouterAnswer) -> None:
-        self.result.looked_whole += answer.ends_early
+        self.result.wrongly_complete += answer.ends_early
         if answer.status == 202:
             self.result.accepted_ids.append(answer.run_id)
         if answer.is_whole or answer.status == 202:
@@ -162,17 +140,17 @@ class ChaosLoad:
         elif answer.ends_early:
             self.result.broken_ids.append(answer.run_id)
         elif answer.is_broken and answer.status:
-            self.result.broken += 1
+            self.result.broken_connections += 1
             self.result.broken_ids.append(answer.run_id)
         elif answer.is_broken:
-            self.result.not_let_in += 1
+            self.result.not_connected += 1
         else:
-            self.result.failed[answer.code or str(answer.status)] += 1
+            self.result.clear_errors[answer.code or str(answer.status)] += 1
 
     async def _probe(self) -> None:
         while True:
-            self.result.back_s = await self._probe_with("first") or self.result.back_s
-            self.result.engine_back_s = await self._probe_with("engine") or self.result.engine_back_s
+            self.result.service_restored_s = await self._probe_with("first") or self.result.service_restored_s
+            self.result.engine_restored_s = await self._probe_with("engine") or self.result.engine_restored_s
 
     async def _probe_with(self, model: str) -> float:
         """Send a short request. If it fails, return the seconds since the kill, else 0."""

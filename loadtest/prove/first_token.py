@@ -9,21 +9,18 @@ server with a set delay before its first token. The lower bound is the plan's ti
 
 import asyncio
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-import aiohttp
 from typer import Option
 
-from loadtest.rig import Json, RigError
-from loadtest.rig.client import open_session
+from loadtest.rig import Json
+from loadtest.rig.client import BenchClient, chat, open_session
 from loadtest.rig.fake_openai import SHORT, FakeOpenAI, Script
-from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
-from loadtest.sse import SseReader
+from loadtest.rig.routers import make_key, prepare_process, running_router, scripted
 from podium.command_line.options import parse_count
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -36,7 +33,6 @@ PLAN_S = 0.4
 """Duration of the plan: 20 tokens at 50 per second."""
 FIRST_TOKENS_S = (0.1, 0.5, 2.0)
 ROUNDS, WARM_UP = 10, 3
-ASKED: Json = {"messages": [{"role": "user", "content": "Why?"}], "stream": True}
 
 
 @dataclass(frozen=True)
@@ -68,52 +64,23 @@ class Turn:
 
 def _settings(url: str) -> Json:
     plan = PLAN.format("direct")
-    conductor = {
-        "name": "conductor",
-        "kind": "scripted",
-        "replies": [plan],
-        "tokens_per_s": len(TOKEN.findall(plan)) / PLAN_S,
-    }
+    tokens_per_s = len(TOKEN.findall(plan)) / PLAN_S
+    conductor = scripted("conductor", plan, tokens_per_s=tokens_per_s, in_pool=False)
     worker = {"name": "direct", "kind": "openai", "model": "slow-tail", "base_url": url}
     return {
         "conductor": {"worker": "conductor", "format": "steps"},
-        "workers": [{**conductor, "in_pool": False}, worker],
+        "workers": [conductor, worker],
         "models": {"podium-mini": {"max_steps": 4, "rounds": 1}},
     }
 
 
-async def _first_token_s(session: aiohttp.ClientSession, url: str, model: str) -> tuple[float, str]:
-    """Send a streaming request and read the stream to its end.
-
-    Returns:
-        The seconds to the first token, and Podium's run id.
-    """
-    began_s = time.perf_counter()
-    reader = SseReader(began_s)
-    async with session.post(f"{url}/chat/completions", json={"model": model, **ASKED}) as response:
-        if response.status != 200:
-            raise RigError(f"{url} returned status {response.status}: {(await response.read())[:300]!r}")
-        async for line in response.content:
-            reader.take(line)
-        first_ms = reader.end().first_token_ms
-        assert first_ms is not None
-        return first_ms / 1000, response.headers.get("x-podium-workflow-id", "")
-
-
-async def _ask_both(session: aiohttp.ClientSession, router: RouterProcess, url: str) -> Turn:
-    direct_s, _ = await _first_token_s(session, url, "direct")
-    through_s, id = await _first_token_s(session, f"{router.url}/v1", "podium-mini")
-    record = await _wait_for_end(session, router, id)
-    return Turn(direct_s, through_s, record["steps"][0]["planned_s"])
-
-
-async def _wait_for_end(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> Json:
-    while True:
-        async with session.get(f"{router.url}/v1/workflows/{id}") as response:
-            record = await response.json()
-        if record.get("status") == "finished":  # stored shortly after the answer is sent
-            return record
-        await asyncio.sleep(0.02)
+async def _ask_both(direct: BenchClient, podium: BenchClient) -> Turn:
+    alone, _ = await direct.stream(chat("direct"))
+    through, _ = await podium.stream(chat("podium-mini"))
+    record = await podium.record(through.totals["workflow_id"])
+    assert alone.first_token_ms is not None
+    assert through.first_token_ms is not None
+    return Turn(alone.first_token_ms / 1000, through.first_token_ms / 1000, record["steps"][0]["planned_s"])
 
 
 async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Turn]:
@@ -130,7 +97,8 @@ async def measure(folder: Path, first_s: float, rounds: int = ROUNDS) -> list[Tu
         running_router("first-token", address, _settings(url)) as router,
         open_session(key.headers) as session,
     ):
-        turns = [await _ask_both(session, router, url) for _ in range(WARM_UP + rounds)]
+        direct, podium = BenchClient(session, url.removesuffix("/v1")), BenchClient(session, router.url)
+        turns = [await _ask_both(direct, podium) for _ in range(WARM_UP + rounds)]
     return turns[WARM_UP:]
 
 

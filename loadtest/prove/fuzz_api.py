@@ -10,7 +10,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -20,9 +19,9 @@ from typing import Annotated, Any
 import httpx2
 from typer import Option
 
-from cluster.local.uv import UV, environment
 from loadtest.rig import ROOT, Json, RigError
-from loadtest.rig.routers import prepare_process, running_router
+from loadtest.rig.processes import make_environment
+from loadtest.rig.routers import prepare_process, running_router, scripted
 from podium.command_line.program import Program
 from serving.accounts.caller import Scope
 from serving.accounts.directory import Directory
@@ -37,15 +36,9 @@ PLAN = '{"worker": "a", "subtask": "Find.", "access": []}\n{"worker": "b", "subt
 SETTINGS: Json = {
     "conductor": {"worker": "conductor"},
     "workers": [
-        {"name": "conductor", "kind": "scripted", "in_pool": False, "replies": [PLAN]},
-        {
-            "name": "a",
-            "kind": "scripted",
-            "replies": ["One {question}."],
-            "price": PRICE,
-            "sees_images": True,
-        },
-        {"name": "b", "kind": "scripted", "replies": ["Two."], "price": PRICE, "sees_images": True},
+        scripted("conductor", PLAN, in_pool=False),
+        scripted("a", "One {question}.", price=PRICE, sees_images=True),
+        scripted("b", "Two.", price=PRICE, sees_images=True),
         {"name": "vectors", "kind": "scripted", "serves": ["embeddings"], "price": PRICE},
     ],
     "models": {"mini": {}, "ultra": {"rounds": 2}},
@@ -77,21 +70,9 @@ def run(
 ) -> int:
     """Run the fuzzer. Return 1 after a server error or a crash of schemathesis."""
     prepare_process()
-    install()
-    return asyncio.run(fuzz(n, seed, max_time))
-
-
-def install() -> None:
-    """Create the environment of schemathesis, unless it exists."""
-    python = FOLDER / "env" / "bin" / "python"
-    if (FOLDER / "env" / "bin" / "st").exists():
-        return
     FOLDER.mkdir(parents=True, exist_ok=True)
-    for command in (
-        ["venv", "--clear", str(FOLDER / "env")],
-        ["pip", "install", "--python", str(python), REQUIREMENT],
-    ):
-        subprocess.run([str(UV), "--quiet", *command], check=True, env=environment())
+    make_environment(FOLDER / "env", REQUIREMENT)
+    return asyncio.run(fuzz(n, seed, max_time))
 
 
 async def fuzz(n: int, seed: int, max_time_s: int) -> int:

@@ -12,74 +12,75 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import aclosing
+from dataclasses import dataclass
 from decimal import Decimal
+from functools import partial
 from typing import Annotated
 
 import aiohttp
-from rich.table import Table
 from typer import Option
 
 from loadtest.prove.audit import Audit, audit, wait_until_settled
+from loadtest.prove.proof import Stores, conclude, for_each_store
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
-from loadtest.rig.routers import RouterAnswer, RouterProcess, ask, make_key, prepare_process, running_routers
+from loadtest.rig.routers import (
+    PRICE,
+    RouterAnswer,
+    RouterProcess,
+    ask,
+    make_key,
+    prepare_process,
+    running_routers,
+    scripted,
+)
 from podium.command_line.options import parse_count
-from podium.command_line.process import machine
 from podium.command_line.program import Program
-from podium.command_line.terminal import console, table
+from serving.accounts.hold import team_subject
 from serving.accounts.money import to_pico
 from serving.accounts.operations import LEASE_S, RENEW_S
-from serving.accounts.rates import team_subject
 from serving.database.address import Address
 from serving.database.migrate import open_database
 
 COST_USD = Decimal("0.01")
 """Dollars that one answer costs: 20 words at 500 dollars per million."""
 TEXT = " ".join(f"word{n}" for n in range(20))
-PRICE: Json = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 500}
 SETTLES_WITHIN_S = 2 * LEASE_S + 4 * RENEW_S + 30
+PAID = {"price": PRICE, "max_output_tokens": 40}
+"""Price, and a limit of twice the tokens of an answer. Half of each hold is therefore spent."""
 SETTINGS: Json = {
     "workers": [
-        {
-            "name": "steady",
-            "kind": "scripted",
-            "replies": [TEXT],
-            "delay_s": 0.05,
-            "tokens_per_s": 100,
-            "price": PRICE,
-            "max_output_tokens": 40,  # twice what an answer costs, so half of each hold is spent
-            "max_concurrency": 1000,
-        },
-        {
-            "name": "flaky",
-            "kind": "scripted",
-            "replies": [{"error": "unavailable"}, TEXT, {"text": TEXT, "fail_after_tokens": 0}, TEXT],
-            "delay_s": 0.02,
-            "price": PRICE,
-            "max_output_tokens": 40,
-            "max_concurrency": 1000,
-            "retry": {"attempts": 4, "first_wait_s": 0.1},
-        },
+        scripted("steady", TEXT, delay_s=0.05, tokens_per_s=100, **PAID),
+        scripted(
+            "flaky",
+            *({"error": "unavailable"}, TEXT, {"text": TEXT, "fail_after_tokens": 0}, TEXT),
+            delay_s=0.02,
+            retry={"attempts": 4, "first_wait_s": 0.1},
+            **PAID,
+        ),
     ],
     "limits": {"first_byte_s": 0},
 }
-HEADINGS = (
-    *(
-        "database",
-        "run",
-        "complete answers",
-        "rejected",
-        "other outcomes",
-        "overspent $",
-        "entered twice",
-        "lost",
-        "still reserved",
-        "faults",
-    ),
-    *("records $", "ledger $", "records above ledger", "billed at bound", "seconds"),
-)
+
+
+@dataclass(frozen=True)
+class LedgerRow:
+    """Result of one run. `run_twice` is the number of idempotency keys with answers of more than one run."""
+
+    database: str
+    complete_answers: int
+    rejected: int
+    other_outcomes: int
+    run_twice: int
+    audit: Audit
+    seconds: float
+
+    @property
+    def is_right(self) -> bool:
+        """Whether all counts are 0 and the sums are equal and positive."""
+        audit = self.audit
+        are_equal = 0 < audit.records_usd == audit.ledger_usd and not audit.records_above_ledger
+        return audit.is_right and not self.run_twice and are_equal
 
 
 class Clients:
@@ -141,17 +142,13 @@ class Clients:
             self._routers[min(self._answered, key=self._answered.__getitem__)].kill()
 
 
-async def prove(address: Address, requests: int, routers: int, name: str) -> tuple[Clients, Audit, float]:
-    """Run the proof once, over the empty database at `address`.
-
-    Returns:
-        The clients, the audit after everything has settled, and the seconds that the requests took.
-    """
+async def prove(kind: str, address: Address, requests: int, routers: int) -> LedgerRow:
+    """Run the proof once, over the empty database at `address`."""
     cap_usd = requests // 10 * COST_USD
     async with await open_database(address) as database:
         key = await make_key(address, cap_usd)
         async with (
-            running_routers(name, address, SETTINGS, routers) as running,
+            running_routers(f"ledger-{kind}", address, SETTINGS, routers) as running,
             open_session(key.headers) as session,
         ):
             n_holds = cap_usd // (2 * COST_USD)  # holds that fit; after more answers, some are settled
@@ -162,56 +159,9 @@ async def prove(address: Address, requests: int, routers: int, name: str) -> tup
             await wait_until_settled(database, SETTLES_WITHIN_S)
         answered_ids = [answer.run_id for answer in clients.whole]
         result = await audit(database, team_subject(key.team_id), to_pico(cap_usd), answered_ids)
-        return clients, result, took_s
-
-
-def is_right(clients: Clients, result: Audit) -> bool:
-    """Return whether all counts are 0 and the sums are equal and positive."""
-    wrong = (
-        result.overspent_usd,
-        result.doubled,
-        result.not_entered,
-        result.still_held,
-        result.faults,
-        clients.run_twice,
-    )
-    are_equal = 0 < result.records_usd == result.ledger_usd and not result.records_above_ledger
-    return not any(wrong) and are_equal
-
-
-def row(kind: str, number: int, clients: Clients, result: Audit, took_s: float) -> list[str]:
-    """Return one row of the table."""
     refused = clients.others["budget_exceeded"]
-    cells: list[object] = [
-        *(kind, number, len(clients.whole), refused, clients.others.total() - refused),
-        *(
-            result.overspent_usd,
-            result.doubled + clients.run_twice,
-            result.not_entered,
-            result.still_held,
-            result.faults,
-        ),
-        *(
-            result.records_usd,
-            result.ledger_usd,
-            result.records_above_ledger,
-            result.at_bound,
-            round(took_s, 1),
-        ),
-    ]
-    return [f"{each:g}" if isinstance(each, float) else str(each) for each in cells]
-
-
-async def prove_all(kinds: Sequence[str], runs: int, requests: int, routers: int, table: Table) -> bool:
-    """Run the proof for every database, one row per run. Return whether all runs passed."""
-    right = True
-    async with aclosing(empty_databases(kinds, runs)) as databases:
-        async for kind, number, address in databases:
-            clients, result, took_s = await prove(address, requests, routers, f"ledger-{kind}")
-            right = right and is_right(clients, result)
-            table.add_row(*row(kind, number, clients, result, took_s))
-            sys.stderr.write(f"{kind} {number}: {dict(clients.others)} {result}\n")
-    return right
+    other = clients.others.total() - refused
+    return LedgerRow(kind, len(clients.whole), refused, other, clients.run_twice, result, took_s)
 
 
 main = Program("podium prove ledger")
@@ -219,20 +169,17 @@ main = Program("podium prove ledger")
 
 @main.command(epilog="Example: podium prove ledger --store sqlite --runs 1")
 def run(
-    store: Annotated[
-        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
-    ] = None,
+    store: Stores = None,
     runs: Annotated[int, Option(parser=parse_count, help="runs per database")] = 10,
     requests: Annotated[int, Option(parser=parse_count, help="number of concurrent requests")] = 1000,
     routers: Annotated[int, Option(parser=parse_count, help="number of router processes")] = 4,
 ) -> int:
     """Prove that no budget is overspent."""
     prepare_process()
-    title = f"{requests} concurrent requests with a budget for a tenth of them, {routers} routers, one killed; {machine()}"
-    rows = table(right=HEADINGS, title=title)
-    right = asyncio.run(prove_all(store or KINDS, runs, requests, routers, rows))
-    console().print(rows)
-    return 0 if right else 1
+    proof = partial(prove, requests=requests, routers=routers)
+    rows = asyncio.run(for_each_store(store, proof, runs))
+    title = f"{requests} concurrent requests with a budget for a tenth of them, {routers} routers, one killed"
+    return conclude(rows, title)
 
 
 if __name__ == "__main__":

@@ -16,43 +16,30 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from rich.table import Table
 from typer import BadParameter, Option
 
-from loadtest.prove.audit import audit, count_lost_records, wait_until_settled
-from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
+from loadtest.prove.audit import Audit, audit, count_lost_records, wait_until_settled
+from loadtest.prove.ledger import SETTLES_WITHIN_S
 from loadtest.prove.migration import kill_migrations
+from loadtest.prove.proof import cells, conclude
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
-from loadtest.rig.closed_loop import Seen, asking
+from loadtest.rig.closed_loop import ClosedLoopResult, run_clients
 from loadtest.rig.databases import KINDS, Postgres, empty_database, running_postgres
 from loadtest.rig.faults import clock_moved, full, small_disk, stop_postgres
-from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_routers
+from loadtest.rig.routers import PRICE, RouterProcess, make_key, prepare_process, running_routers, scripted
 from podium.command_line.options import parse_count, parse_seconds
-from podium.command_line.process import machine
 from podium.command_line.program import Program
-from podium.command_line.terminal import console, table
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
 
 TEXT = " ".join(f"word{n}" for n in range(20))
-WORKER: Json = {
-    "name": "steady",
-    "kind": "scripted",
-    "replies": [TEXT],
-    "delay_s": 0.05,
-    "price": PRICE,
-    "max_output_tokens": 40,
-}
+WORKER = scripted("steady", TEXT, delay_s=0.05, price=PRICE, max_output_tokens=40)
 HOUR_S = 3600.0
 ROUTERS = 2
 MODES = ("refuse", "serve")
 SCENARIOS = ("stop", "disk", "clock", "migration")
-HEADINGS = (
-    *("fault", "complete answers", "other outcomes", "longest gap, s", "slowest answer, s"),
-    *("not in the ledger", "no record", "entered twice", "still reserved", "ledger faults"),
-)
 
 
 @dataclass(frozen=True)
@@ -68,26 +55,15 @@ class Options:
 class OutageRow:
     """Result of one scenario."""
 
-    what: str
-    outcomes: Seen
-    not_entered: int
+    fault: str
+    answers: ClosedLoopResult
     no_record: int
-    doubled: int
-    still_held: int
-    faults: int
+    audit: Audit
 
     @property
     def is_right(self) -> bool:
         """True if nothing was lost."""
-        return not any((self.not_entered, self.no_record, self.doubled, self.still_held, self.faults))
-
-    @property
-    def cells(self) -> list[str]:
-        """Cells of the table row."""
-        others = ", ".join(f"{n} x {what}" for what, n in self.outcomes.others.most_common(4))
-        counts = (self.not_entered, self.no_record, self.doubled, self.still_held, self.faults)
-        times = (f"{self.outcomes.longest_s:.1f}", f"{self.outcomes.slowest_s:.1f}")
-        return [self.what, str(len(self.outcomes.whole)), others, *times, *map(str, counts)]
+        return self.audit.is_right and not self.no_record
 
 
 Fault = Callable[[Sequence[RouterProcess]], AbstractAsyncContextManager[None]]
@@ -114,24 +90,22 @@ async def under_load(
             running_routers(name, address, settings, ROUTERS, clock) as routers,
             open_session(key.headers) as session,
         ):
-            async with asking(session, routers, "steady", options.clients) as outcomes:
+            async with run_clients(session, routers, "steady", options.clients) as outcomes:
                 await asyncio.sleep(options.quiet_s)
                 async with fault(routers):
                     pass
                 await _until_answers_come(outcomes, options.quiet_s)
             await wait_until_settled(database, SETTLES_WITHIN_S)
-        result = await audit(database, team_subject(key.team_id), 2**62, outcomes.whole)
-        no_record = await count_lost_records(database, outcomes.whole)
-    return OutageRow(
-        what, outcomes, result.not_entered, no_record, result.doubled, result.still_held, result.faults
-    )
+        result = await audit(database, team_subject(key.team_id), 2**62, outcomes.complete_answers)
+        no_record = await count_lost_records(database, outcomes.complete_answers)
+    return OutageRow(what, outcomes, no_record, result)
 
 
-async def _until_answers_come(outcomes: Seen, for_s: float) -> None:
+async def _until_answers_come(outcomes: ClosedLoopResult, for_s: float) -> None:
     """Wait until clients get answers again, and then for another `for_s` seconds."""
-    before = len(outcomes.whole)
+    before = len(outcomes.complete_answers)
     async with asyncio.timeout(60):
-        while len(outcomes.whole) < before + 3:
+        while len(outcomes.complete_answers) < before + 3:
             await asyncio.sleep(0.05)
     await asyncio.sleep(for_s)
 
@@ -182,22 +156,20 @@ async def prove_migration(address: Address) -> OutageRow:
     statements.
     """
     killed, half, n_lost = await kill_migrations(address)
-    outcomes = Seen(others=Counter({"migrations killed": killed}))
-    return OutageRow(f"migration killed, {address.kind}", outcomes, 0, n_lost, 0, 0, half)
+    outcomes = ClosedLoopResult(other_outcomes=Counter({"migrations killed": killed}))
+    return OutageRow(f"migration killed, {address.kind}", outcomes, n_lost, Audit(ledger_faults=half))
 
 
-async def prove_all(only: Sequence[str], options: Options, table: Table) -> bool:
-    """Run the scenarios, one row each. Return whether all passed."""
-    right = True
+async def prove_all(only: Sequence[str], options: Options) -> list[OutageRow]:
+    """Run the scenarios, one row each."""
+    rows: list[OutageRow] = []
     with ExitStack() as stack:
         postgres = await asyncio.to_thread(stack.enter_context, running_postgres())
         for proof in _scenarios(postgres, options, only):
             with TemporaryDirectory() as folder:
-                row = await proof(Path(folder))
-            right = right and row.is_right
-            table.add_row(*row.cells)
-            sys.stderr.write(" | ".join(row.cells) + "\n")
-    return right
+                rows.append(await proof(Path(folder)))
+            sys.stderr.write(" | ".join(cells(rows[-1])) + "\n")
+    return rows
 
 
 def _scenarios(
@@ -244,10 +216,8 @@ def run(
             f"unknown scenario {min(unknown)!r}. Choose from {', '.join(SCENARIOS)}.", param_hint="--only"
         )
     prepare_process()
-    rows = table(*HEADINGS, title=f"{clients} clients, {ROUTERS} routers; {machine()}")
-    right = asyncio.run(prove_all(names, Options(quiet, fault, clients), rows))
-    console().print(rows)
-    return 0 if right else 1
+    rows = asyncio.run(prove_all(names, Options(quiet, fault, clients)))
+    return conclude(rows, f"{clients} clients, {ROUTERS} routers")
 
 
 if __name__ == "__main__":

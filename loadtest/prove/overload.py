@@ -8,21 +8,28 @@ requests, and, without a target, twice the router's own rate. The exit code is 1
 
 import asyncio
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-import aiohttp
 from rich.table import Table
 from typer import Option
 
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
+from loadtest.rig.closed_loop import rate_per_s
 from loadtest.rig.open_loop import OpenLoopResult, offer
-from loadtest.rig.routers import RouterKey, RouterProcess, ask, make_key, prepare_process, running_router
+from loadtest.rig.routers import (
+    RouterKey,
+    RouterProcess,
+    ask,
+    make_key,
+    prepare_process,
+    running_router,
+    scripted,
+)
 from podium.command_line.options import parse_seconds
 from podium.command_line.process import machine
 from podium.command_line.program import Program
@@ -56,13 +63,9 @@ for the flood to fill them.
 
 def _settings(slots: int, **limits: int) -> Json:
     replies = [" ".join(f"word{n}" for n in range(words)) for words in WORDS]
-    paced = {"delay_s": FIRST_S, "tokens_per_s": TOKENS_PER_S}
-    busy = {"name": "busy", "kind": "scripted", "replies": replies, **paced}
+    busy = scripted("busy", *replies, delay_s=FIRST_S, tokens_per_s=TOKENS_PER_S, max_wait_s=MAX_WAIT_S)
     return {
-        "workers": [
-            {**busy, "max_concurrency": slots, "max_wait_s": MAX_WAIT_S},
-            {"name": "quick", "kind": "scripted", "replies": ["Because."], "max_concurrency": 1000},
-        ],
+        "workers": [busy | {"max_concurrency": slots}, scripted("quick", "Because.")],
         "limits": {"first_byte_s": 0} | limits,
     }
 
@@ -112,20 +115,6 @@ def _name(times: float) -> str:
     return f"{times:g}x"
 
 
-async def _router_rate(session: aiohttp.ClientSession, router: RouterProcess, seconds: float) -> float:
-    """Return how many requests per second the router answers if its worker takes no time."""
-    ends_s, answered = time.monotonic() + seconds, 0
-
-    async def client() -> None:
-        nonlocal answered
-        while time.monotonic() < ends_s:
-            answer = await ask(session, router.url, "quick")
-            answered += answer.is_whole
-
-    await asyncio.gather(*(client() for _ in range(CLIENTS)))
-    return answered / seconds
-
-
 async def _flood(
     router: RouterProcess, keys: Sequence[RouterKey], capacity: float, seconds: float, body: Json = BODY
 ) -> tuple[OpenLoopResult, OpenLoopResult]:
@@ -143,7 +132,7 @@ async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
     keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
     async with open_session(keys[0].headers) as session:
         async with running_router("overload-alone", address, _settings(1)) as router:
-            rate = await _router_rate(session, router, min(step_s, 10))
+            rate = await rate_per_s(lambda: ask(session, router.url, "quick"), CLIENTS, min(step_s, 10))
             beyond = await offer(
                 session, router, BODY | {"model": "quick", "stream": False}, TOO_MUCH * rate, step_s
             )

@@ -10,25 +10,30 @@ import asyncio
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated
 
 import aiohttp
 import orjson
-from rich.table import Table
 from typer import Option
 
 from loadtest.prove.audit import one, rows, wait_until_settled
-from loadtest.prove.ledger import PRICE, SETTLES_WITHIN_S
-from loadtest.rig import Json, RigError
+from loadtest.prove.ledger import SETTLES_WITHIN_S
+from loadtest.prove.proof import Stores, conclude, for_each_store
+from loadtest.rig import Json, RigError, poll
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
-from loadtest.rig.routers import RouterProcess, ask, make_key, prepare_process, running_routers
+from loadtest.rig.routers import (
+    PRICE,
+    RouterProcess,
+    ask,
+    make_key,
+    prepare_process,
+    running_routers,
+    scripted,
+)
 from podium.command_line.options import parse_count
-from podium.command_line.process import machine
 from podium.command_line.program import Program
-from podium.command_line.terminal import console, table
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
@@ -43,29 +48,9 @@ STEPS = [
 ]
 SETTINGS: Json = {
     "workers": [
-        {
-            "name": "first",
-            "kind": "scripted",
-            "replies": ["A reason."],
-            "price": PRICE,
-            "max_output_tokens": 20,
-        },
-        {
-            "name": "quick",
-            "kind": "scripted",
-            "replies": ["An answer."],
-            "price": PRICE,
-            "max_output_tokens": 20,
-        },
-        {
-            "name": "slow",
-            "kind": "scripted",
-            "replies": [WORDS],
-            "tokens_per_s": 80 / SECONDS,
-            "price": PRICE,
-            "max_output_tokens": 100,
-            "max_concurrency": 1000,
-        },
+        scripted("first", "A reason.", price=PRICE, max_output_tokens=20),
+        scripted("quick", "An answer.", price=PRICE, max_output_tokens=20),
+        scripted("slow", WORDS, tokens_per_s=80 / SECONDS, price=PRICE, max_output_tokens=100),
     ],
     "workflows": {
         "slow-pair": STEPS,
@@ -98,20 +83,26 @@ class RecordReader:
 class RecordsResult:
     """Result of the proof."""
 
+    database: str
     runs: int
-    readable: int
-    n_kept: int
+    records_found: int
+    durable_runs: int
     finished: int
-    called_again: int
-    resumed: int
-    differing: int
+    steps_called_again: int
+    resumed_streams: int
+    lost_or_duplicate_words: int
     seconds: float
 
     @property
     def is_right(self) -> bool:
         """True if nothing is missing or duplicated."""
-        whole = self.readable == self.runs and self.finished == self.n_kept
-        return whole and not self.called_again and not self.differing and self.resumed > 0
+        whole = self.records_found == self.runs and self.finished == self.durable_runs
+        return (
+            whole
+            and not self.steps_called_again
+            and not self.lost_or_duplicate_words
+            and self.resumed_streams > 0
+        )
 
 
 async def read_stream(
@@ -158,7 +149,7 @@ async def read_events(session: aiohttp.ClientSession, routers: Sequence[RouterPr
     return reader
 
 
-async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsResult:
+async def prove(kind: str, address: Address, runs: int, n_kept: int) -> RecordsResult:
     """Run the proof over the empty database at `address`.
 
     Raises:
@@ -168,7 +159,7 @@ async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsR
     async with await open_database(address) as database:
         key = await make_key(address)
         async with (
-            running_routers(name, address, SETTINGS, 2) as routers,
+            running_routers(f"records-{kind}", address, SETTINGS, 2) as routers,
             open_session(key.headers) as session,
         ):
             ended = await _ask_all(session, routers, runs - n_kept)
@@ -186,6 +177,7 @@ async def prove(address: Address, runs: int, n_kept: int, name: str) -> RecordsR
             statuses = await asyncio.gather(*(_status(session, routers[1], id) for id in ids))
         finished = await rows(database, "SELECT id FROM run WHERE kept = 1 AND status = 'finished'")
         return RecordsResult(
+            kind,
             len(set(ids)),
             statuses.count("finished"),
             n_kept,
@@ -212,14 +204,13 @@ async def _ask_all(session: aiohttp.ClientSession, routers: Sequence[RouterProce
 
 
 async def _wait_until_half_way(database: Database, n_kept: int) -> None:
-    try:
-        async with asyncio.timeout(HALVES_WITHIN_S):
-            while await one(database, HALF_WAY) < n_kept:
-                await asyncio.sleep(0.1)
-    except TimeoutError:
+    n = await poll(
+        lambda: one(database, HALF_WAY), lambda n: n >= n_kept, within_s=HALVES_WITHIN_S, every_s=0.1
+    )
+    if n < n_kept:
         raise RigError(
             f"Not all {n_kept} durable runs were half finished within {HALVES_WITHIN_S:g} s. Use a lower --kept."
-        ) from None
+        )
 
 
 async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str) -> str:
@@ -233,46 +224,12 @@ async def _status(session: aiohttp.ClientSession, router: RouterProcess, id: str
         return str(record["status"]) if record["answer"] else "without an answer"
 
 
-HEADINGS = (
-    "database",
-    "runs",
-    "records found",
-    "durable runs",
-    "finished",
-    "steps called again",
-    "resumed streams",
-    "lost or duplicate words",
-    "s",
-)
-
-
-async def prove_all(kinds: Sequence[str], runs: int, n_kept: int, table: Table) -> bool:
-    """Run the proof, one row per database. Return whether all passed."""
-    right = True
-    async with aclosing(empty_databases(kinds)) as databases:
-        async for kind, _, address in databases:
-            result = await prove(address, runs, n_kept, f"records-{kind}")
-            right = right and result.is_right
-            table.add_row(
-                *(kind, str(result.runs), str(result.readable), str(result.n_kept), str(result.finished)),
-                *(
-                    str(result.called_again),
-                    str(result.resumed),
-                    str(result.differing),
-                    f"{result.seconds:.0f}",
-                ),
-            )
-    return right
-
-
 main = Program("podium prove records")
 
 
 @main.command(epilog="Example: podium prove records --store sqlite")
 def run(
-    store: Annotated[
-        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
-    ] = None,
+    store: Stores = None,
     runs: Annotated[int, Option(parser=parse_count, help="total number of runs")] = 500,
     kept: Annotated[
         int, Option(parser=parse_count, help="number of durable runs in progress when the router is killed")
@@ -280,10 +237,8 @@ def run(
 ) -> int:
     """Prove that runs survive when their router is killed."""
     prepare_process()
-    rows = table(right=HEADINGS, title=f"Two routers, one killed; {machine()}")
-    right = asyncio.run(prove_all(store or KINDS, runs, kept, rows))
-    console().print(rows)
-    return 0 if right else 1
+    rows = asyncio.run(for_each_store(store, partial(prove, runs=runs, n_kept=kept)))
+    return conclude(rows, "Two routers, one killed")
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from typer import Option
 
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
+from loadtest import percentile
 from loadtest.rig.databases import DatabaseKind, running_postgres
 from podium.command_line.options import parse_count
 from podium.command_line.process import machine
@@ -103,14 +104,14 @@ async def fill(store: ReplicaStore, n_runs: int) -> None:
 
 
 async def measure(store: DatabaseStore, question: ListQuery, n_runs: int, n_times: int) -> list[float]:
-    """Read the page `n_times`, and return the milliseconds of each reading in ascending order."""
+    """Read the page `n_times`, and return the milliseconds of each reading."""
     middle = (MADE_US + n_runs // 2 * 1000, "wf_")
     took: list[float] = []
     for _ in range(n_times):
         began_s = time.perf_counter()
         await store.newest(PAGE, question.caller, middle if question.page else None, question.wanted)
         took.append(1000 * (time.perf_counter() - began_s))
-    return sorted(took)
+    return took
 
 
 async def prove(
@@ -145,7 +146,7 @@ def run(
     slow: list[str] = []
 
     def show(kind: str, name: str, took: list[float]) -> None:
-        p50, p95 = took[len(took) // 2], took[min(len(took) - 1, int(0.95 * len(took)))]
+        p50, p95 = percentile(took, 50), percentile(took, 95)
         rows.add_row(kind, name, f"{p50:.1f}", f"{p95:.1f}")
         slow.extend([f"{kind}: {name}"] * (p95 > limit_ms))
 

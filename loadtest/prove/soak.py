@@ -27,7 +27,7 @@ from loadtest.prove.tools import SETTINGS as TOOLS
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import FakeOpenAI, Faulty
-from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router
+from loadtest.rig.routers import RouterProcess, make_key, prepare_process, running_router, scripted
 from loadtest.rig.vitals import Vitals, ask_vitals
 from podium.command_line.options import parse_seconds
 from podium.command_line.process import machine
@@ -47,18 +47,15 @@ COUNTED = ("runs", "calls", "files", "sockets", "tasks", "spans")
 
 
 def _settings(url: str) -> Json:
-    def worker(name: str, reply: str, **more: object) -> Json:
-        return {"name": name, "kind": "scripted", "replies": [reply], "max_concurrency": 1000, **more}
-
     provider = {"name": "provider", "kind": "openai", "model": "shaky", "base_url": url, "hedge": True}
     limits = {"stall_timeout_s": 0.5, "first_token_timeout_s": 0.5, "max_concurrency": 100}
     return {
         "conductor": {"worker": "conductor", "format": "steps", "fallback": "quick"},
         "workers": [
-            worker("conductor", PLAN, in_pool=False),
-            worker("first", "A reason."),
-            worker("quick", "Because."),
-            worker("long", " ".join(f"word{n}" for n in range(40)), tokens_per_s=200),
+            scripted("conductor", PLAN, in_pool=False),
+            scripted("first", "A reason."),
+            scripted("quick", "Because."),
+            scripted("long", " ".join(f"word{n}" for n in range(40)), tokens_per_s=200),
             {**provider, **limits, "retry": {"attempts": 2, "first_wait_s": 0.05}},
             *TOOLS["workers"],
         ],

@@ -72,26 +72,34 @@ class ToolClient:
 class ToolsResult:
     """Result of the proof."""
 
+    database: str = ""
     runs: int = 0
-    waited: int = 0
+    waited_for_tools: int = 0
     resumed: int = 0
-    wrong: int = 0
-    accepted: Counter[str] = field(default_factory=Counter[str])
+    results_at_the_wrong_step: int = 0
+    wrongly_accepted_or_rejected: Counter[str] = field(default_factory=Counter[str])
     """Requests that were wrongly accepted, by how they were changed, and correct results that were rejected,
     by error.
     """
-    differing: int = 0
+    differing_repeats: int = 0
     """Number of repeated requests that got another answer than the first."""
-    called_again: int = 0
-    doubled: int = 0
-    faults: int = 0
+    steps_called_again: int = 0
+    billed_twice: int = 0
+    ledger_faults: int = 0
     still_waiting: int = 0
     seconds: float = 0.0
 
     @property
     def is_right(self) -> bool:
         """Whether nothing is missing, wrong or duplicated."""
-        bad = self.wrong, self.accepted.total(), self.differing, self.called_again, self.doubled, self.faults
+        bad = (
+            self.results_at_the_wrong_step,
+            self.wrongly_accepted_or_rejected.total(),
+            self.differing_repeats,
+            self.steps_called_again,
+            self.billed_twice,
+            self.ledger_faults,
+        )
         return self.resumed == self.runs and not any(bad) and not self.still_waiting
 
 
@@ -157,7 +165,7 @@ class Agents:
         result = self._result
         result.runs = len(clients)
         result.resumed = sum(bool(each.answer) for each in clients)
-        result.wrong = sum(bool(each.answer) and not each.is_right for each in clients)
+        result.results_at_the_wrong_step = sum(bool(each.answer) and not each.is_right for each in clients)
         return result
 
     async def _treat(self, client: ToolClient) -> None:
@@ -209,7 +217,9 @@ class Agents:
     def _refusal(self, response: tuple[int, Json]) -> None:
         """Count correct results that were rejected."""
         status, body = response
-        self._result.accepted[f"{status} {body.get('error', {}).get('message', '')[:200]}"] += 1
+        self._result.wrongly_accepted_or_rejected[
+            f"{status} {body.get('error', {}).get('message', '')[:200]}"
+        ] += 1
 
     async def _send_parts(self, client: ToolClient) -> None:
         """Send the results in several requests, each of which has one more result than the one before.
@@ -223,7 +233,7 @@ class Agents:
             open_ids = {call["id"] for call in message.get("tool_calls") or ()}
             expected = {each["tool_call_id"] for each in results[n:]}
             if status != 200 or open_ids != expected:
-                self._result.accepted["in parts"] += 1
+                self._result.wrongly_accepted_or_rejected["in parts"] += 1
             client.answer = message.get("content") or ""
 
     async def _send_twice(self, client: ToolClient) -> None:
@@ -239,14 +249,14 @@ class Agents:
     async def _compare(self, client: ToolClient, response: tuple[int, Json]) -> None:
         status, body = response
         is_same = status == 200 and body["choices"][0]["message"]["content"] == client.answer
-        self._result.differing += not is_same
+        self._result.differing_repeats += not is_same
 
     async def _expect_refusal(
         self, client: ToolClient, results: Sequence[Json], session: aiohttp.ClientSession | None = None
     ) -> None:
         status, _ = await self._post(client, results, session)
         if status not in (400, 403):
-            self._result.accepted[client.treatment] += 1
+            self._result.wrongly_accepted_or_rejected[client.treatment] += 1
 
 
 async def begin_all(

@@ -9,24 +9,19 @@ a result reached the wrong step or was wrongly accepted, a step was called again
 import asyncio
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import aclosing
+from functools import partial
 from typing import Annotated
 
-from rich.table import Table
 from typer import Option
 
 from loadtest.prove.audit import one
-from loadtest.prove.ledger import PRICE
+from loadtest.prove.proof import Stores, conclude, for_each_store
 from loadtest.prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsResult, begin_all
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
-from loadtest.rig.databases import KINDS, DatabaseKind, empty_databases
-from loadtest.rig.routers import make_key, prepare_process, running_routers
+from loadtest.rig.routers import PRICE, make_key, prepare_process, running_routers, scripted
 from podium.command_line.options import parse_count
-from podium.command_line.process import machine
 from podium.command_line.program import Program
-from podium.command_line.terminal import console, table
 from serving.accounts.ledger_check import find_faults
 from serving.database.address import Address
 from serving.database.migrate import open_database
@@ -39,29 +34,15 @@ once.
 
 def _agent(name: str, *tools: str) -> Json:
     calls = [{"name": tool, "arguments": {"of": name}} for tool in tools]
-    replies = [{"text": "", "calls": calls}, f"{name} got: {{results}}."]
-    return {
-        "name": name,
-        "kind": "scripted",
-        "replies": replies,
-        "price": PRICE,
-        "max_output_tokens": 50,
-        "max_concurrency": 1000,
-    }
+    results = f"{name} got: {{results}}."
+    return scripted(name, {"text": "", "calls": calls}, results, price=PRICE, max_output_tokens=50)
 
 
 SETTINGS: Json = {
     "workers": [
         _agent("one", "read"),
         _agent("two", "read", "write"),
-        {
-            "name": "last",
-            "kind": "scripted",
-            "replies": ["{question}"],
-            "price": PRICE,
-            "max_output_tokens": 400,
-            "max_concurrency": 1000,
-        },
+        scripted("last", "{question}", price=PRICE, max_output_tokens=400),
     ],
     "workflows": {
         "three": [
@@ -77,7 +58,7 @@ DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lo
 WAITS = "SELECT count(*) FROM suspended_run"
 
 
-async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsResult:
+async def prove(kind: str, address: Address, runs: int, seed: int) -> ToolsResult:
     """Run the proof over the empty database at `address`.
 
     Raises:
@@ -88,7 +69,7 @@ async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsResul
     async with await open_database(address) as database:
         keys = await make_key(address), await make_key(address, name="other")
         async with (
-            running_routers(name, address, SETTINGS, 3) as (first, second, third),
+            running_routers(f"tools-{kind}", address, SETTINGS, 3) as (first, second, third),
             open_session(keys[0].headers) as session,
             open_session(keys[1].headers) as other,
         ):
@@ -97,47 +78,14 @@ async def prove(address: Address, runs: int, name: str, seed: int) -> ToolsResul
             first.kill()
             result = await Agents((session, other), (second, third), seed).run_all(clients)
             result.still_waiting = await one(database, WAITS)
-        result.waited = waited
-        result.called_again = await one(database, CALLED, most=CALLS)
-        result.doubled, result.faults = await one(database, DOUBLED), len(await find_faults(database))
+        result.database, result.waited_for_tools = kind, waited
+        result.steps_called_again = await one(database, CALLED, most=CALLS)
+        result.billed_twice, result.ledger_faults = (
+            await one(database, DOUBLED),
+            len(await find_faults(database)),
+        )
         result.seconds = time.monotonic() - began_s
         return result
-
-
-HEADINGS = (
-    "database",
-    "runs",
-    "waited for tools",
-    "resumed",
-    "results at the wrong step",
-    "wrongly accepted or rejected",
-    "differing repeats",
-    "steps called again",
-    "billed twice",
-    "ledger faults",
-    "still waiting",
-    "s",
-)
-
-
-async def prove_all(kinds: Sequence[str], runs: int, seed: int, table: Table) -> bool:
-    """Run the proof, one row per database. Return whether all passed."""
-    right = True
-    async with aclosing(empty_databases(kinds)) as databases:
-        async for kind, _, address in databases:
-            result = await prove(address, runs, f"tools-{kind}", seed)
-            right = right and result.is_right
-            table.add_row(
-                *(kind, str(result.runs), str(result.waited), str(result.resumed), str(result.wrong)),
-                *(str(dict(result.accepted) or 0), str(result.differing), str(result.called_again)),
-                *(
-                    str(result.doubled),
-                    str(result.faults),
-                    str(result.still_waiting),
-                    f"{result.seconds:.0f}",
-                ),
-            )
-    return right
 
 
 main = Program("podium prove tools")
@@ -145,18 +93,14 @@ main = Program("podium prove tools")
 
 @main.command(epilog="Example: podium prove tools --store sqlite")
 def run(
-    store: Annotated[
-        list[DatabaseKind] | None, Option(help="database to test; repeatable", show_default="both")
-    ] = None,
+    store: Stores = None,
     runs: Annotated[int, Option(parser=parse_count, help="number of runs that wait for tools")] = 500,
     seed: Annotated[int, Option(help="seed of the order in which results are sent")] = 1,
 ) -> int:
     """Prove that runs that wait for tools resume correctly and only once."""
     prepare_process()
-    rows = table(right=HEADINGS, title=f"Runs that wait for tools, two routers, one killed; {machine()}")
-    right = asyncio.run(prove_all(store or KINDS, runs, seed, rows))
-    console().print(rows)
-    return 0 if right else 1
+    rows = asyncio.run(for_each_store(store, partial(prove, runs=runs, seed=seed)))
+    return conclude(rows, "Runs that wait for tools, two routers, one killed")
 
 
 if __name__ == "__main__":

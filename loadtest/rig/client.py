@@ -1,6 +1,5 @@
 """Client of the router that sends requests, reads streams, and measures times with its own clock."""
 
-import asyncio
 import time
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -10,7 +9,7 @@ from typing import Any, cast
 import aiohttp
 import orjson
 
-from loadtest.rig import Json, RigError
+from loadtest.rig import Json, RigError, poll
 from loadtest.sse import BrokenStreamError, StreamResult, read_stream
 
 CHAT = "/v1/chat/completions"
@@ -78,17 +77,26 @@ class BenchClient:
     async def record(self, workflow_id: str) -> Json:
         """Return the record of a run that has answered.
 
-        The record is stored shortly after the answer, so the request is retried for 1 s.
+        The record is stored shortly after the answer, so the request is retried for 5 s.
 
         Raises:
             RigError: there is still no record.
         """
-        for _ in range(50):
-            record = await self.get(f"/v1/workflows/{workflow_id}")
-            if record.get("status") == "finished":
-                return record
-            await asyncio.sleep(0.02)
-        raise RigError(f"The run {workflow_id} returned an answer but has no record.")
+        path = f"/v1/workflows/{workflow_id}"
+        record = await poll(
+            lambda: self.get(path), lambda each: each.get("status") == "finished", within_s=5, every_s=0.02
+        )
+        if record.get("status") != "finished":
+            raise RigError(f"The run {workflow_id} returned an answer but has no record.")
+        return record
+
+    async def wait_until_idle(self, within_s: float) -> int:
+        """Wait until no run is active, for at most `within_s`. Return the number of active runs."""
+
+        async def running() -> int:
+            return int((await self.get("/readyz"))["running"])
+
+        return await poll(running, lambda active: active == 0, within_s=within_s, every_s=1)
 
     async def stream(self, body: Json) -> tuple[StreamResult, float]:
         """Send a streaming request. Return the answer, and when the request was sent (`time.monotonic()`).

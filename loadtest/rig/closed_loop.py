@@ -8,7 +8,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import aiohttp
+import psutil
 
+from loadtest.rig.processes import cpu_s
 from loadtest.rig.routers import RouterAnswer, RouterProcess, ask
 
 PAUSE_S = 0.05
@@ -48,6 +50,16 @@ async def rate_per_s(ask: Callable[[], Awaitable[object]], clients: int, seconds
     return n_answers / (time.monotonic() - began_s)
 
 
+async def rate_and_cpu(
+    ask: Callable[[], Awaitable[object]], clients: int, seconds: float, processes: Sequence[psutil.Process]
+) -> tuple[float, float]:
+    """Return the answers per second, and the CPU milliseconds that the processes use per answer."""
+    began_s, before_s = time.monotonic(), cpu_s(processes)
+    per_s = await rate_per_s(ask, clients, seconds)
+    answers = per_s * (time.monotonic() - began_s)
+    return per_s, 1000 * (cpu_s(processes) - before_s) / answers
+
+
 async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[float]:
     """Send `times` requests one after another, and return the milliseconds of each."""
     durations_ms: list[float] = []
@@ -59,42 +71,42 @@ async def times_ms(ask: Callable[[], Awaitable[object]], times: int) -> list[flo
 
 
 @dataclass
-class Seen:
+class ClosedLoopResult:
     """Answers that the clients got.
 
     Args:
-        whole: the ids of the runs that were answered completely.
-        others: the counts of all other outcomes, by status and code.
-        longest_s: the longest time in which no client got a complete answer.
-        slowest_s: the seconds that the slowest complete answer took.
+        complete_answers: the ids of the runs that were answered completely.
+        other_outcomes: the counts of all other outcomes, by status and code.
+        longest_gap_s: the longest time in which no client got a complete answer.
+        slowest_answer_s: the seconds that the slowest complete answer took.
     """
 
-    whole: list[str] = field(default_factory=list[str])
-    others: Counter[str] = field(default_factory=Counter[str])
-    longest_s: float = 0.0
-    slowest_s: float = 0.0
+    complete_answers: list[str] = field(default_factory=list[str])
+    other_outcomes: Counter[str] = field(default_factory=Counter[str])
+    longest_gap_s: float = 0.0
+    slowest_answer_s: float = 0.0
     _newest_s: float = field(default_factory=time.monotonic)
 
     def add(self, answer: RouterAnswer, took_s: float) -> None:
         """Record one answer."""
         now_s = time.monotonic()
-        self.longest_s = max(self.longest_s, now_s - self._newest_s)
+        self.longest_gap_s = max(self.longest_gap_s, now_s - self._newest_s)
         if answer.is_whole:
-            self.whole.append(answer.run_id)
-            self._newest_s, self.slowest_s = now_s, max(self.slowest_s, took_s)
+            self.complete_answers.append(answer.run_id)
+            self._newest_s, self.slowest_answer_s = now_s, max(self.slowest_answer_s, took_s)
         else:
-            self.others[f"{answer.status} {answer.code or 'broken'}"] += 1
+            self.other_outcomes[f"{answer.status} {answer.code or 'broken'}"] += 1
 
 
 @asynccontextmanager
-async def asking(
+async def run_clients(
     session: aiohttp.ClientSession, routers: Sequence[RouterProcess], model: str, clients: int
-) -> AsyncGenerator[Seen]:
+) -> AsyncGenerator[ClosedLoopResult]:
     """Run `clients` clients until the end of the block, spread evenly over the routers.
 
     Half of the clients read streams. Requests that are in progress at the end are completed.
     """
-    outcomes = Seen()
+    outcomes = ClosedLoopResult()
 
     async def send(number: int) -> None:
         began_s = time.monotonic()

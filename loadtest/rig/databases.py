@@ -16,6 +16,7 @@ from typing import Any
 import asyncpg
 
 from cluster.local.processes import free_port
+from loadtest.rig.processes import install
 from serving.database.address import Address, parse_address, sqlite_address
 
 
@@ -37,10 +38,8 @@ def programs() -> Path:
     so.
     """
     folder = _find_programs()
-    if folder is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update"], ["install", "-y", "postgresql"]):
-            subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
+    if folder is None:
+        install("postgresql")
         folder = _find_programs()
     if folder is None:
         raise SystemExit(REMEDY)
@@ -178,10 +177,7 @@ def running_redis() -> Generator[str]:
 
 def _install_redis() -> str:
     """Return the path of `redis-server`. Install Redis if it is missing and this account may do so."""
-    if os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
-        for command in (["update"], ["install", "-y", "redis-server"]):
-            subprocess.run(["apt-get", *command], env=environment, capture_output=True, check=False)
+    install("redis-server")
     path = shutil.which("redis-server")
     if path is None:
         raise SystemExit("redis-server is not installed. On Debian, run `apt-get install redis-server`.")

@@ -4,10 +4,9 @@ the outcomes.
 
 import asyncio
 import random
-import resource
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -16,6 +15,7 @@ import psutil
 
 from loadtest import percentile
 from loadtest.rig import Json
+from loadtest.rig.processes import cpu_s
 from loadtest.rig.routers import RouterProcess
 from loadtest.sse import BrokenStreamError, read_stream
 
@@ -104,7 +104,6 @@ async def offer(
     rate: float,
     seconds: float,
     *,
-    headers: Mapping[str, str] | None = None,
     seed: int = 1,
 ) -> OpenLoopResult:
     """Send requests at random (Poisson) times, and wait for all answers.
@@ -115,12 +114,12 @@ async def offer(
         body: the request body, or a function that makes it from the request's number.
         rate: the requests per second.
         seconds: the seconds for which requests are sent.
-        headers: the headers of every request, or None.
         seed: the seed of the random times.
     """
     load, draws, began_s = OpenLoopResult(rate, seconds), random.Random(seed), time.monotonic()
     process = psutil.Process(router.process.pid)
-    cpu_s, own_s = _cpu_s(process), _own_cpu_s()
+    measured, own = [process], [psutil.Process()]
+    router_s, own_s = cpu_s(measured), cpu_s(own)
     watching = asyncio.create_task(_watch_memory(process, load))
     try:
         async with asyncio.TaskGroup() as group:
@@ -128,11 +127,11 @@ async def offer(
             while due_s < seconds:
                 await asyncio.sleep(max(0.0, began_s + due_s - time.monotonic()))
                 request = body(number) if callable(body) else body
-                group.create_task(send(session, router.url, request, headers, began_s + due_s, load))
+                group.create_task(send(session, router.url, request, began_s + due_s, load))
                 due_s, number = due_s + draws.expovariate(rate), number + 1
             await asyncio.sleep(max(0.0, began_s + seconds - time.monotonic()))
-            load.router_cpu = (_cpu_s(process) - cpu_s) / seconds
-            load.own_cpu = (_own_cpu_s() - own_s) / seconds
+            load.router_cpu = (cpu_s(measured) - router_s) / seconds
+            load.own_cpu = (cpu_s(own) - own_s) / seconds
         load.seconds = time.monotonic() - began_s
     finally:
         watching.cancel()
@@ -143,7 +142,6 @@ async def send(
     session: aiohttp.ClientSession,
     url: str,
     body: Json,
-    headers: Mapping[str, str] | None,
     due_s: float,
     load: OpenLoopResult,
 ) -> None:
@@ -152,7 +150,7 @@ async def send(
     Podium also sends `[DONE]` after an error, so the events decide whether an answer is complete.
     """
     try:
-        async with session.post(f"{url}/v1/chat/completions", json=body, headers=headers) as response:
+        async with session.post(f"{url}/v1/chat/completions", json=body) as response:
             content = await response.read()
             took_s = time.monotonic() - due_s
             if response.status == 429:
@@ -181,13 +179,3 @@ async def _watch_memory(process: psutil.Process, load: OpenLoopResult) -> None:
     while True:
         load.memory_mb.append(process.memory_info().rss / 1e6)
         await asyncio.sleep(SAMPLE_S)
-
-
-def _cpu_s(process: psutil.Process) -> float:
-    times = process.cpu_times()
-    return times.user + times.system
-
-
-def _own_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime

@@ -3,7 +3,7 @@ this.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from string import Template
@@ -24,11 +24,11 @@ from cluster.local.processes import (
 )
 from cluster.local.server import APP
 from cluster.local.server import Server as LocalServer
-from loadtest.rig import HOST, ROOT, Json, RigError
+from loadtest.rig import HOST, Json, RigError
 from loadtest.rig.client import BenchClient, open_session
+from loadtest.rig.processes import BUILD
 
 HERE = Path(__file__).resolve().parents[1] / "bench"
-BUILD = ROOT / "build" / "bench"
 
 
 class BenchServer(LocalServer):
@@ -121,12 +121,6 @@ async def start_isolated(
     server = BenchServer(name, served, ready=ready, env=env, dashboard=dashboard)
     async with running(server), open_session() as session:
         yield BenchClient(session, server.url), server
-
-
-def cpu_s(processes: Iterable[psutil.Process]) -> float:
-    """Return the CPU seconds that the processes have used so far, in all threads, as user and system time."""
-    times = [process.cpu_times() for process in processes]
-    return sum(each.user + each.system for each in times)
 
 
 def listening_at(url: str) -> list[psutil.Process]:

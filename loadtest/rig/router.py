@@ -34,7 +34,7 @@ from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.database.address import parse_address
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.garbage import trim_when_idle, tune_garbage_collection

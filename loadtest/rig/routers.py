@@ -4,7 +4,8 @@ import asyncio
 import json
 import signal
 import sys
-from collections.abc import AsyncGenerator, Mapping
+import time
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -15,14 +16,23 @@ import aiohttp
 import orjson
 
 from loadtest.rig import ROOT, Json, RigError
+from loadtest.rig.processes import stop
+from loadtest.sse import BrokenStreamError, SseReader
 from podium.command_line.process import allow_open_files, restore_interrupts
+from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
-from serving.accounts.rates import key_subject, team_subject
+from serving.accounts.hold import key_subject, team_subject
 from serving.database.address import Address
 
 LOGS = ROOT / "build" / "prove"
 STARTS_WITHIN_S = 120.0
+PRICE: Json = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 500}
+
+
+def scripted(name: str, *replies: str | Json, **more: object) -> Json:
+    """Return the settings of a scripted worker. `more` has further settings of the worker."""
+    return {"name": name, "kind": "scripted", "replies": [*replies], "max_concurrency": 1000, **more}
 
 
 def prepare_process() -> None:
@@ -107,18 +117,7 @@ async def running_router(
         reply = orjson.loads(line)
         yield RouterProcess(process, reply["url"], reply["owner"])
     finally:
-        await _stop(process)
-
-
-async def _stop(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-        try:
-            async with asyncio.timeout(15):
-                await process.wait()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
+        await stop(process)
 
 
 @asynccontextmanager
@@ -158,6 +157,28 @@ async def make_key(address: Address, cap_usd: Decimal | None = None, name: str =
             await directory.set_budget(team_subject(team.id), {"month": cap_usd})
             await directory.set_budget(key_subject(info.id), {"month": 2 * cap_usd})
         return RouterKey(key.reveal(), info.id, team.id)
+    finally:
+        await directory.aclose()
+
+
+async def make_keys(
+    address: Address, keys: Mapping[str, tuple[str, Collection[str], Json]]
+) -> dict[str, str]:
+    """Create keys and their teams, and return the secrets by name.
+
+    Args:
+        address: the address of the store.
+        keys: the team, the scopes and the policy of each key, by name.
+    """
+    directory, secrets = Directory(address), dict[str, str]()
+    try:
+        for team in dict.fromkeys(team for team, _, _ in keys.values()):
+            await directory.create_team(team)
+        for name, (team, scopes, policy) in keys.items():
+            key, info = await directory.create_key(name, team, {Scope(each) for each in scopes})
+            await directory.change_key_policy(info.id, AccountPolicy(**policy))
+            secrets[name] = key.reveal()
+        return secrets
     finally:
         await directory.aclose()
 
@@ -231,14 +252,13 @@ def _read_whole(content: bytes, answer: RouterAnswer) -> None:
 
 
 async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -> None:
-    async for line in response.content:
-        data = line.strip().removeprefix(b"data: ")
-        if data == b"[DONE]":
-            answer.is_whole = not answer.code
-        elif line.startswith(b"data: "):
-            chunk = orjson.loads(data)
-            if "error" in chunk:
-                answer.code = chunk["error"].get("code") or "error"
-            for choice in chunk.get("choices", ()):
-                answer.text += choice["delta"].get("content") or ""
+    reader = SseReader(time.perf_counter())
+    try:
+        async for line in response.content:
+            reader.take(line)
+    except BrokenStreamError as broken:
+        answer.code = broken.kind
+    finally:
+        answer.text = reader.result.text
+    answer.is_whole = reader.is_done and not answer.code
     answer.is_broken = answer.ends_early = not (answer.is_whole or answer.code)

@@ -19,10 +19,10 @@ import psutil
 from typer import Option
 
 from loadtest.rig import RigError
-from loadtest.rig.ray_server import BUILD
+from loadtest.rig.processes import BUILD, memory_bytes
 from loadtest.siege.attack import Orders
 from loadtest.siege.rows import EXTRA_ROWS, ROWS
-from loadtest.siege.servers import OLDER_NAMES, PATHS, AttackTarget, memory_bytes, serve, text
+from loadtest.siege.servers import PATHS, AttackTarget, serve, text
 from loadtest.siege.watch import LOOK_EVERY_S, MOST_GROWTH, STREAMS, Memory, OrdinaryClients, SiegeResult
 from podium.command_line import terminal
 from podium.command_line.process import allow_open_files, machine, restore_interrupts
@@ -197,10 +197,6 @@ def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
 
     If `only` is empty, return all cases on `paths` that the server must withstand.
     """
-    only = [
-        f"{OLDER_NAMES.get(path, path)}:{kind}" for path, _, kind in (each.partition(":") for each in only)
-    ]
-    paths = [OLDER_NAMES.get(path, path) for path in paths]
     addresses = {NO_ATTACK: (1,)} | {name: row.addresses for name, row in (ROWS | EXTRA_ROWS).items()}
     every = [Case(path, kind, each) for path in PATHS for kind in addresses for each in addresses[kind]]
     if only:

@@ -27,7 +27,6 @@ CHAT_BYTES = 3_900_000
 """Slightly less than `limits.max_text_bytes`."""
 UPLOAD_BYTES = 45 * MB
 """Slightly less than `batches.max_file_bytes`."""
-EVENT = b'data: {"id":"1","object":"chat.completion.chunk","created":1,"model":"m","choices":[{"index":0,"delta":{"content":"%s"},"finish_reason":%s}]}\n\n'
 Rows = AsyncGenerator[None]
 
 
@@ -285,42 +284,38 @@ class SiegeRow:
         attack: the generator function.
         count: the number of concurrent connections at `--scale 1`.
         addresses: the numbers of source addresses to attack from.
-        needs: the parts that the server must have: `keys`, `store` (in SQLite) or `provider` (which the
-            attacker runs).
     """
 
     attack: Callable[[Attack], Rows]
     count: int
     addresses: tuple[int, ...] = (1,)
-    needs: frozenset[str] = frozenset()
 
 
-KEYS, STORE, PROVIDER = frozenset({"keys"}), frozenset({"keys", "store"}), frozenset({"keys", "provider"})
 SEVERAL = (1, 8)
 ROWS = {
     "idle": SiegeRow(idle, 5000, SEVERAL),
     "unfinished": SiegeRow(send_first_byte, 5000, SEVERAL),
     "headers": SiegeRow(headers, 4, SEVERAL),
     "prompts": SiegeRow(prompts, 5, SEVERAL),
-    "event_streams": SiegeRow(event_streams, 4096, needs=KEYS),
+    "event_streams": SiegeRow(event_streams, 4096),
     "trailers": SiegeRow(trailers, 4),
     "endless_trailer": SiegeRow(endless_trailer, 2),
-    "trailer_credentials": SiegeRow(trailer_credentials, 4, needs=KEYS),
+    "trailer_credentials": SiegeRow(trailer_credentials, 4),
     "http2": SiegeRow(http2, 500),
-    "newlines": SiegeRow(newlines, 5, needs=KEYS),
-    "long_lines": SiegeRow(long_lines, 5, needs=KEYS),
-    "personal_chats": SiegeRow(personal_chats, 12, needs=KEYS),
-    "openapi": SiegeRow(openapi, 100, needs=KEYS),
-    "lists": SiegeRow(lists, 100, needs=KEYS),
-    "large_counts": SiegeRow(large_counts, 60, needs=KEYS),
-    "large_records": SiegeRow(large_records, 250, needs=KEYS),
-    "unread_downloads": SiegeRow(unread_downloads, 1200, needs=KEYS),
-    "unread_runs": SiegeRow(unread_runs, 100, needs=KEYS),
-    "get_bodies": SiegeRow(get_bodies, 3, needs=KEYS),
-    "store_away": SiegeRow(store_away, 6, needs=STORE),
+    "newlines": SiegeRow(newlines, 5),
+    "long_lines": SiegeRow(long_lines, 5),
+    "personal_chats": SiegeRow(personal_chats, 12),
+    "openapi": SiegeRow(openapi, 100),
+    "lists": SiegeRow(lists, 100),
+    "large_counts": SiegeRow(large_counts, 60),
+    "large_records": SiegeRow(large_records, 250),
+    "unread_downloads": SiegeRow(unread_downloads, 1200),
+    "unread_runs": SiegeRow(unread_runs, 100),
+    "get_bodies": SiegeRow(get_bodies, 3),
+    "store_away": SiegeRow(store_away, 6),
     "request_ids": SiegeRow(request_ids, 20),
-    "blank_events": SiegeRow(blank_events, 1, needs=PROVIDER),
-    "unknown_events": SiegeRow(unknown_events, 1, needs=PROVIDER),
+    "blank_events": SiegeRow(blank_events, 1),
+    "unknown_events": SiegeRow(unknown_events, 1),
     "small_chunks": SiegeRow(small_chunks, 20),
     "connect": SiegeRow(connect, 20),
 }

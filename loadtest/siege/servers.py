@@ -4,25 +4,22 @@ This module knows how to start each server and which processes it has.
 """
 
 import asyncio
-import os
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import aiohttp
 import psutil
 import yaml
 
-from loadtest.rig import ROOT, Json, RigError
+from loadtest.rig import Json, RigError
 from loadtest.rig.client import chat
 from loadtest.rig.databases import sqlite_address
-from loadtest.rig.ray_server import BUILD, BenchServer, free_port, production_environment, start_isolated
-from loadtest.rig.routers import running_router
+from loadtest.rig.processes import BUILD, free_port
+from loadtest.rig.ray_server import BenchServer, production_environment, start_isolated
+from loadtest.rig.routers import make_keys, running_router
 from loadtest.siege.watch import TOKENS_PER_S
 
 SETTINGS = Path(__file__).with_name("siege.yaml")
@@ -30,8 +27,6 @@ PATHS = ("haproxy", "serve", "replica")
 """Paths to the server: behind HAProxy, behind Serve's own proxy, and directly at the port of a router without
 Ray.
 """
-OLDER_NAMES = {"fast": "haproxy", "default": "serve"}
-"""Former names of paths, which are still accepted, with the current names."""
 WARM_UP, AT_ONCE = 600, 20
 """Number of warm-up requests, and how many run concurrently. After them, everything that opens on first use
 is open.
@@ -91,10 +86,9 @@ async def serve(path: str, duration_s: float) -> AsyncGenerator[AttackTarget]:
     settings = settings_text(duration_s, upstream_port)
     with TemporaryDirectory() as folder:
         store = Path(folder) / "podium.db"
-        admin = await asyncio.to_thread(_make_admin_key, store)
+        keys = await make_keys(sqlite_address(store), KEYS)
         run = _serve_router if path == "replica" else _serve_cluster
         async with run(path, settings, store) as (url, find_processes):
-            keys = await _make_keys(url, admin)
             await _warm_up(url, keys["ordinary"])
             yield AttackTarget(url, find_processes, keys, str(store), upstream_port)
 
@@ -113,7 +107,8 @@ async def _serve_cluster(
 ) -> AsyncGenerator[tuple[str, Callable[[], list[psutil.Process]]]]:
     file = BUILD / f"siege-{path}.yaml"
     file.write_text(settings)
-    env = (production_environment() if path == "haproxy" else {}) | _store_variable(store)
+    env = production_environment() if path == "haproxy" else {}
+    env |= {"PODIUM_STORE_URL": f"sqlite:///{store}"}
     async with start_isolated(f"siege-{path}", file, env=env) as (client, server):
         yield client.url, lambda: _cluster_processes(server)
 
@@ -123,39 +118,6 @@ def _cluster_processes(server: BenchServer) -> list[psutil.Process]:
     if not routers:
         raise RigError("The server has no router.")
     return [*routers, *server.proxies()]
-
-
-def _store_variable(store: Path) -> dict[str, str]:
-    return {"PODIUM_STORE_URL": f"sqlite:///{store}"}
-
-
-def _make_admin_key(store: Path) -> str:
-    command = [sys.executable, "-m", "podium.cli", "keys", "create", "siege", "--scopes", "admin"]
-    env = os.environ | _store_variable(store)
-    ended = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
-    if ended.returncode != 0:
-        raise RigError(f"The administrator's key could not be created: {ended.stderr.strip()}")
-    return ended.stdout.strip()
-
-
-async def _make_keys(url: str, admin: str) -> dict[str, str]:
-    secrets = dict[str, str]()
-    async with aiohttp.ClientSession(headers={"authorization": f"Bearer {admin}"}) as session:
-
-        async def post(path: str, body: Json) -> dict[str, Any]:
-            async with session.post(f"{url}/v1/admin/{path}", json=body) as response:
-                if response.status >= 300:
-                    raise RigError(f"POST {path} returned status {response.status}: {await response.text()}")
-                return await response.json()
-
-        for team in dict.fromkeys(team for team, _, _ in KEYS.values()):
-            await post("teams", {"name": team})
-        for name, (team, scopes, policy) in KEYS.items():
-            key = await post("keys", {"name": name, "team": team, "scopes": scopes})
-            secrets[name] = key["secret"]
-            if policy:
-                await post(f"keys/{key['id']}/policy", policy)
-    return secrets
 
 
 async def _warm_up(url: str, key: str) -> None:
@@ -172,14 +134,3 @@ async def _warm_up(url: str, key: str) -> None:
         for path in ("openapi.json", "workflows?limit=100", "models", "files"):
             async with session.get(f"{url}/v1/{path}") as response:
                 await response.read()
-
-
-def memory_bytes(processes: Sequence[psutil.Process]) -> int:
-    """Return the resident memory of the processes. A process that has ended counts as 0."""
-    n_bytes = 0
-    for process in processes:
-        try:
-            n_bytes += process.memory_info().rss
-        except psutil.NoSuchProcess:
-            continue
-    return n_bytes

@@ -82,7 +82,7 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
         Overloaded: there is no room for the files at the moment.
         StoreUnavailable: the store is unreachable.
     """
-    named, settings = _list_named_files(request), service.pool.settings
+    named, settings = _list_named_files(request), service.settings()
     ids = {part.id: request.place(index, number) for index, number, part in named}
     if len(ids) > MOST_KEPT:
         raise BadTask(

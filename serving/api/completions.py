@@ -8,12 +8,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import BadTask, quote
 from serving.accounts.caller import Caller
-from serving.accounts.rates import check_possible, rates_of
+from serving.accounts.rates import check_possible
 from serving.api.attachments import attach
 from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse, Siblings
 from serving.api.dialect import Dialect, Dialects
-from serving.api.files import batches_of
 from serving.api.opening import Keeping, keeping_of
 from serving.api.plans import PlanResponse
 from serving.api.request import ApiRequest, check_size
@@ -37,9 +36,10 @@ def build_router(dialects: Dialects) -> APIRouter:
     router = APIRouter()
     # Plain ASGI routes: FastAPI's own would resolve dependencies and a response model on every request, and
     # there are none.
-    for path in dialects.by_path:
-        router.routes.append(Route(path, Answers(RunResponse, ANSWER), methods=["POST"]))
-    router.routes.append(Route("/v1/plans", Answers(PlanResponse, PLAN), methods=["POST"]))
+    for path, dialect in dialects.by_path.items():
+        router.routes.append(Route(path, Answers(RunResponse, dialect, ANSWER), methods=["POST"]))
+    plans = Answers(PlanResponse, dialects.default, PLAN)
+    router.routes.append(Route("/v1/plans", plans, methods=["POST"]))
     return router
 
 
@@ -48,31 +48,31 @@ class Answers:
 
     Args:
         response: class of the response, which owns the run.
+        dialect: dialect of the route.
         about: description for the OpenAPI document.
     """
 
-    def __init__(self, response: "type[RunResponse]", about: str) -> None:
-        self._response, self.__doc__ = response, about
+    def __init__(self, response: "type[RunResponse]", dialect: Dialect, about: str) -> None:
+        self._response, self._dialect, self.__doc__ = response, dialect, about
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request (ASGI)."""
-        response = await _respond(Request(scope, receive, send), self._response)
+        response = await _respond(Request(scope, receive, send), self._response, self._dialect)
         await response(scope, receive, send)
 
 
-async def _respond(request: Request, response: type[RunResponse]) -> ASGIApp:
+async def _respond(request: Request, response: type[RunResponse], dialect: Dialect) -> ASGIApp:
     service: Service = request.app.state.service
-    dialects: Dialects = request.app.state.dialects
-    dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
+    caller = caller_of(request)
     api_request = await _parse(request, service, dialect)
     completed = await dialect.complete(api_request, service, caller)
     if request.scope.get(IS_BATCH):
         completed = replace(completed, priority="batch")
     check_size(completed.conversation, "messages")
-    limits = service.pool.settings.limits
+    limits = service.settings().limits
     parsed = completed
     if completed.names_files:
-        parsed = await attach(completed, caller, batches_of(request).store, service)
+        parsed = await attach(completed, caller, request.app.state.batches.store, service)
     most = limits.max_text_bytes
     # earlier turns and stored files count as text too
     if parsed is not api_request and parsed.text_chars > most:
@@ -98,7 +98,7 @@ def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) 
     Raises:
         BadTask: see `check_possible`.
     """
-    if not rates_of(caller.account, caller.policies):
+    if not caller.policies.limits_rates:
         return
     n = parsed.n if len(choices) > 1 else 1
     tokens = [each.token_estimate for each in choices[::n] for _ in range(n)]
@@ -142,7 +142,7 @@ async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiReq
         TooLarge: the body is longer than the settings allow.
         BadTask: the body is not a valid request.
     """
-    limits = service.pool.settings.limits
+    limits = service.settings().limits
     body = await request.body()
     if len(body) > limits.max_body_bytes:
         raise too_large(limits.max_body_bytes)

@@ -25,7 +25,7 @@ from serving.sessions.deduplication import HEADER, IdempotencyKey, Match, Outcom
 from serving.sessions.following import follow, wait_until_begun
 from serving.sessions.service import Service
 from serving.sessions.session import RunSpec
-from serving.store.claims import Claim
+from serving.store.idempotency import Claim
 from serving.store.journal import NOT_WRITTEN
 
 MOST_CHARS = 255

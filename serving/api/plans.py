@@ -10,7 +10,8 @@ from conductor.model.usage import Usage, total
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan
 from conductor.plan.prompts import work
-from conductor.run.call import call_bound, with_defaults
+from conductor.run.call_bound import call_bound
+from conductor.run.call_holds import with_defaults
 from conductor.run.record import Record, RunRecords
 from conductor.run.team import TEAM, TeamWorker
 from serving.api import record_json

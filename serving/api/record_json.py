@@ -48,13 +48,9 @@ def _turn(turn: StepTurn) -> Json:
         "worker": turn.result.worker,
         "tool_calls": calls,
         "said": messages_json(turn.said),
-        "called_s": _seconds(turn.called_s),
-        "answered_s": _seconds(turn.answered_s),
+        "called_s": seconds(turn.called_s),
+        "answered_s": seconds(turn.answered_s),
     }
-
-
-def _seconds(at_s: float | None) -> float | None:
-    return None if at_s is None else round(at_s, 6)
 
 
 def call_of_tool(pending: PendingCall) -> Json:

@@ -10,13 +10,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
-from conductor.model.characters import check_name_text
+from conductor.model.characters import byte_size, check_name_text
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
-from conductor.model.operation import Operation, WireOptions
+from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
-from conductor.run.call import file_tokens
+from conductor.run.call_bound import file_tokens
 from conductor.run.task import Task
 from serving.api.record_json import dumps
 from serving.pool import Pool
@@ -37,7 +37,7 @@ MOST = 1_000_000_000
 """Upper bound for every limit, so that sums of limits fit into JSON numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 """Estimates: characters per token of English, and tokens of an answer without a stated length."""
-PICTURE_TOKENS = 1_600
+ESTIMATED_TOKENS_PER_IMAGE = 1_600
 """Estimated tokens of a picture of usual size, from the providers' own counts."""
 MOST_PARTS = 20_000
 """Maximum number of messages and parts of a conversation together. Even a short request can refer to many
@@ -249,7 +249,7 @@ class ApiRequest:
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
-        return max(1, self.text_token_estimate + pictures * PICTURE_TOKENS + pdfs)
+        return max(1, self.text_token_estimate + pictures * ESTIMATED_TOKENS_PER_IMAGE + pdfs)
 
     @property
     def text_chars(self) -> int:
@@ -288,7 +288,7 @@ def estimate_tokens(text: str) -> int:
     Japanese, Korean and Indic scripts up to 1.5; an emoji up to 3. The length of a character in UTF-8 tells
     these apart, which is fast enough for a megabyte.
     """
-    n_chars, n_bytes = len(text), len(text.encode("utf-8", "surrogatepass"))
+    n_chars, n_bytes = len(text), byte_size(text)
     ascii = len(text.encode("ascii", "ignore"))
     astral = len(text.encode("utf-16-le", "surrogatepass")) // 2 - n_chars
     others = n_chars - ascii - astral
@@ -370,9 +370,9 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     Raises:
         BadTask: a worker does not support an option. `param` names the field.
     """
-    options = task.sampling.options.set_options
-    if not options:
+    if task.sampling.options == NO_OPTIONS:
         return
+    options = task.sampling.options.set_options
     for member in members:
         if unsupported := [name for name in options if name not in member.takes]:
             raise _not_taken(request, unsupported[0], member.name)

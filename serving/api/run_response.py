@@ -285,6 +285,8 @@ class RunResponse:
         Raises:
             RateLimited: a limit is reached.
         """
+        if not self._caller.policies.limits_rates:
+            return
         admission, tokens = self._service.sessions.admission, self._request.token_estimate
         rate = self._opener.rate = await admission.reserve_rate(self._caller, tokens)
         wire.extra = rate.headers
@@ -306,7 +308,7 @@ class RunResponse:
         return self._dialect.body(records, self._request, self._call_id(records.record.id))
 
     async def _stream(self, run: Run, wire: Wire) -> None:
-        limits = self._service.pool.settings.limits
+        limits = self._service.settings().limits
         early = await _first_events(run, limits.first_byte_s)
         encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
         await self._service.store.wait_while_late(run.record.id)
@@ -328,7 +330,7 @@ class RunResponse:
 
     async def _stream_rest(self, run: Run, encoder: Encoder, wire: Wire) -> None:
         """Stream the rest of the run."""
-        heartbeat_s = self._service.pool.settings.limits.heartbeat_s
+        heartbeat_s = self._service.settings().limits.heartbeat_s
         with wire.beats(heartbeat_s, run.answer.wake):
             while True:
                 events = await run.answer.next_all()

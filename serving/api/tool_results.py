@@ -23,8 +23,7 @@ from serving.accounts.caller import Caller
 from serving.accounts.rates import RateReservation
 from serving.api.dialect import Dialect
 from serving.api.request import ApiRequest
-from serving.redaction.personal import redactor_of
-from serving.redaction.texts import map_texts, redact_ahead
+from serving.redaction.texts import map_texts, redact_ahead, redactor_of
 from serving.sessions.deduplication import Outcome, match_results
 from serving.sessions.following import follow_segment
 from serving.sessions.service import Service

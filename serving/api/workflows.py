@@ -146,7 +146,7 @@ async def _follow(
     request: Request, service: Service, id: str, caller: Caller, after: int
 ) -> AsyncGenerator[bytes]:
     feeds: Feeds = request.app.state.feeds
-    heartbeat_s = service.pool.settings.limits.heartbeat_s
+    heartbeat_s = service.settings().limits.heartbeat_s
     async with feeds.watch(id, caller.account, after) as watch:
         while not watch.is_over:
             has_news = await watch.wait(heartbeat_s)

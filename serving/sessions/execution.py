@@ -18,8 +18,7 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.pool import Pool
 from serving.redaction.failures import line_of, words_in_span
-from serving.redaction.personal import redactor_of
-from serving.redaction.texts import redact_ahead
+from serving.redaction.texts import redact_ahead, redactor_of
 from serving.sessions.admission import RunAdmission
 from serving.sessions.deduplication import to_cached_record
 from serving.sessions.pools import Pools
@@ -253,7 +252,8 @@ class RunExecutor:
         """Settle the rates of a run that has ended, and store it. Free its slot and its memory afterwards."""
         records = execution.run.records
         try:
-            await self._admission.rates.settle(execution.rate, records)
+            if execution.rate.tokens:
+                await self._admission.rates.settle(execution.rate, records)
             if records.record.status != "waiting":  # `suspend` has stored a run that waits
                 await self._end_turn(records)
                 stored_records = execution.journal.kept(records)

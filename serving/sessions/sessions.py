@@ -21,19 +21,17 @@ from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.account_ledgers import AccountLedgers
-from serving.accounts.account_policy import Policies
+from serving.accounts.account_policy import Policies, check_tools, narrow_records, not_kept
 from serving.accounts.caller import Caller
-from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
-from serving.sessions.admission import RunAdmission
+from serving.sessions.admission import RunAdmission, bytes_of_record
 from serving.sessions.deduplication import RequestDeduplicator
 from serving.sessions.execution import PolicyFinder, RunExecutor
-from serving.sessions.memory_budget import bytes_of_record
 from serving.sessions.pools import Pools
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
-from serving.store.claims import CachedAnswer
 from serving.store.content import kept_part
+from serving.store.idempotency import CachedAnswer
 from serving.store.memory_store import MemoryStore
 from serving.store.store import RecordStore, StoreFactory
 from serving.telemetry.measurement import MeasurementSink

@@ -23,8 +23,7 @@ from conductor.model.failure import Failure
 from conductor.model.messages import Image, Message, Text
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.plan.formats import Format
-from conductor.plan.plan import Plan
+from conductor.plan.plan import Format, Plan
 from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished
 from conductor.run.fold import fold

@@ -15,7 +15,6 @@ from evaluation.cards import (
     measure_recorded,
     vary_card,
     write_card,
-    write_recorded_cards,
 )
 from evaluation.cards.families import KINDS, kind_of
 from evaluation.cards.measurement import (
@@ -137,10 +136,9 @@ def test_every_frame_writes_one_line_with_nothing_left_to_fill_in(
     right, n_questions = (sum(each[i] for each in counts.values()) for i in (0, 1))
     some = CardMeasurement(kinds, accuracy([i < right for i in range(n_questions)]))
     if can_write(some):
-        card = vary_card(some, random.Random(seed), ["sees images"])
+        card = vary_card(some, random.Random(seed))
         assert card.strip()
         assert not set(card) & set("{}\n")
-        assert "ees images" in card
 
 
 def test_variations_follow_the_seed_and_differ_in_frame_shares_and_number_of_kinds():
@@ -169,16 +167,6 @@ def test_a_recorded_pool_is_read_on_its_training_side_only(tmp_path: Path):
     assert half.overall == accuracy([row["models"]["lab_half"]["s"] >= 0.99 for row in rows])
     assert list(half.kinds) == ["sums and products"]
     assert half.usd_per_call is None, "what a call cost was not recorded"
-
-
-def test_the_cards_of_a_recorded_pool_are_written_alike_or_in_words_that_are_drawn(tmp_path: Path):
-    name = f"recorded:{write_recording(tmp_path)}?part=train"
-    alike = write_recorded_cards(name)
-    assert list(alike) == ["lab_good", "lab_half", "lab_mute"]
-    assert alike["lab_mute"].startswith("tried on sums and products only; 0 % of")
-    drawn = [write_recorded_cards(name, random.Random(seed)) for seed in range(9)]
-    assert drawn == [write_recorded_cards(name, random.Random(seed)) for seed in range(9)]
-    assert len({cards["lab_half"] for cards in drawn}) > 3
 
 
 @pytest.mark.parametrize("options", ["", "?part=test", "?part=all", "?difficulty=hard"])

@@ -119,7 +119,7 @@ def test_an_objective_names_phases_and_durations() -> None:
     with pytest.raises(ValueError, match=r"unknown phase 'middle'\. Choose from plan, steps"):
         parse_objective("middle=2s")
     for wrong in ("soon", "0s", "-1s", "", "2 weeks"):
-        with pytest.raises(ValueError, match=r"is not a duration\. Write 500ms"):
+        with pytest.raises(ValueError, match=r"is not a duration\. Use a value such as 500ms"):
             parse_duration(wrong)
     assert not is_good(sample(outcome="cut", end=1.0), parse_objective("end=1s"))
 

@@ -9,13 +9,12 @@ import pytest
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
-from conductor.run.call import with_defaults
+from conductor.run.call_holds import with_defaults
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
-from serving.dispatch.adaptive import AdaptiveLimiter
 from serving.dispatch.dispatcher import Dispatcher
-from serving.dispatch.limiter import Limiter
+from serving.dispatch.limiter import AdaptiveLimiter, Limiter
 from serving.dispatch.route import Route
 from serving.pool import Pool, build_pool
 from serving.sessions.service import Service

@@ -33,7 +33,7 @@ FINE = {
         ({"bias": "all"}, "trains biases"),
         ({"modules_to_save": ["lm_head"]}, "replaces whole modules"),
         ({"use_dora": True}, "DoRA"),
-        ({"peft_type": "IA3"}, "not LORA"),
+        ({"peft_type": "IA3"}, "instead of LORA"),
         ({"target_modules": ["lm_head"]}, "embeddings or the output head"),
         ({"rank_pattern": {"q_proj": 8}}, "differs between modules"),
     ],
@@ -89,7 +89,7 @@ def test_what_is_published_is_whole_named_after_its_weights_and_says_what_it_is(
     assert "| right | 0.200 | 0.900 |" in card
     assert "two skills" not in card
     assert "(adder): 0.400. At least one worker right: 0.950" in card
-    assert "2,400 plans (100% random, not run)" in card
+    assert "**Training**: sft, then grpo; details in config.yaml." in card
     assert yaml.safe_load(card.split("---")[1])["base_model"] == "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 

@@ -38,6 +38,14 @@ def test_every_config_that_ships_is_read_and_is_the_same_when_written_out_and_re
     check(run_config, 2 if path.stem == "paper" else 1)
 
 
+def test_a_config_with_a_base_changes_only_what_it_names():
+    third, fourth = (load(f"training/configs/{name}_lesson.yaml") for name in ("third", "fourth"))
+    assert third.warm_start is not None
+    assert fourth.warm_start == third.warm_start.model_copy(update={"examples": 2800})
+    assert (fourth.pool, fourth.grpo) == (third.pool, third.grpo)
+    assert (third.seed, fourth.seed) == (3, 4)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -151,7 +159,7 @@ def test_a_config_that_is_not_there_not_utf8_or_not_yaml_is_told(tmp_path: Path)
     with pytest.raises(SettingsError, match=r"c.yaml is not UTF-8: .* Save it as UTF-8"):
         load(path)
     path.write_text("name: [", "utf-8")
-    with pytest.raises(SettingsError, match=r"c.yaml is not YAML"):
+    with pytest.raises(SettingsError, match=r"c.yaml is not valid YAML"):
         load(path)
 
 

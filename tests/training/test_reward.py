@@ -109,7 +109,6 @@ async def test_the_same_call_is_made_once_and_failures_are_not_remembered():
     assert await rewards(scorer, *[RIGHT] * 8) == [1.0] * 8
     wire = next(wire for wire in pool.clients if wire.name == "a")
     assert len(wire.calls) == 1  # type: ignore[attr-defined]
-    assert (cache.lookups - cache.hits, cache.hits) == (1, 7)
     other = plan(step(0, "Something else."))
     assert await rewards(scorer, other) == [None]
     assert await rewards(scorer, other) == [0.5]
@@ -153,12 +152,6 @@ async def test_the_curves_get_their_figures():
         "workers/a": pytest.approx(2 / 3),
         "workers/b": pytest.approx(1 / 3),
     }
-
-
-async def test_a_second_round_is_scored_by_its_outcome():
-    columns = {"earlier": [WRONG, WRONG, RIGHT, RIGHT]}
-    accept = '{"accept": true}'
-    assert await rewards(reward(), RIGHT, accept, accept, WRONG, **columns) == [1.0, 0.5, 1.0, 0.5]
 
 
 def test_a_pool_that_training_cannot_use_is_told_with_the_remedy():

@@ -9,7 +9,6 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from transformers import TrainerCallback
 
 from serving.settings.settings import SettingsError
 from tests.training.tiny_models import POOL, config
-from training.callbacks import CurveLog
 from training.cli import main
 from training.config import Config
 from training.run import RunStopped, TrainingRun
@@ -252,10 +250,3 @@ def test_the_command_tells_what_cannot_be_used_and_ends_with_1(
     assert "set either path or scratch, and not both" in stderr
     assert "pool.modle" in stderr
     assert main(["--config", str(tmp_path / "none.yaml")]) == 1
-
-
-def test_a_line_of_curves_that_was_cut_off_does_not_keep_a_run_from_going_on(tmp_path: Path):
-    file = tmp_path / "curves.jsonl"
-    file.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "loss": 0.4}\n{"step": 3, "lo', "utf-8")
-    CurveLog(file).on_train_begin(None, SimpleNamespace(global_step=2, is_world_process_zero=True), None)
-    assert [json.loads(line)["step"] for line in file.read_text("utf-8").splitlines()] == [1, 2]

@@ -42,7 +42,6 @@ def request_questions(
     count: int,
     side: Side = "train",
     per_team: int = 1,
-    size: int | None = None,
     longest: int | None = None,
 ) -> list[RequestQuestion]:
     """Return `count` requests as questions.
@@ -53,21 +52,20 @@ def request_questions(
         side: the side of the curriculum's texts: for training or held out.
         per_team: the number of consecutive requests per team. If they are learned together, the team's cards
             are read once.
-        size: the number of workers per team, or None for 2 to 9 at random.
         longest: the maximum number of characters of a request, or None for no limit.
     """
     rng, prefix = random.Random(f"requests {side} {seed}"), f"{SOURCE}/{side}/{seed}"
-    questions = _draw(rng, prefix, side, per_team, size, longest)
+    questions = _draw(rng, prefix, side, per_team, longest)
     return [next(questions) for _ in range(count)]
 
 
 def _draw(
-    rng: random.Random, prefix: str, side: Side, per_team: int, size: int | None, longest: int | None
+    rng: random.Random, prefix: str, side: Side, per_team: int, longest: int | None
 ) -> Iterator[RequestQuestion]:
     materials, number = load(side), 0
     shares = LEARNED_SHARES if side == "train" else SHARES
     while True:
-        team = draw_team(rng, materials, size)
+        team = draw_team(rng, materials)
         for _ in range(per_team):
             request = draw_short(partial(draw_request, rng, materials, team, shares), longest)
             yield question_of(request, team, f"{prefix}/{number}")

@@ -146,15 +146,14 @@ class DrawnTeam:
         return tuple(index for index, mate in enumerate(self.mates) if mate.kind == "critic")
 
 
-def draw_team(rng: random.Random, materials: Materials, size: int | None = None) -> DrawnTeam:
+def draw_team(rng: random.Random, materials: Materials) -> DrawnTeam:
     """Draw a team in random order. At least one worker can answer requests.
 
     Args:
         rng: the random generator.
         materials: the side of the curriculum whose cards to use.
-        size: the number of workers, from 2 to 9, or None to draw it.
     """
-    size = size or rng.choice(SIZES)
+    size = rng.choice(SIZES)
     mates = _others(rng, materials, size)
     while len(mates) < size:
         mates += _specialists(rng, materials, mates, size - len(mates))

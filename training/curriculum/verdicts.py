@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from conductor.errors import InvalidPlan
-from conductor.plan.formats import Format, parser
-from conductor.plan.plan import Step
+from conductor.plan.plan import Format, Step
+from conductor.run.plan_writer import parser
 from training.curriculum.about import is_about, share_named
 from training.curriculum.materials import SMALL_TALK
 from training.curriculum.questions import RequestQuestion
@@ -48,11 +48,11 @@ class PlanVerdict:
         return self.has_shape and self.workers == 1.0
 
 
-def judge(question: RequestQuestion, text: str, format: Format = "steps") -> PlanVerdict:
+def judge(question: RequestQuestion, text: str) -> PlanVerdict:
     """Judge the plan `text`. Parts that do not depend on each other may be in either order."""
     names = list(question.workers)
-    steps = read_steps(text, names, format)
-    if steps is None or not is_exact_plan(format, text, names, MAX_STEPS):
+    steps = read_steps(text, names, "steps")
+    if steps is None or not is_exact_plan("steps", text, names, MAX_STEPS):
         return PlanVerdict(parsed=False)
     verdicts = [_judge_in_order(question, steps, parts) for parts in _orders(question.request.parts)]
     return max(verdicts, key=lambda each: each.about)  # the first of equals

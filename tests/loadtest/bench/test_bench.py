@@ -18,8 +18,8 @@ from loadtest.bench import (
     first_call,
     metering,
     passthrough,
+    peers,
     proxies,
-    replicas,
     schedulers,
     slow_readers,
     steps,
@@ -27,8 +27,6 @@ from loadtest.bench import (
     tokens,
     tool_turns,
     two_engines,
-    vs_litellm,
-    vs_smg,
     watching,
 )
 from loadtest.bench.cli import ISOLATED, PARTS, list_shared_parts, table
@@ -56,6 +54,7 @@ A_ROUND = {
     "metered": OURS,
     "litellm": proxies.ProxySide(p50_ms=7.0, first_token_ms=8.0, rps=200.0, streams_per_s=60.0),
     "smg": proxies.ProxySide(p50_ms=1.0, first_token_ms=1.0, rps=2000.0, streams_per_s=900.0),
+    "ingress": proxies.ProxySide(p50_ms=2.0, first_token_ms=0.0, rps=700.0, streams_per_s=0.0),
     "upstream": proxies.ProxySide(p50_ms=0.5, first_token_ms=0.5, rps=5000.0, streams_per_s=3000.0),
 }
 
@@ -106,11 +105,10 @@ def everything() -> list[Figure]:
     calls = [disconnects.Disconnect(stage, 10.0, 0) for stage in disconnects.STAGES]
     return [
         *dag.figures(pairs),
-        *schedulers.figures([schedulers.Walls(2, 0.7, 0.8, 1.0)]),
+        *schedulers.figures([schedulers.Walls(0.7, 0.8, 1.0)]),
         *first_call.figures([a_conductors_record()]),
         *tokens.figures([4.0], [114.0], [8.0]),
         *engine.figures({at_once: [a_round(90.0, 100.0)] for at_once in engine.LINES}, first_tokens(112.0)),
-        *replicas.figures({1: [(200.0, 2.5)], 2: [(250.0, 2.6)], 4: [(240.0, 2.9)]}),
         *metering.figures(
             {
                 "plain": metering.Side([[1.0, 1.0, 1.0]], [1000.0]),
@@ -132,8 +130,8 @@ def everything() -> list[Figure]:
         *disconnects.figures(calls, 0),
         *streams.figures([streams.TEXT], 1, 0, 2**20),
         *slow_readers.figures(A_QUIET_SERVER, A_FULL_SERVER, 500, 0),
-        *vs_litellm.figures([A_ROUND]),
-        *vs_smg.figures([A_ROUND], [vs_smg.IngressSide(2.0, 700.0)]),
+        *peers.litellm_figures([A_ROUND]),
+        *peers.smg_figures([A_ROUND]),
         *steps.figures([(2.0, 5.0, 11.0)]),
     ]
 
@@ -255,16 +253,6 @@ def test_the_less_busy_engine_is_told_by_its_cpu_time() -> None:
     assert (got["two_engines_lesser_share"], got["two_engines_lost"]) == (0.25, 1)
     with pytest.raises(ValueError, match="two engines"):
         two_engines.figures([True], 1.0, {71: 3.0})
-
-
-def test_replicas_of_the_router_are_told_by_their_number() -> None:
-    got = values(replicas.figures({1: [(200.0, 2.5), (210.0, 2.7), (190.0, 2.6)], 2: [(300.0, 2.6)]}))
-    assert got == {
-        "replicas_rps_1": 200,
-        "router_cpu_ms_per_request_1": 2.6,
-        "replicas_rps_2": 300,
-        "router_cpu_ms_per_request_2": 2.6,
-    }
 
 
 def test_a_stream_that_broke_or_says_something_else_is_lost() -> None:

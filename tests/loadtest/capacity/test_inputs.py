@@ -50,6 +50,12 @@ def test_inputs_that_cannot_be_are_refused_by_name(
         load(write_inputs(tmp_path, **changes))
 
 
+def test_the_numbers_for_autoscaling_in_older_inputs_are_ignored(tmp_path: Path) -> None:
+    assert (
+        load(write_inputs(tmp_path, autoscaling={"interval_s": 10}, engines__32b__cold_start_s=390)) == load()
+    )
+
+
 def test_a_batch_larger_than_the_table_is_refused(tmp_path: Path) -> None:
     engine = yaml.safe_load(INPUTS.read_text())["engines"]["32b"] | {
         "max_num_seqs": 4096,
@@ -70,7 +76,7 @@ def test_no_file_and_no_yaml_are_told_apart(tmp_path: Path) -> None:
 
 def test_every_section_with_numbers_says_its_source_and_date() -> None:
     inputs = load()
-    sections = [inputs.plans, inputs.router, inputs.autoscaling, inputs.sizing, inputs.checked]
+    sections = [inputs.plans, inputs.router, inputs.sizing, inputs.checked]
     sections += [
         *inputs.engines.values(),
         *inputs.apis.values(),

@@ -1,6 +1,5 @@
 """The simulation obeys what queueing theory knows, and the same seed gives the same run."""
 
-import itertools
 import math
 from collections.abc import Callable
 
@@ -12,10 +11,9 @@ import yaml
 from loadtest import percentile
 from loadtest.capacity import inputs
 from loadtest.capacity.arrivals import poisson
-from loadtest.capacity.autoscaling import ReplicaPool
 from loadtest.capacity.cluster import SimulatedRun, Sizes, chunk_ends, simulate
 from loadtest.capacity.deployed import ROOT
-from loadtest.capacity.plans import samples
+from loadtest.capacity.plans import SimulatedPlan, SimulatedStep, samples
 from loadtest.capacity.sizing import engine_s, loads, router_s, size, slice_of
 from loadtest.capacity.stations import ApiStation, Cores, EngineReplica, Process
 from loadtest.capacity.validation import compare_cpu, compare_rate
@@ -119,27 +117,6 @@ def test_a_prompt_that_is_read_slows_those_that_decode() -> None:
     assert took_s(0) < took_s(2000) < took_s(8000)
 
 
-def test_littles_law_holds_for_an_engine_in_which_calls_come_and_go() -> None:
-    env, rng = simpy.Environment(), np.random.default_rng(3)
-    engine = EngineReplica(env, an_engine(max_num_seqs=1000, step_ms={1: 10, 1000: 400}))
-    took_s: list[float] = []
-
-    def one() -> Process:
-        began_s = env.now
-        yield engine.call(100, [int(rng.integers(50, 150))])[0]
-        took_s.append(env.now - began_s)
-
-    def come() -> Process:
-        for gap_s in rng.exponential(0.2, 4000):
-            yield env.timeout(gap_s)
-            env.process(one())
-
-    env.process(come())
-    env.run()
-    assert engine.sequence_s == pytest.approx(sum(took_s), rel=1e-6)
-    assert engine.sequence_s / env.now == pytest.approx(len(took_s) / env.now * np.mean(took_s), rel=1e-6)
-
-
 def test_an_api_over_its_quota_lets_calls_begin_at_the_quotas_pace() -> None:
     env = simpy.Environment()
     spec = GIVEN.apis["gpt-5"].model_copy(
@@ -185,13 +162,6 @@ def test_first_tokens_come_after_the_plan_and_before_the_end() -> None:
         assert each.arrived_s < each.planned_s <= each.first_token_s <= each.end_s
 
 
-def test_ours_is_the_fastest_scheduler_under_load_too() -> None:
-    ours, then_run, sequence = (
-        np.mean(ends_s(run_simulation(scheduler=s))) for s in ("podium", "plan_then_run", "sequential")
-    )
-    assert ours < then_run < sequence
-
-
 def test_a_larger_rate_needs_more_of_everything_and_its_slice_keeps_the_shape() -> None:
     plans = samples(GIVEN, 3000, 0)
     small, large = size(GIVEN, 10, plans), size(GIVEN, 1000, plans)
@@ -203,20 +173,24 @@ def test_a_larger_rate_needs_more_of_everything_and_its_slice_keeps_the_shape() 
     assert part.engines["32b"] == pytest.approx(large.sizes.engines["32b"] / 100, abs=0.5)
 
 
-def test_a_pool_grows_after_its_delay_and_its_cold_start_and_shrinks_when_nobody_comes() -> None:
-    env = simpy.Environment()
-    pool = ReplicaPool(env, an_engine(cold_start_s=100), 1, np.random.default_rng(0))
-    env.process(pool.autoscale(GIVEN.autoscaling, target=2, most=8))
-    for _ in range(8):
-        pool.call(1, [30_000])
-    env.run(until=60)
-    assert (len(pool.replicas), pool.starting) == (1, 3)
-    env.run(until=180)
-    assert (len(pool.replicas), pool.starting) == (4, 0)
-    env.run(until=3000)
-    assert len(pool.replicas) == 1
-    assert {have for _, have, _ in pool.history} == {1, 4}
-    assert all(now <= then for (now, *_), (then, *_) in itertools.pairwise(pool.history))
+def test_steps_that_the_last_cannot_reach_are_dead() -> None:
+    def a_plan(*reads: tuple[int, ...]) -> SimulatedPlan:
+        return SimulatedPlan(tuple(SimulatedStep("a", read, 1, 1, 1) for read in reads), 1)
+
+    assert a_plan((), (0,), (0,)).reachable == {0, 2}
+    assert a_plan((), (0,), (1,)).reachable == {0, 1, 2}
+    assert a_plan((), ()).reachable == {1}
+
+
+def test_the_mix_has_the_lengths_and_sizes_that_it_says() -> None:
+    plans = samples(GIVEN, 4000, 0)
+    lengths = [len(plan.steps) for plan in plans]
+    outputs = [step.output_tokens for plan in plans for step in plan.steps]
+    assert np.mean(lengths) == pytest.approx(
+        sum(n * share for n, share in GIVEN.plans.steps.items()), rel=0.03
+    )
+    assert np.mean(outputs) == pytest.approx(GIVEN.plans.step_output_tokens.mean, rel=0.05)
+    assert samples(GIVEN, 5, 1) == samples(GIVEN, 5, 1) != samples(GIVEN, 5, 2)
 
 
 def test_a_long_answer_is_told_of_in_pieces() -> None:

@@ -29,15 +29,15 @@ def test_a_real_engine_and_haproxy_can_be_killed_only_where_they_are_and_the_hea
 @pytest.mark.parametrize(
     ("result", "is_right"),
     [
-        (ChaosResult(outliving_runs={"finished": 3}, broken=2, not_let_in=1), True),
-        (ChaosResult(looked_whole=1), False),
+        (ChaosResult(durable_runs={"finished": 3}, broken_connections=2, not_connected=1), True),
+        (ChaosResult(wrongly_complete=1), False),
         (ChaosResult(given_up=1), False),
         (ChaosResult(still_running=1), False),
-        (ChaosResult(outliving_runs={"finished": 3, "lost": 1}), False),
-        (ChaosResult(accepted=Counter(finished=2)), True),
-        (ChaosResult(accepted=Counter({"finished": 2, "no record": 1})), False),
-        (ChaosResult(broken=2, records=Counter(lost=1, cancelled=1)), True),
-        (ChaosResult(broken=1, records=Counter({"no record": 1})), False),
+        (ChaosResult(durable_runs={"finished": 3, "lost": 1}), False),
+        (ChaosResult(accepted_background_runs=Counter(finished=2)), True),
+        (ChaosResult(accepted_background_runs=Counter({"finished": 2, "no record": 1})), False),
+        (ChaosResult(broken_connections=2, records_of_broken_runs=Counter(lost=1, cancelled=1)), True),
+        (ChaosResult(broken_connections=1, records_of_broken_runs=Counter({"no record": 1})), False),
     ],
 )
 def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
@@ -47,8 +47,12 @@ def test_a_round_is_wrong_where_a_cut_looked_whole_or_a_kept_run_did_not_finish(
 
 
 def test_what_broke_with_its_router_is_lost_and_nothing_that_a_client_left() -> None:
-    assert ChaosResult(broken=2, records=Counter(lost=1, finished=1)).is_right(LOST)
-    assert not ChaosResult(broken=2, records=Counter(lost=1, cancelled=1)).is_right(LOST)
+    assert ChaosResult(broken_connections=2, records_of_broken_runs=Counter(lost=1, finished=1)).is_right(
+        LOST
+    )
+    assert not ChaosResult(
+        broken_connections=2, records_of_broken_runs=Counter(lost=1, cancelled=1)
+    ).is_right(LOST)
 
 
 @pytest.mark.slow

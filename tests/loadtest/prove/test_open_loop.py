@@ -47,7 +47,7 @@ async def _what_comes_of(url: str, *models: str) -> OpenLoopResult:
     load = OpenLoopResult(rate=1, seconds=1)
     async with ClientSession() as session:
         for model in models:
-            await send(session, url, {"model": model, "stream": True}, None, time.monotonic(), load)
+            await send(session, url, {"model": model, "stream": True}, time.monotonic(), load)
     return load
 
 

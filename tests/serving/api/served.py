@@ -29,7 +29,7 @@ from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
 from serving.database.writer import Writer
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.egress.client import tls_context

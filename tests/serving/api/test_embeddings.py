@@ -55,13 +55,13 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
     ("body", "status", "param", "message"),
     [
         ({"model": "mini"}, 400, "model", "Use 'vectors'"),
-        ({"model": "a"}, 400, "model", "does not serve /v1/embeddings"),
-        ({"model": "none"}, 404, "model", "No model"),
+        ({"model": "a"}, 400, "model", "does not support /v1/embeddings"),
+        ({"model": "none"}, 404, "model", "does not exist"),
         ({"input": []}, 400, "input", "at least 1"),
         ({"input": ""}, 400, "input[0]", "at least 1"),
         ({"input": [1, 2]}, 400, "input", "not token ids"),
         ({"encoding_format": "hex"}, 400, "encoding_format", "base64"),
-        ({"dimensions": 0}, 400, "dimensions", "greater"),
+        ({"dimensions": 0}, 400, "dimensions", "at least 1"),
     ],
 )
 async def test_what_cannot_be_served_is_told_by_its_field(
@@ -76,8 +76,8 @@ async def test_what_cannot_be_served_is_told_by_its_field(
 
 async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:
     async with served(pool()) as api, api.sdk as sdk:
-        assert "vectors" not in api.service.pool.settings.pool
-        with pytest.raises(openai.BadRequestError, match="does not serve /v1/chat/completions"):
+        assert "vectors" not in api.service.settings().pool
+        with pytest.raises(openai.BadRequestError, match="does not support /v1/chat/completions"):
             await sdk.chat.completions.create(model="vectors", messages=[{"role": "user", "content": "?"}])
 
 

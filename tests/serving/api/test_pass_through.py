@@ -11,7 +11,7 @@ from conductor.model.messages import Message
 from conductor.model.operation import Likely, TokenLogprob, read_vector, vector_text
 from serving.workers.chat_chunks import decode as read_chunk
 from serving.workers.openai_embeddings import embedding_delta
-from serving.workers.openai_options import logprobs_of
+from serving.workers.openai_stream import logprobs_of
 from serving.workers.usage import UsageCheck
 from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served, team
 

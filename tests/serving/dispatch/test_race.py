@@ -17,15 +17,15 @@ from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember, Worker
-from conductor.run.call import call_bound, open_call, with_defaults
-from conductor.run.call_holds import CallHolds
+from conductor.run.call_bound import call_bound
+from conductor.run.call_holds import CallHolds, open_call, with_defaults
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.dispatch.build import HEDGE_SHARE
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.policy import HEDGE_KNOWN_CALLS
-from serving.dispatch.retry_budget import RetryBudget
 from serving.dispatch.target import Target
 from serving.health import FAILURES_BEFORE_REST, WINDOW, WorkerHealth
+from serving.traffic import RetryBudget
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine

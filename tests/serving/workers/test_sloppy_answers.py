@@ -461,7 +461,7 @@ NO_CALL = {
 @pytest.mark.parametrize("call", [CALL, BARE], ids=["with tools", "without tools"])
 @pytest.mark.parametrize("name", NO_CALL)
 async def test_a_call_that_did_not_come_is_said_so_and_may_be_asked_for_again(name: str, call: Call):
-    with pytest.raises(WorkerUnavailable, match="sent no call") as caught:
+    with pytest.raises(WorkerUnavailable, match="sent no tool call") as caught:
         await read(name.partition(",")[0], NO_CALL[name], call)
     assert caught.value.retryable
 

@@ -11,7 +11,17 @@ from msgspec.structs import replace
 from conductor.errors import BadTask
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
-from conductor.model.messages import File, Image, Message, Part, PendingCall, Text, ToolCall, ToolResult
+from conductor.model.messages import (
+    NO_TOOLS,
+    File,
+    Image,
+    Message,
+    Part,
+    PendingCall,
+    Text,
+    ToolCall,
+    ToolResult,
+)
 from conductor.model.operation import Likely, TokenLogprob
 from conductor.model.reply import FinishReason
 from conductor.run.events import AnswerDelta, Event, StepFirstToken
@@ -120,7 +130,10 @@ class ChatDialect(Dialect):
 
     def parse(self, body: bytes) -> ApiRequest:
         request = read(body)
-        tools, left_out = request.toolset
+        has_tools = (
+            bool(request.tools) or request.tool_choice is not None or request.parallel_tool_calls is False
+        )
+        tools, left_out = request.toolset if has_tools else (NO_TOOLS, ())
         return ApiRequest(
             model=request.model,
             conversation=tuple(to_message(index, message) for index, message in enumerate(request.messages)),

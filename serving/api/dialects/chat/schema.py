@@ -24,7 +24,7 @@ from serving.api.dialects.read_body import (
     read_body,
 )
 from serving.api.request import MOST, Effort, Podium, PodiumField, Tier, priority_of
-from serving.workers.images import picture_url
+from serving.workers.picture_urls import picture_url
 
 LEGACY_ROLE = "function"
 LEGACY = {

@@ -129,7 +129,7 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     check_room(current, "items")
     await _check_room(store, caller)
     await store.append(conversation_id, items)
-    return success(_page(items, has_more=False))
+    return success(page_json(items, has_more=False))
 
 
 @router.get("/{conversation_id}/items")
@@ -147,7 +147,7 @@ async def items(
     except KeyError:
         message = f"after: item {quote(after or '')} is not in this conversation."
         raise BadTask(message, param="after") from None
-    return success(_page(listed[:limit], has_more=len(listed) > limit))
+    return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 @router.get("/{conversation_id}/items/{item_id}")
@@ -176,7 +176,8 @@ def conversation_json(conversation: Conversation) -> Json:
     }
 
 
-def _page(items: list[Json], *, has_more: bool) -> Json:
+def page_json(items: list[Json], *, has_more: bool) -> Json:
+    """Return a page of items in OpenAI's format."""
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": "", "last_id": ""}  # fmt: skip
     return {"object": "list", "data": items, "has_more": has_more} | ends
 

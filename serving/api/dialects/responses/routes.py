@@ -18,6 +18,7 @@ from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
+from serving.api.dialects.responses.conversations import page_json
 from serving.api.dialects.responses.earlier import (
     CallersRuns,
     conversation_of,
@@ -224,9 +225,7 @@ async def items(
         if place is None:
             raise BadTask(f"after: item {quote(after)} is not in this response.", param="after")
         listed = listed[place + 1 :]
-    page = listed[:limit]
-    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": "", "last_id": ""}
-    return success({"object": "list", "data": page, "has_more": len(listed) > limit} | ends)
+    return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:

@@ -1,0 +1,26 @@
+"""Self-contained HTML page of a report. Both reports have the head, the style and the plots of `page.html.j2`."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+
+def render(template: Path, values: Mapping[str, Any], **filters: Callable[..., str]) -> str:
+    """Return the page of `template`, which extends `page.html.j2`.
+
+    Args:
+        template: the template.
+        values: the values of the template, among them `title` and `plots` (SVG by caption).
+        **filters: the filters of the template.
+    """
+    environment: Any = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([template.parent, Path(__file__).parent]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(filters)
+    return environment.get_template(template.name).render(values)
