@@ -329,11 +329,12 @@ def load(path: str | Path) -> Config:
     data = _read(Path(path))
     if isinstance(data, dict) and "base" in data:
         changes = cast(dict[str, Any], data)
-        data = _merge(_read(Path(path).parent / str(changes.pop("base"))), changes)
-    return parse(data, str(path))
+        base = _read(Path(path).parent / str(changes.pop("base")))
+        return parse(_merge(base, changes), str(path))
+    return parse(cast(object, data), str(path))
 
 
-def _read(path: Path) -> object:
+def _read(path: Path) -> Any:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:

@@ -5,10 +5,10 @@ dataclasses in them.
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import fields, is_dataclass
-from typing import Annotated, Any, Protocol, TypeVar
+from typing import Annotated, Any, Protocol, TypeVar, cast
 
 from typer import Option
 
@@ -78,12 +78,9 @@ def _heading(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    match value:
-        case float():
-            return f"{value:.5g}"
-        case Mapping():
-            return ", ".join(f"{n} {what}" for what, n in sorted(value.items())) or "0"
-        case list():
-            return str(len(value))
-        case _:
-            return str(value)
+    if isinstance(value, float):
+        return f"{value:.5g}"
+    if isinstance(value, dict):
+        counts = cast(dict[str, int], value)
+        return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "0"
+    return str(len(cast(list[object], value)) if isinstance(value, list) else value)
