@@ -27,15 +27,15 @@ from podium.command_line.terminal import cell, console, inert, inert_json, table
 from podium.policy_cli import check_against, read_fields, show_policy
 from podium.store_cli import SettingsFile, address_of, errors_in_one_line
 from serving.accounts.caller import DEFAULT_SCOPES, Scope, join, parse_scopes
+from serving.accounts.hold import Period, key_subject, team_subject
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
-from serving.accounts.rates import Period, key_subject, team_subject
 
 if TYPE_CHECKING:
     from typing import TypeAlias
 
     from podium.remote_directory import RemoteDirectory
-    from serving.accounts.budgets import Spending
+    from serving.accounts.budget_limits import Spending
     from serving.accounts.directory import Directory
 
     Accounts: TypeAlias = Directory | RemoteDirectory

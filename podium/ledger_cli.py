@@ -154,7 +154,7 @@ async def _adjust(address: Address, entry: int, to: Decimal, reason: str) -> Non
     try:
         amount = to_pico(to)
     except ValueError as error:
-        raise CommandError(f"--to: {to:f} {error}.") from error
+        raise CommandError(f"--to {error}.") from error
     await check_version(address)
     async with Database(address) as database:
         difference = await adjust(database, entry, amount, reason)

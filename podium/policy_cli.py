@@ -62,7 +62,7 @@ def check_against(settings: Path | None, policy: AccountPolicy, *, has_server: b
         SettingsError: the settings cannot be loaded.
     """
     if settings is not None:
-        from serving.accounts.permission import check_names
+        from serving.accounts.account_policy import check_names
         from serving.settings.settings import load
 
         return check_names(policy, load(settings))

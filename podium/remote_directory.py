@@ -14,11 +14,11 @@ from typing import Any
 from podium.budgets_cli import pages
 from podium.client import FAILED, Client, ClientError, path_part
 from serving.accounts.account_policy import AccountPolicy
-from serving.accounts.budgets import Spending
+from serving.accounts.budget_limits import Spending
 from serving.accounts.caller import Scope
+from serving.accounts.hold import Period
 from serving.accounts.key_info import US, KeyInfo, TeamInfo, iso
 from serving.accounts.keys import ApiKey
-from serving.accounts.rates import Period
 
 Json = dict[str, Any]
 PERIODS: tuple[Period, ...] = ("day", "month")
@@ -87,7 +87,7 @@ class RemoteDirectory:
         return ApiKey(rotated["secret"]), _key(rotated)
 
     async def budget(self, subject: str) -> list[Spending]:
-        """Return the budget and the spending of a team or key. `serving.accounts.rates` defines subjects."""
+        """Return the budget and the spending of a team or key. `serving.accounts.hold` defines subjects."""
         budget = self._client.get(_budget_path(subject))
         return [Spending(period, *_amounts(budget[period])) for period in PERIODS]
 

@@ -16,13 +16,13 @@ from serving.clients import find_faults
 from serving.edge.policy import HttpPolicy
 from serving.lora.adapters import AdapterError, name_of, verify
 from serving.lora.compatibility import MAX_LORA_RANK, check, tensors_of_model
-from serving.settings.absent import absent_workers, without_workers
 from serving.settings.faults import in_file
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.overrides import check_conductor_key
 from serving.settings.price_table import with_known_prices
 from serving.settings.settings import Settings, SettingsError
 from serving.settings.source import SettingsSource
-from serving.settings.workers import VllmSettings, WorkerSettings
+from serving.settings.workers import VllmSettings
 from serving.telemetry.spans import EXPORTER
 
 os.environ.setdefault("RAY_SERVE_TRACING_EXPORTER_IMPORT_PATH", EXPORTER)
@@ -150,18 +150,16 @@ def _check_local_adapters(settings: Settings) -> None:
     """
     for worker in settings.workers:
         if isinstance(worker, VllmSettings) and worker.adapter and "://" not in worker.adapter:
-            owner = settings.worker(worker.deployment) if worker.deployment else worker
+            adapter = resolve_path(Path(worker.adapter).expanduser())
             try:
-                _check_adapter(
-                    resolve_path(Path(worker.adapter).expanduser()), name_of(worker.adapter), owner
-                )
+                _check_adapter(adapter, name_of(worker.adapter), settings.owner_of(worker))
             except AdapterError as exc:
                 raise SettingsError(f"Worker {worker.name!r}: {exc.message}") from exc
 
 
-def _check_adapter(adapter: Path, name: str, owner: WorkerSettings) -> None:
+def _check_adapter(adapter: Path, name: str, owner: VllmSettings) -> None:
     verify(adapter, name)
-    if isinstance(owner, VllmSettings) and not owner.stand_in:
+    if not owner.stand_in:
         model = resolve_path(Path(owner.model).expanduser())
         base = tensors_of_model(model) if model.is_dir() else None
         check(adapter, int(owner.engine.get("max_lora_rank", MAX_LORA_RANK)), base)

@@ -13,14 +13,11 @@ from conductor.model.worker import Worker
 from serving.egress.reach import ANYWHERE, SETTINGS
 from serving.health import Identity
 from serving.lora.adapters import name_of
-from serving.settings.absent import key_that_is_missing
 from serving.settings.engine_arguments import engine_faults
-from serving.settings.keys import read_key
-from serving.settings.known_models import accepts_of
+from serving.settings.keys import key_that_is_missing, read_key
 from serving.settings.settings import Settings, SettingsError
-from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
-from serving.settings.worker_profile import price_of
+from serving.settings.worker_profile import accepts_of, calls_tools, price_of
 from serving.settings.workers import (
     API_SETTINGS,
     AnthropicSettings,
@@ -33,7 +30,7 @@ from serving.settings.workers import (
     WorkerSettings,
     places_of,
 )
-from serving.workers.patience import Patience
+from serving.workers.stall_timer import Patience
 from serving.workers.vllm import EngineClient, VllmWorker
 
 if TYPE_CHECKING:
@@ -170,8 +167,7 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
         case ScriptedSettings() | PythonSettings():
             return worker.name
         case VllmSettings():
-            base = settings.worker(worker.deployment) if worker.deployment else worker
-            model = base.model if isinstance(base, VllmSettings) else ""
+            model = settings.owner_of(worker).model
             return f"{model}+{name_of(worker.adapter)}" if worker.adapter else model
         case _:
             return worker.model
@@ -209,7 +205,6 @@ def provenance_of(worker: WorkerSettings, client: Worker, settings: Settings) ->
         case PythonSettings():
             return str(getattr(client, "provenance", ""))
         case VllmSettings():
-            owner = settings.worker(worker.deployment) if worker.deployment else worker
-            return "scripted" if isinstance(owner, VllmSettings) and owner.stand_in else ""
+            return "scripted" if settings.owner_of(worker).stand_in else ""
         case _:
             return ""

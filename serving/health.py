@@ -12,7 +12,7 @@ from math import ceil, inf
 from typing import Literal, NamedTuple
 from weakref import WeakValueDictionary
 
-from serving.witnesses import Witnesses
+from serving.traffic import Witnesses
 
 FAILURES_BEFORE_REST = 3
 FIRST_REST_S = 5.0

@@ -4,7 +4,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from conductor.model.call import Sampling
@@ -20,23 +20,28 @@ from serving.dispatch.limiter import Limiter
 from serving.dispatch.route import Route
 from serving.health import Health, WorkerHealth
 from serving.lora.adapters import name_of
-from serving.settings.absent import absent_workers, without_workers
-from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of
-from serving.settings.known_models import accepts_of
-from serving.settings.pdf_reading import reads_pdfs
-from serving.settings.public_names import public_name
+from serving.settings.fallbacks import Fallback, chain_of, fallbacks_of, serves_of, takes_of
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.sections import ConductorSettings
 from serving.settings.settings import Settings, SettingsError
-from serving.settings.tool_use import calls_tools
 from serving.settings.webhooks import SecretError, signers
-from serving.settings.wire_options import serves_of, takes_of
 from serving.settings.without_effect import without_effect
-from serving.settings.worker_profile import context_tokens_of, price_of
+from serving.settings.worker_profile import (
+    accepts_of,
+    calls_tools,
+    context_tokens_of,
+    price_of,
+    public_name,
+    reads_pdfs,
+)
 from serving.settings.workers import API_SETTINGS, VllmSettings, WorkerSettings, places_of
 from serving.telemetry.spans import PROVIDERS
-from serving.workers.pictures import may_fetch
+from serving.workers.picture_urls import may_fetch
 
 logger = logging.getLogger("podium")
+
+MOST_TEAMS = 1024
+"""Maximum number of permits whose teams are kept. There are as many permits as different policies."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +63,7 @@ class Pool:
     fallbacks: Mapping[str, tuple[Fallback, ...]]
     """Fallbacks of each worker, in the order in which they are tried."""
     engines: Engines
+    _teams: dict[Permit, Team] = field(default_factory=dict[Permit, Team], init=False, repr=False)
 
     @property
     def team(self) -> Team:
@@ -69,6 +75,14 @@ class Pool:
 
         If the permit does not allow the conductor's worker, its first allowed fallback becomes the conductor.
         """
+        team = self._teams.get(permit)
+        if team is None:
+            if len(self._teams) >= MOST_TEAMS:
+                self._teams.clear()
+            team = self._teams[permit] = self._build_team(permit)
+        return team
+
+    def _build_team(self, permit: Permit) -> Team:
         settings, own = self.settings, self.settings.prompts
         names = ("conductor", "steps", "lists", "worker")
         texts = {name: text for name in names if (text := getattr(own, name)) is not None}
@@ -98,8 +112,7 @@ class Pool:
 
     def may_plan(self, permit: Permit) -> bool:
         """Return whether `permit` allows the conductor's worker or one of its fallbacks."""
-        chosen = self.settings.conductor
-        return chosen is not None and any(permit.allows(name) for name in self.line(chosen.worker))
+        return self.team_for(permit).conductor is not None
 
     async def find_fetchers(self, urls: Collection[str]) -> frozenset[str]:
         """Return the workers for which pictures at `urls` can be sent as links.

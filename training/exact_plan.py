@@ -9,7 +9,8 @@ either.
 import json
 
 from conductor.errors import InvalidPlan
-from conductor.plan.formats import Format, parser
+from conductor.plan.plan import Format
+from conductor.run.plan_writer import parser
 
 
 def is_exact_plan(format: Format, text: str, workers: list[str], max_steps: int) -> bool:

@@ -19,7 +19,7 @@ from statistics import mean
 from typing import Any
 
 from conductor.model.worker import PoolMember
-from conductor.plan.formats import Format
+from conductor.plan.plan import Format
 from evaluation.cards.families import kind_of
 from evaluation.graders import grade
 from serving.settings.settings import SettingsError

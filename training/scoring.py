@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from conductor.errors import BudgetExceeded, WorkerError
 from conductor.model.failure import Failure
-from conductor.plan.formats import Format
+from conductor.plan.plan import Format
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record
 from evaluation.graders import grade

@@ -91,7 +91,7 @@ class Call(MarkedValue, frozen=True):
     """True if the answer may arrive in larger pieces, because no client reads it while it streams."""
     site: CallSite = CallSite()
     mark_key: str = ""
-    """Word in the tags that enclose other steps' outputs in `messages` (see `conductor.plan.marks`). Empty if
+    """Word in the tags that enclose other steps' outputs in `messages` (see `conductor.plan.prompt_parts`). Empty if
     there are no such tags."""
     prefix: str = ""
     """Beginning of the answer, which the reader has already received. The model must continue after it."""

@@ -1,4 +1,4 @@
-"""Repair of split surrogate pairs in text, and a check for control characters in names.
+"""Size of a text, repair of split surrogate pairs in it, and a check for control characters in names.
 
 JSON may write a character beyond U+FFFF as two escapes, and some servers split a chunk between the two. UTF-8
 cannot encode half a pair, so stores, clients and providers reject it.
@@ -17,6 +17,11 @@ _ESCAPES = re.compile(
 _REPLACEMENT = rb"\ufffd"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 """Characters that control a terminal or change the direction of a line."""
+
+
+def byte_size(text: str) -> int:
+    """Return the UTF-8 size of `text`. It is an upper bound of the number of tokens."""
+    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 def whole(text: str) -> str:

@@ -92,6 +92,11 @@ class Failure(Value, frozen=True):
         return bool(self.get("retryable"))
 
     @property
+    def reason(self) -> Reason:
+        """Reason why a plan cannot run. Only an `InvalidPlan` has one."""
+        return Reason(str(self.get("reason")))
+
+    @property
     def cost_is_bound(self) -> bool:
         """True if `cost_usd` is an upper bound."""
         return self.cost_usd is not None and bool(self.get("billed_at_bound"))
@@ -171,14 +176,6 @@ class Attempt(DefaultingValue, frozen=True):
             cost_is_bound=failure.cost_is_bound,
             provider_status=status if isinstance(status := failure.get("provider_status"), int) else None,
         )
-
-
-def charges(failure: Failure | None, attempts: tuple[Attempt, ...] = ()) -> Iterator[Failure | Attempt]:
-    """Yield the failed calls in `attempts` and `failure` that used tokens or money."""
-    own = [failure] if failure else []
-    for each in (*attempts, *(failure.attempts if failure else ()), *own):
-        if each.usage is not None or each.cost_usd is not None:
-            yield each
 
 
 def _nearest_class(error_class: type[PodiumError]) -> type[PodiumError]:

@@ -1,10 +1,11 @@
 """Messages and their parts, and the tools that a client offers."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 from msgspec.structs import replace
 
+from conductor.model.characters import byte_size
 from conductor.model.value import DefaultingValue, JsonValue, MarkedValue, Value
 
 Role = Literal["system", "user", "assistant", "tool"]
@@ -63,7 +64,7 @@ class File(MarkedValue, frozen=True):
     def n_bytes(self) -> int:
         """Size in bytes. 0 while only the id is known."""
         if self.text is not None:
-            return len(self.text.encode("utf-8", "surrogatepass"))
+            return byte_size(self.text)
         return len(self.url.partition(",")[2].rstrip("=")) * 3 // 4
 
 
@@ -194,6 +195,41 @@ class Message(JsonValue, frozen=True):
             yield part
             if isinstance(part, ToolResult):
                 yield from part.parts
+
+
+def contents_of(messages: Iterable[Message]) -> Iterator[object]:
+    """Yield the texts, URLs and JSON values in `messages`. They take up nearly all of the memory."""
+    for message in messages:
+        if message.native is not None:
+            yield from values_in(message.native.payload)
+        if message.thoughts:
+            yield from values_in(message.thoughts)
+        for part in message.all_parts:
+            match part:
+                case Text(text=text):
+                    yield text
+                case Image(url=url):
+                    yield url
+                case File(url=url, text=text):
+                    yield from (url, text)
+                case ToolCall(arguments=arguments):
+                    yield arguments
+                case ToolResult():
+                    pass  # `all_parts` yields its parts as well
+
+
+def values_in(value: Any) -> Iterator[object]:
+    """Yield a JSON value, and the field names and values in it, in any order."""
+    pending = [value]
+    while pending:
+        each: Any = pending.pop()
+        yield each
+        if isinstance(each, dict):
+            fields = cast(dict[str, Any], each)
+            pending += fields
+            pending += fields.values()
+        elif isinstance(each, list):
+            pending += cast(list[Any], each)
 
 
 def without_cache_marks(messages: Iterable[Message]) -> tuple[Message, ...]:

@@ -1,6 +1,11 @@
-"""Kinds of calls, named as in OpenTelemetry's GenAI conventions, and options that only some provider APIs support."""
+"""Kinds of calls, named as in OpenTelemetry's GenAI conventions, options that only some provider APIs support, and the
+text form of token ids and of embedding vectors.
+"""
 
+import base64
+import binascii
 import json
+import struct
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -11,8 +16,8 @@ Operation = Literal["chat", "text_completion", "embeddings"]
 
 * `chat`: a conversation.
 * `text_completion`: the model continues the prompt as it is, without chat markup.
-* `embeddings`: the model returns a vector for each message. Each line of the answer is one vector, as base64
-  of little-endian float32."""
+* `embeddings`: the model returns a vector for each message. Each line of the answer is one vector, written by
+  `vector_text`."""
 CallKind = Operation | Literal["plan"]
 """Kind of a call, or `plan` for a conductor's call that writes a plan."""
 
@@ -104,3 +109,30 @@ def read_tokens(text: str) -> list[int]:
     if not isinstance(value, list):
         raise ValueError("the text is not a list")
     return [int(each) for each in cast(list[Any], value)]
+
+
+def vector_text(vector: Sequence[float]) -> str:
+    """Return `vector` as base64 of little-endian float32.
+
+    Raises:
+        ValueError: a number does not fit into float32.
+    """
+    try:
+        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
+    except (struct.error, OverflowError) as exc:
+        raise ValueError(f"not a vector of float32: {exc}") from exc
+
+
+def read_vector(text: str) -> list[float]:
+    """Return the vector that `vector_text` wrote.
+
+    Raises:
+        ValueError: the text is not an encoded vector.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except binascii.Error as exc:
+        raise ValueError(f"not base64: {exc}") from exc
+    if not data or len(data) % 4:
+        raise ValueError(f"{len(data)} bytes are not a vector of float32")
+    return list(struct.unpack(f"<{len(data) // 4}f", data))

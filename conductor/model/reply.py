@@ -13,7 +13,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, WorkerError, WorkerUnavailable
-from conductor.model.characters import HalfJoiner, whole, whole_value
+from conductor.model.characters import HalfJoiner, byte_size, whole, whole_value
 from conductor.model.failure import Attempt
 from conductor.model.messages import Native, ToolCall
 from conductor.model.operation import TokenLogprob
@@ -376,7 +376,7 @@ async def open_reply(
 
 
 def _n_bytes(texts: Sequence[str]) -> int:
-    return len("".join(texts).encode("utf-8", "surrogatepass"))
+    return byte_size("".join(texts))
 
 
 class _SurrogateJoiner:

@@ -6,7 +6,7 @@ They are never sent to a model.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import msgspec
 
@@ -86,6 +86,11 @@ class Permit(Value, frozen=True):
             self.trains and other.trains,
             self.hides_personal_data or other.hides_personal_data,
         )
+
+
+def least(*limits: Any) -> Any:
+    """Return the lowest limit, or None if all are None (no limit)."""
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def lowest_effort(*limits: str | None) -> str | None:

@@ -1,14 +1,9 @@
-"""The interface of a worker, the members of a pool, and the encoding of embedding vectors."""
+"""The interface of a worker, and the members of a pool."""
 
-import base64
-import binascii
-import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
-
-from msgspec.structs import replace
 
 from conductor.model.call import Call, Sampling
 from conductor.model.operation import Operation
@@ -83,41 +78,3 @@ class PoolMember:
     """Names of the `WireOptions` that it and all its fallbacks support."""
     defaults: Sampling = Sampling()
     """Sampling parameters for requests that do not set them."""
-
-    def with_defaults(self, sampling: Sampling) -> Sampling:
-        """Return a copy of `sampling` in which fields that are not set have this member's defaults."""
-        own = self.defaults
-        return replace(
-            sampling,
-            max_output_tokens=sampling.max_output_tokens or self.max_output_tokens,
-            temperature=own.temperature if sampling.temperature is None else sampling.temperature,
-            top_p=own.top_p if sampling.top_p is None else sampling.top_p,
-            effort=sampling.effort or own.effort,
-        )
-
-
-def encode(vector: Sequence[float]) -> str:
-    """Return `vector` as base64 of little-endian float32.
-
-    Raises:
-        ValueError: a number does not fit into float32.
-    """
-    try:
-        return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode("ascii")
-    except (struct.error, OverflowError) as exc:
-        raise ValueError(f"not a vector of float32: {exc}") from exc
-
-
-def decode(text: str) -> list[float]:
-    """Return the vector that `encode` wrote.
-
-    Raises:
-        ValueError: the text is not an encoded vector.
-    """
-    try:
-        data = base64.b64decode(text, validate=True)
-    except binascii.Error as exc:
-        raise ValueError(f"not base64: {exc}") from exc
-    if not data or len(data) % 4:
-        raise ValueError(f"{len(data)} bytes are not a vector of float32")
-    return list(struct.unpack(f"<{len(data) // 4}f", data))

@@ -6,8 +6,10 @@ only earlier steps, in strictly ascending order, and that the text ends. They ar
 "earlier steps only", so the parser still checks such plans.
 """
 
+from functools import lru_cache
+
 from conductor.model.call import Grammar
-from conductor.plan.formats import Format
+from conductor.plan.plan import Format
 
 SUBTASK_CHARS = 240
 """Approximate limit of a subtask, in characters. It also stops small models that would never end the text."""
@@ -48,6 +50,7 @@ def _string(chars: int) -> str:
     return _STRING.format(more=more, tail=WORD_CHARS - 1) + _words("word", "letter")
 
 
+@lru_cache(maxsize=256)  # used for every plan, and there are few different teams
 def grammar(
     format: Format,
     n_workers: int,

@@ -9,11 +9,10 @@ their content and wording are our own.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Literal
 
-from conductor.plan.formats import Format
-from conductor.plan.plan import Step
+from conductor.plan.plan import Format, Step
 
 Layout = Literal["lines", "object", "thinking object", "lists"]
 """Layout of a plan's text.
@@ -84,6 +83,7 @@ class _Example:
     steps: tuple[Step, ...]
 
 
+@cache
 def layout_of(format: Format, *, is_schema: bool = False, is_thinking: bool = False) -> Layout:
     """Return the layout of a plan's text.
 
@@ -97,6 +97,7 @@ def layout_of(format: Format, *, is_schema: bool = False, is_thinking: bool = Fa
     return ("thinking object" if is_thinking else "object") if is_schema else "lines"
 
 
+@cache
 def role(max_steps: int) -> str:
     """Describe to the conductor its role, and what makes a good plan with at most `max_steps` steps."""
     is_one = max_steps == 1

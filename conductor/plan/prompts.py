@@ -1,6 +1,6 @@
 """Prompts for conductors and workers.
 
-Untrusted texts in them are enclosed in tags that are called marks (`marks.py`).
+Untrusted texts in them are enclosed in tags that are called marks (`prompt_parts.py`).
 """
 
 import re
@@ -13,10 +13,17 @@ from conductor.errors import WorkerError
 from conductor.model.messages import NO_TOOLS, Message, Part, Text, ToolCall, ToolResult, Toolset
 from conductor.model.usage import Price
 from conductor.model.worker import PoolMember
-from conductor.plan.attachments import describe_attachments, fit, with_names
 from conductor.plan.instructions import Layout, how_to_accept, instructions, role
-from conductor.plan.marks import enclose, mark_key, read_marked, with_stable_system
 from conductor.plan.plan import Step
+from conductor.plan.prompt_parts import (
+    describe_attachments,
+    enclose,
+    fit,
+    mark_key,
+    read_marked,
+    with_names,
+    with_stable_system,
+)
 
 CALL, RESULT = "tool_call", "tool_result"
 """Names of the marks around a tool call and around its result."""

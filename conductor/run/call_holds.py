@@ -1,12 +1,12 @@
-"""Budget holds of one call.
+"""Opening a call within the budget, and the budget holds of a call.
 
 A hold is a reservation. Each attempt has one. A hedge, a second parallel call for the same answer, has holds of
 its own. The call and its hedge are called branches.
 """
 
 import asyncio
-from collections.abc import Generator, Iterable
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import AsyncGenerator, Generator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Self
@@ -15,16 +15,23 @@ from msgspec.structs import replace
 
 from conductor.errors import (
     BudgetExceeded,
+    Interrupted,
     PodiumError,
     StoreUnavailable,
     WorkerError,
+    WorkerRefused,
+    WorkerUnavailable,
+    quote,
 )
-from conductor.model.failure import Attempt, Failure, charges
-from conductor.model.reply import CallResult
+from conductor.model.call import Call, Sampling
+from conductor.model.failure import Attempt, Failure
+from conductor.model.reply import CallResult, Reply
 from conductor.model.terms import Callee, Observer
 from conductor.model.usage import FREE, Price, Usage, estimate, total
 from conductor.model.worker import PoolMember
-from conductor.run.ledger import Hold, Ledger
+from conductor.run.call_bound import call_bound
+from conductor.run.ledger import BudgetLedger, Hold, Ledger
+from conductor.run.plan_record import charges
 from conductor.run.waiting import wait_until_done
 
 
@@ -90,23 +97,13 @@ class CallHolds:
         A call that was sent is settled at its highest possible cost. A call that is still queued, or a hedge
         that was not sent, costs nothing.
         """
-        for branch in (self._first, self._second):
-            if branch is not None and (branch.waits or (branch is self._second and branch.callee is None)):
+        for branch in filter(None, (self._first, self._second)):
+            if branch.waits or (branch is self._second and branch.callee is None):
                 await self._release(branch)
-            elif (
-                branch is not None
-                and branch.callee is not None
-                and (price := self._price_of(branch)) is not None
-            ):
-                await self._settle(
-                    branch.hold, price.most(self._bound_of(branch)), None, is_bound=price != FREE
-                )
+            elif branch.callee is not None and (price := branch.callee.price) is not None:
+                most_usd = price.most(self._bound_of(branch))
+                await self._settle(branch.hold, most_usd, None, is_bound=price != FREE)
         await self._exit_stack.aclose()
-
-    @property
-    def max_output_tokens(self) -> int:
-        """Longest answer that the hold allows."""
-        return self._bound_of(self._first).output_tokens
 
     @property
     def bound(self) -> Usage:
@@ -162,7 +159,9 @@ class CallHolds:
         if self._dropped is not None:
             (loser, last), self._dropped = self._dropped, None
             if loser.hold is not None and last is not None:
-                cost_usd = last.cost_usd if last.cost_usd is not None else self._zero_cost()
+                cost_usd = last.cost_usd
+                if cost_usd is None and self._member.worst_price is not None:
+                    cost_usd = Decimal(0)
                 is_unknown = last.cost_is_bound or (last.outcome == "lost_race" and not loser.waits)
                 usage = None if is_unknown else last.usage or Usage()
                 await self._ledger.settle(loser.hold, cost_usd, usage, is_bound=last.cost_is_bound)
@@ -182,9 +181,8 @@ class CallHolds:
             branch.failed.append(attempt)
             hold, branch.hold = branch.hold, None
             paying = asyncio.create_task(self._pay(hold, [failure], failure))
-            await wait_until_done(
-                [paying]
-            )  # the attempt is recorded, so settle it even if the other branch wins
+            # The attempt is recorded, so settle it even if the other branch wins.
+            await wait_until_done([paying])
             paying.result()
             await branch.exit_stack.aclose()
             if wait_s:
@@ -204,9 +202,6 @@ class CallHolds:
         self.failed.append(attempt)
         if self._observer is not None:
             self._observer.on_failed(attempt)
-
-    def _zero_cost(self) -> Decimal | None:
-        return None if self._member.worst_price is None else Decimal(0)
 
     def _attempt_of_loser(self, loser: _HeldCall, took_s: float) -> Attempt:
         """Return the attempt of a call that lost the race.
@@ -228,12 +223,6 @@ class CallHolds:
             cost_is_bound=is_billed,
             deployment=callee.deployment,
         )
-
-    def record_callee(self, branch: _HeldCall, callee: Callee) -> None:
-        """See `AttemptHold.record_callee`."""
-        branch.callee = callee
-        if branch.hold is not None:
-            branch.hold.ask(callee)
 
     async def fail(self, error: WorkerError) -> None:
         """Settle a call that failed without an answer. It costs what its server reported, usually nothing."""
@@ -317,7 +306,7 @@ def _sum(failed: Iterable[Failure | Attempt]) -> tuple[Decimal, Usage]:
 
 @dataclass(frozen=True, slots=True)
 class BranchHold:
-    """Hold of one branch. Implements `AttemptHold`."""
+    """Hold of one branch. Implements `AttemptHold`. A method of the branch would make a reference cycle per call."""
 
     _holds: CallHolds
     _branch: _HeldCall
@@ -335,4 +324,90 @@ class BranchHold:
 
     def record_callee(self, callee: Callee) -> None:
         """See `AttemptHold.record_callee`."""
-        self._holds.record_callee(self._branch, callee)
+        self._branch.callee = callee
+        if self._branch.hold is not None:
+            self._branch.hold.ask(callee)
+
+
+def with_defaults(member: PoolMember, sampling: Sampling) -> Sampling:
+    """Return a copy of `sampling` in which fields that are not set have the defaults of `member`."""
+    own = member.defaults
+    return replace(
+        sampling,
+        max_output_tokens=sampling.max_output_tokens or member.max_output_tokens,
+        temperature=own.temperature if sampling.temperature is None else sampling.temperature,
+        top_p=own.top_p if sampling.top_p is None else sampling.top_p,
+        effort=sampling.effort or own.effort,
+    )
+
+
+@asynccontextmanager
+async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
+    """Call `member` within the budget.
+
+    The block is entered at the first token. Leaving it closes the call and charges its cost to the budget. Each
+    attempt has its own reservation: a retry or failover reserves budget only after the previous attempt has
+    been charged.
+
+    - A call that failed before its first token costs what its server reported, usually nothing. If the model
+      was already at work, the call costs its bound, the most that it can use.
+    - An interrupted call costs what its server has reported so far.
+    - A call whose server reports nothing, or an impossible usage, costs its bound. `Reply.result` shows the
+      same cost.
+
+    Raises:
+        BudgetExceeded: the budget does not allow the call, or another attempt.
+        WorkerError: the call failed. The error names the step.
+        WorkerRefused: the run's permit excludes the worker.
+    """
+    _check_permit(member, call)
+    call = replace(call, sampling=with_defaults(member, call.sampling))
+    if member.bills_inner_calls:
+        ledger = BudgetLedger()
+    bound = call_bound(member, call)
+    async with CallHolds(ledger, member, bound, call.terms.observer) as holds:
+        sampling = replace(call.sampling, max_output_tokens=holds.bound.output_tokens)
+        call = replace(call, sampling=sampling, terms=replace(call.terms, holds=holds))
+        reply: Reply | None = None
+        try:
+            async with member.worker.open(call) as reply:
+                reply.bound = holds.bound
+                yield reply
+        except WorkerError as exc:
+            exc.step = call.site.step
+            if reply is None:
+                await holds.fail(exc)
+            raise
+        except (BudgetExceeded, StoreUnavailable) as exc:
+            if reply is None and holds.failed:
+                exc.attempts, exc.step = tuple(holds.failed), call.site.step
+            raise
+        except Interrupted as exc:  # raised by the worker; an interrupted run reports it by itself
+            message = f"The call to {member.name} was interrupted: {exc.message}"
+            raise WorkerUnavailable(
+                message, worker=member.name, step=call.site.step, detail=exc.detail
+            ) from exc
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task and task.cancelling():
+                raise
+            name = reply.worker if reply else member.name
+            message = f"The worker {name} cancelled its own call."  # not that of a disconnected client
+            raise WorkerUnavailable(message, worker=name, step=call.site.step) from None
+        finally:
+            if reply is not None:
+                reply.close_bill()
+                await holds.finish(reply.result)
+
+
+def _check_permit(member: PoolMember, call: Call) -> None:
+    """Check that the call's permit allows the worker.
+
+    A worker that runs a team always passes, because each of its inner calls is checked.
+
+    Raises:
+        WorkerRefused: the permit excludes the worker.
+    """
+    if not (call.terms.permit.allows(member.name) or member.bills_inner_calls):
+        message = f"This run may not call worker {quote(member.name)}."
+        raise WorkerRefused(message, worker=member.name, step=call.site.step, every_call=True)

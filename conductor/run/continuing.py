@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from conductor.errors import ContentFiltered, Interrupted, WorkerBusy, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.characters import byte_size
 from conductor.model.failure import Attempt
 from conductor.model.reply import CallResult, Delta, Reply
 from conductor.model.usage import Usage
@@ -22,6 +23,7 @@ from conductor.run.task import Task
 
 BREAKS = (WorkerUnavailable, WorkerBusy)
 """Errors of a broken stream after which another call may deliver the rest."""
+_SILENCE = WorkerUnavailable("The worker stopped sending.")
 CONTINUATIONS = 2
 """Maximum number of continuations of an answer. If the worker has more other deployments, their number."""
 BYTES_PER_TOKEN = 4
@@ -192,8 +194,7 @@ def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerEr
 
 def outlasts_silence(member: PoolMember, task: Task, breaks: Breaks) -> bool:
     """Return whether an answer can be restarted or continued if its worker stops sending."""
-    silence = WorkerUnavailable("The worker stopped sending.")
-    return may_restart(member, breaks, silence) and may_continue(member, task, breaks, silence)
+    return may_restart(member, breaks, _SILENCE) and may_continue(member, task, breaks, _SILENCE)
 
 
 def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
@@ -204,11 +205,6 @@ def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
 
 def _tokens(text: str) -> int:
     return byte_size(text) // BYTES_PER_TOKEN
-
-
-def byte_size(text: str) -> int:
-    """Return the UTF-8 size of `text`. It is an upper bound of the number of tokens."""
-    return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

@@ -71,7 +71,7 @@ class PlanEnded(Value, frozen=True):
     @property
     def reject_reason(self) -> Reason | None:
         """Reason of the rejection, if any."""
-        return reason_of(self.rejection)
+        return None if self.rejection is None else self.rejection.reason
 
 
 class CallQueued(Value, frozen=True):
@@ -315,8 +315,3 @@ Piece = AnswerDelta | WorkDelta
 Event = KeptEvent | Piece
 Terminal = RunFinished | RunSuspended | RunFailed | RunCancelled | RunDetached
 """Events that end a reader's stream."""
-
-
-def reason_of(rejection: Failure | None) -> Reason | None:
-    """Return the reason of a plan's rejection, or None if the plan was not rejected."""
-    return None if rejection is None else Reason(str(rejection.get("reason")))

@@ -16,7 +16,8 @@ from conductor.model.call import Call, CallSite
 from conductor.model.terms import Refusals
 from conductor.model.usage import Usage
 from conductor.model.worker import PoolMember
-from conductor.run.call import call_bound
+from conductor.run.call_bound import call_bound
+from conductor.run.call_holds import with_defaults
 from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import ResultsGiven, RunCancelled, RunDetached, RunResumed
 from conductor.run.ledger import BudgetLedger, Ledger
@@ -58,7 +59,7 @@ def _worst(call: UnmeteredCall, record: Record, team: Team) -> tuple[Decimal, Us
         member = team.pool.get(call.worker)
     if member is None:
         return Decimal(0), Usage()
-    bound = call_bound(member, Call(call.prompt, member.with_defaults(sampling)))
+    bound = call_bound(member, Call(call.prompt, with_defaults(member, sampling)))
     return (member.worst_price.most(bound) if member.worst_price else Decimal(0)), bound
 
 
@@ -207,7 +208,8 @@ async def _running(
         client_reply is not None
     ):  # not earlier, because recorded results are final even if the run cannot continue
         log.append(ResultsGiven(log.record.wall_s, client_reply, family.owner, _waiting_time_s(log.record)))
-    write_down = None if outer else _writer(family, run)
+    write = family.write_down
+    write_down = None if outer or write is None else lambda: write(run.records)
     loop = RoundLoop(family.team, members, log, family.ledger, family.refusals, deadline_at_s, write_down)
     if is_continued and client_reply is None:
         log.append(RunResumed(loop.now_s(), family.owner, lost_usd))
@@ -236,11 +238,6 @@ def _waiting_time_s(record: Record) -> float:
     """
     suspended = record.segments[-1].suspended if record.segments else 0.0
     return max(0.0, time.time() - suspended) if suspended else 0.0
-
-
-def _writer(family: Family, run: Run) -> Callable[[], Awaitable[None]] | None:
-    write_down = family.write_down
-    return None if write_down is None else lambda: write_down(run.records)
 
 
 def _begin(
@@ -280,12 +277,12 @@ def _members(family: Family, run: Run) -> dict[str, PoolMember]:
         async with _inner(family, run, call) as inner:
             yield inner
 
-    planner = family.team.planner(record.task)
-    price = estimate_price(planner and planner.member, allowed.values(), record.task.max_steps)
-    itself = team_member(record.task.model, open_inner, price)
-    return {
-        name: itself if name == TEAM and name not in allowed else allowed[name] for name in record.workers
-    }
+    def itself() -> PoolMember:
+        planner = family.team.planner(record.task)
+        price = estimate_price(planner and planner.member, allowed.values(), record.task.max_steps)
+        return team_member(record.task.model, open_inner, price)
+
+    return {name: allowed.get(name) or itself() for name in record.workers}
 
 
 @asynccontextmanager

@@ -21,6 +21,7 @@ from conductor.plan.plan import Plan, Step
 from conductor.run.events import Source
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record
+from conductor.run.task import Task
 
 AGAIN_WITHIN_S = 10.0
 """Time limit for a second attempt at a plan, in seconds. If writing a plan broke off after more time than this, one
@@ -151,7 +152,7 @@ def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequen
 def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
     last = plan.steps[-1]
     if last.status == "done":
-        if plan.round + 1 >= record.task.n_rounds:
+        if is_last_round(record.task, plan.round):
             return Finish(last.result)
         return WritePlan("revision", plan.round + 1)
     if last.status != "failed" or last.failure is None:
@@ -160,6 +161,13 @@ def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> 
         why = f"{plan.why.removesuffix('.')}; then {last.worker} failed: {last.failure.code}"
         return _fall_back(record, fallbacks, why, last.failure)
     return _give_up(record, last.failure)
+
+
+def is_last_round(task: Task, round: int) -> bool:
+    """Return whether no further round may follow `round`. A plan that the request contains, or that is not run, is
+    never revised.
+    """
+    return task.plan is not None or task.plan_only or round + 1 >= task.rounds
 
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:

@@ -5,15 +5,23 @@ from decimal import Decimal
 from typing import Literal
 
 from conductor.errors import Reason
-from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult
 from conductor.model.value import Value
 from conductor.plan.plan import OnFailure, Step
-from conductor.run.events import Source, reason_of
+from conductor.run.events import Source
 from conductor.run.turns import StepTurn
 
 StepStatus = Literal["planned", "running", "waiting", "done", "failed", "not_needed", "cancelled"]
+
+
+def charges(failure: Failure | None, attempts: tuple[Attempt, ...] = ()) -> Iterator[Failure | Attempt]:
+    """Yield the failed calls in `attempts` and `failure` that used tokens or money."""
+    own = [failure] if failure else []
+    for each in (*attempts, *(failure.attempts if failure else ()), *own):
+        if each.usage is not None or each.cost_usd is not None:
+            yield each
 
 
 class UnmeteredCall(Value, frozen=True):
@@ -149,7 +157,7 @@ class PlanRecord(Value, frozen=True):
     @property
     def reject_reason(self) -> Reason | None:
         """Reason why the plan cannot run, or None if it can."""
-        return reason_of(self.rejection)
+        return None if self.rejection is None else self.rejection.reason
 
     @property
     def is_interrupted(self) -> bool:

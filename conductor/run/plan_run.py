@@ -17,11 +17,10 @@ from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import PendingCall
 from conductor.model.reply import CallResult, Reply
-from conductor.plan.attachments import fit, omission_notes
-from conductor.plan.marks import EchoFilter
 from conductor.plan.plan import Plan, Step
+from conductor.plan.prompt_parts import EchoFilter, fit, omission_notes
 from conductor.plan.prompts import OUTPUT, WorkerPrompt, describe_failure
-from conductor.run.call import open_call
+from conductor.run.call_holds import open_call
 from conductor.run.continuing import Breaks, Shown, may_continue, may_restart, outlasts_silence
 from conductor.run.events import (
     StepAborted,
@@ -202,7 +201,8 @@ class PlanRun:
         last_error: WorkerError | None = None
         while True:
             so_far = self._answers_so_far.get(index, Shown())
-            messages = (*first_messages, *fit(conversation(recorded.turns), member))
+            turns = fit(conversation(recorded.turns), member) if recorded.turns else ()
+            messages = (*first_messages, *turns)
             call = await self._calls.call(index, step, self._steps, messages)
             self._context.log.append(StepStarted(self._context.now_s(), self._index, index, first_messages))
             try:

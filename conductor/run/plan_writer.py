@@ -15,13 +15,14 @@ from msgspec.structs import replace
 
 from conductor.errors import InvalidPlan, Reason, WorkerUnavailable
 from conductor.model.call import Call, Sampling
+from conductor.model.characters import byte_size
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply
 from conductor.model.worker import PoolMember
-from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import SUBTASK_CHARS, grammar
 from conductor.plan.instructions import Layout, layout_of
-from conductor.plan.plan import Plan, Step
-from conductor.run.call import open_call
+from conductor.plan.lists_format import ListsParser
+from conductor.plan.plan import Format, Parser, Plan, Step, StepsParser
+from conductor.run.call_holds import open_call
 from conductor.run.ledger import Ledger
 
 PLAN_TOKENS = 1024
@@ -77,6 +78,11 @@ class ConductorModel:
         """Decoding parameters of its plans. The user's parameters do not apply to plans."""
         longest = self.max_plan_tokens + self.max_thinking_tokens
         return Sampling(max_output_tokens=longest, temperature=self.temperature, effort=self.effort)
+
+
+def parser(format: Format, workers: Sequence[str], max_steps: int) -> Parser:
+    """Return a new parser of `format`. Workers are numbered in the order of `workers`."""
+    return StepsParser(workers, max_steps) if format == "steps" else ListsParser(workers, max_steps)
 
 
 class PlanStream:
@@ -174,7 +180,7 @@ class PlanStream:
                 if self._on_text is not None:
                     self._on_text(delta, reply)
                 yield delta.text
-                room -= len(delta.text.encode("utf-8", "surrogatepass"))
+                room -= byte_size(delta.text)
                 if room < 0 and not delta.finish:
                     reply.cut(
                         f"The plan was cut off because it was longer than conductor.max_plan_tokens ({limits.max_plan_tokens})."

@@ -31,7 +31,7 @@ from conductor.run.events import (
     WorkDelta,
 )
 from conductor.run.ledger import Ledger
-from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, next_move
+from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, is_last_round, next_move
 from conductor.run.plan_record import PlanRecord
 from conductor.run.plan_run import PlanRun, StepsWait
 from conductor.run.plan_writer import ConductorModel, PlanStream
@@ -325,7 +325,8 @@ class RoundLoop:
         self, index: int, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]
     ) -> None:
         if not self._record.task.plan_only:
-            plan = PlanRun(self._context, index, live=self._is_last_round(index))
+            is_last = is_last_round(self._record.task, self._record.plans[index].round)
+            plan = PlanRun(self._context, index, live=is_last)
             await plan.run(steps, end_plan)
             return
         number = 0
@@ -333,9 +334,6 @@ class RoundLoop:
             self._log.append(StepPlanned(self.now_s(), index, number, step))
             number += 1
         end_plan()
-
-    def _is_last_round(self, index: int) -> bool:
-        return self._record.plans[index].round + 1 >= self._record.task.n_rounds
 
     def _start_plan(self, source: Source, round: int, worker: str | None, prompt: tuple[Message, ...]) -> int:
         index = len(self._record.plans)

@@ -1,19 +1,14 @@
-"""The task of a run, and an estimate of its cost."""
+"""The task of a run."""
 
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any, ClassVar
 
-from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.call import AnswerFormat, Sampling
 from conductor.model.messages import NO_TOOLS, Message, Toolset
 from conductor.model.operation import Operation
 from conductor.model.terms import ANYTHING, Permit, Priority
-from conductor.model.usage import Usage
 from conductor.model.value import DefaultingValue, JsonValue
-from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure, Plan
-from conductor.plan.prompts import work
-from conductor.run.call import call_bound
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 
@@ -77,45 +72,3 @@ class Task(JsonValue, DefaultingValue, frozen=True):
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = {}
     permit: Permit = ANYTHING
-
-    @property
-    def shows_pictures(self) -> bool:
-        """Whether the conversation contains images."""
-        return any(message.has_image for message in self.conversation)
-
-    @property
-    def shows_pdfs(self) -> bool:
-        """Whether the conversation contains PDFs, which some workers cannot read."""
-        return any(message.has_pdf for message in self.conversation)
-
-    @property
-    def n_rounds(self) -> int:
-        """Maximum number of rounds. A plan that the request contains, or that is not run, is never revised."""
-        return 1 if self.plan is not None or self.plan_only else self.rounds
-
-
-BYTES_PER_OUTPUT_TOKEN = 4
-"""Assumed bytes per token of an output that another step reads. Outputs are limited in tokens, but prompts are bounded
-in bytes.
-"""
-
-
-def worst_case(
-    plan: Plan, pool: Mapping[str, PoolMember], conversation: tuple[Message, ...], sampling: Sampling
-) -> tuple[list[Usage], list[Decimal | None]]:
-    """Return the maximum token usage and the maximum cost of each step, as two lists.
-
-    The usage of a step that would never run is zero. A cost is None if the price is unknown. Reservations at run
-    time are never larger, unless an output has more than `BYTES_PER_OUTPUT_TOKEN` bytes per token.
-    """
-    tokens: list[Usage] = []
-    for index, step in enumerate(plan.steps):
-        member = pool[step.worker]
-        prompt = work(member, conversation, step, plan.steps[:index], dict.fromkeys(step.access, ""))
-        bound = call_bound(member, Call(prompt.messages, member.with_defaults(sampling)))
-        read = sum(tokens[earlier].output_tokens for earlier in step.access) * BYTES_PER_OUTPUT_TOKEN
-        tokens.append(Usage(bound.input_tokens + read, bound.output_tokens))
-    needed = plan.reachable
-    tokens = [usage if index in needed else Usage() for index, usage in enumerate(tokens)]
-    prices = [pool[step.worker].worst_price for step in plan.steps]
-    return tokens, [price.most(usage) if price else None for price, usage in zip(prices, tokens, strict=True)]

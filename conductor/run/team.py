@@ -95,8 +95,8 @@ class Team:
         members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)
         needs: tuple[tuple[bool, Callable[[PoolMember], bool]], ...] = (
-            (task.shows_pictures, lambda member: member.sees_images),
-            (task.shows_pdfs, lambda member: member.reads_pdfs),
+            (any(message.has_image for message in task.conversation), lambda member: member.sees_images),
+            (any(message.has_pdf for message in task.conversation), lambda member: member.reads_pdfs),
             (bool(task.tools), lambda member: member.calls_tools is not False),
         )
         for is_needed, can in needs:

@@ -30,7 +30,7 @@ from loadtest.rig.faults import clock_moved, full, small_disk, stop_postgres
 from loadtest.rig.routers import PRICE, RouterProcess, make_key, prepare_process, running_routers, scripted
 from podium.command_line.options import parse_count, parse_seconds
 from podium.command_line.program import Program
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from serving.database.address import Address, sqlite_address
 from serving.database.migrate import open_database
 

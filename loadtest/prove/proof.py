@@ -5,7 +5,7 @@ dataclasses in them.
 """
 
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import fields, is_dataclass
 from typing import Annotated, Any, Protocol, TypeVar, cast
@@ -78,9 +78,13 @@ def _heading(name: str) -> str:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.5g}"
-    if isinstance(value, dict):
-        counts = cast(dict[str, int], value)
-        return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "0"
-    return str(len(cast(list[object], value)) if isinstance(value, list) else value)
+    match value:
+        case float():
+            return f"{value:.5g}"
+        case Mapping():
+            counts = cast(Mapping[str, int], value)
+            return ", ".join(f"{n} {what}" for what, n in sorted(counts.items())) or "0"
+        case list():
+            return str(len(cast(list[object], value)))
+        case _:
+            return str(value)

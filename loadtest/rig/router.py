@@ -28,13 +28,13 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.directory import Directory
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
-from serving.api.dialects.responses.conversation_turns import ConversationTurns
+from serving.api.dialects.responses.conversations import ConversationTurns
 from serving.api.dialects.table import DIALECTS
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
 from serving.database.address import parse_address
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.garbage import trim_when_idle, tune_garbage_collection

@@ -22,7 +22,7 @@ from podium.command_line.process import allow_open_files, restore_interrupts
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import Directory
-from serving.accounts.rates import key_subject, team_subject
+from serving.accounts.hold import key_subject, team_subject
 from serving.database.address import Address
 
 LOGS = ROOT / "build" / "prove"

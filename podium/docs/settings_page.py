@@ -18,10 +18,10 @@ from annotated_types import Ge, Gt, Le, Lt, MinLen
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from serving.settings import prices, scale, sections, settings, webhooks, workers
-from serving.settings.accepts import Accepts
+from serving.settings import scale, sections, settings, webhooks, worker_base, workers
+from serving.settings.known_models import Accepts
 
-EVERY_KIND, API_KINDS = (kind.__mro__[1] for kind in (workers.VllmSettings, workers.OpenAISettings))
+EVERY_KIND, API_KINDS = worker_base.WorkerBase, workers.OpenAISettings.__mro__[1]
 SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The file", settings.Settings),
     ("conductor", sections.ConductorSettings),
@@ -34,9 +34,9 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("workers[]: kind vllm", workers.VllmSettings),
     ("workers[]: kind python", workers.PythonSettings),
     ("workers[]: kind scripted", workers.ScriptedSettings),
-    ("workers[].price", prices.PriceSettings),
-    ("workers[].price.long_prompts[]", prices.LongPromptSettings),
-    ("workers[].retry", workers.RetrySettings),
+    ("workers[].price", worker_base.PriceSettings),
+    ("workers[].price.long_prompts[]", worker_base.LongPromptSettings),
+    ("workers[].retry", worker_base.RetrySettings),
     ("workers[].accepts", Accepts),
     ("workers[].scale", scale.Scale),
     ("workers[].stand_in", workers.StandInSettings),

@@ -15,7 +15,7 @@ from podium.doctor.finding import Finding, ServerCase, ok, warning, worst, wrong
 
 if TYPE_CHECKING:
     from serving.database.address import Address
-    from serving.settings.keys import ApiSettings
+    from serving.settings.workers import ApiSettings
 
 FORMS = {"openai": r"sk-(?!ant-)[\w-]{20,}", "anthropic": r"sk-ant-[\w-]{20,}", "gemini": r"[\w.-]{30,}"}
 """Pattern of the API keys of each provider."""
@@ -67,7 +67,7 @@ def check_workers(case: ServerCase) -> Finding:
 
 def check_effect(case: ServerCase) -> Finding:
     """Check that all settings have an effect."""
-    from serving.settings.absent import absent_workers, without_workers
+    from serving.settings.keys import absent_workers, without_workers
     from serving.settings.settings import SettingsError
     from serving.settings.without_effect import without_effect
 

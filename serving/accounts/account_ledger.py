@@ -17,10 +17,9 @@ from decimal import Decimal
 from conductor.errors import BudgetExceeded, StoreUnavailable
 from conductor.model.usage import FREE, MILLION, Price, Usage
 from conductor.run.ledger import LEAST_ANSWER_TOKENS, Hold, could_cost
-from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal
+from serving.accounts.hold import Bill, Entry, HoldRequest, Refusal, days_and_months
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import MAX_PICO, MAX_USD, to_pico, to_usd
-from serving.accounts.rates import days_and_months
 
 logger = logging.getLogger("podium")
 

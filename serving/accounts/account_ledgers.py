@@ -8,8 +8,8 @@ from typing import Literal
 from conductor.errors import StoreUnavailable
 from conductor.run.record import Account
 from serving.accounts.account_ledger import AccountLedger
-from serving.accounts.budgets import Left, least_left, read_spending
-from serving.accounts.rates import key_subject, team_subject
+from serving.accounts.budget_limits import Left, least_left, read_spending
+from serving.accounts.hold import key_subject, team_subject
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 

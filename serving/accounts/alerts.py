@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from sqlalchemy import ColumnElement, Connection, and_, delete, func, or_, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from serving.accounts.rates import Window, WindowId, days_and_months
+from serving.accounts.hold import Window, WindowId, days_and_months
 from serving.database.database import Database
 from serving.database.inserts import RowInsert, insert_into
 from serving.database.schema import api_key, budget, budget_alert, spend_window, team

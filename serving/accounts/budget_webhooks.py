@@ -19,8 +19,8 @@ from standardwebhooks.webhooks import Webhook
 from conductor.errors import StoreUnavailable
 from conductor.run.waiting import end_task
 from serving.accounts.alerts import Alert, notice, put_off, take_due
+from serving.accounts.hold import EPOCH, Period
 from serving.accounts.money import to_usd
-from serving.accounts.rates import EPOCH, Period
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.egress.client import open_client

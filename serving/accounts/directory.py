@@ -3,7 +3,6 @@
 Most requests do not access it, because the `Authenticator` caches keys.
 """
 
-import asyncio
 import json
 import time
 import uuid
@@ -16,18 +15,16 @@ from sqlalchemy.exc import IntegrityError
 
 from conductor.errors import BadTask, UnknownName, quote
 from conductor.run.record import Account
-from serving.accounts.account_policy import AccountPolicy, Policies
+from serving.accounts.account_policy import AccountPolicy, Policies, unknown_names
 from serving.accounts.account_rows import KEYS, read_key, read_team
-from serving.accounts.authenticator import check_in_force
-from serving.accounts.budgets import Spending, read_spending, set_budget
+from serving.accounts.budget_limits import Spending, read_spending, set_budget
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
-from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo
+from serving.accounts.hold import Period
+from serving.accounts.key_info import LAST_US, US, KeyInfo, TeamInfo, check_in_force
 from serving.accounts.keys import ApiKey
-from serving.accounts.permission import unknown_names
-from serving.accounts.rates import Period
+from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.database.database import Database
-from serving.database.migrate import open_database
 from serving.database.schema import api_key, team
 from serving.settings.settings import Settings
 
@@ -45,14 +42,13 @@ class Directory:
     """
 
     def __init__(self, address: Address, now_s: Callable[[], float] = time.time) -> None:
-        self._address, self._now_s = address, now_s
-        self._database: Database | None = None
-        self._opening = asyncio.Lock()
+        self._now_s = now_s
+        self._store = ReplicaStore(address)
+        """Connections of its own, so that look-ups of keys do not wait for large reads."""
 
     async def aclose(self) -> None:
         """Close the connections."""
-        if self._database is not None:
-            await self._database.aclose()
+        await self._store.aclose()
 
     async def open(self) -> Database:
         """Return the database. Create its schema if it is empty.
@@ -60,16 +56,13 @@ class Directory:
         Raises:
             StoreError, StoreUnavailable: see `check`.
         """
-        async with self._opening:
-            if self._database is None:
-                self._database = await open_database(self._address)
-        return self._database
+        return await self._store.database()
 
     async def budget(self, subject: str) -> list[Spending]:
         """Return the limits and spending of a key or a team in the current day and month.
 
         Args:
-            subject: see `rates.key_subject` and `rates.team_subject`.
+            subject: see `hold.key_subject` and `hold.team_subject`.
         """
         return await read_spending(await self.open(), subject)
 
@@ -92,7 +85,7 @@ class Directory:
             StoreError: the store cannot be used until the operator changes something.
             StoreUnavailable: the store cannot be reached.
         """
-        if self._address.may_hold_something:
+        if self._store.address.may_hold_something:
             await self.open()
 
     async def find(self, hash: str) -> KeyInfo | None:
@@ -337,10 +330,7 @@ class Directory:
 
     async def rows(self, query: Executable) -> list[Any]:
         """Return the rows of a query. Return no rows if the store does not exist yet."""
-        if self._database is None and not self._address.may_hold_something:
-            return []
-        async with (await self.open()).reading() as connection:
-            return list((await connection.execute(query)).all())
+        return await self._store.read(query)
 
 
 def _new_id(kind: str) -> str:

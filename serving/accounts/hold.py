@@ -6,9 +6,64 @@ This module does not access the database.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import UTC, datetime, timedelta
 from operator import attrgetter
+from typing import Literal, NamedTuple
 
-from serving.accounts.rates import Window, WindowId, key_subject, team_subject
+from serving.accounts.money import MAX_PICO
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+Period = Literal["day", "month"]
+
+
+class WindowId(NamedTuple):
+    """Id of a budget window.
+
+    It consists of the subject (a key or a team), the period, and the number of days or months since 1970.
+    """
+
+    subject: str
+    period: Period
+    starts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """State of a budget window, in pico-dollars.
+
+    Args:
+        cap: limit of the budget, or None if there is no limit.
+        spent: amount that was charged.
+        held: amount that open calls have reserved.
+    """
+
+    cap: int | None
+    spent: int
+    held: int
+
+    @property
+    def room(self) -> int:
+        """Amount that can still be reserved.
+
+        It is negative if a call cost more than was reserved for it, or if the limit was lowered.
+        """
+        return (MAX_PICO if self.cap is None else self.cap) - self.spent - self.held
+
+
+def key_subject(key_id: str) -> str:
+    """Return the subject by which the budgets and limits of a key are stored."""
+    return f"key:{key_id}"
+
+
+def team_subject(team_id: str) -> str:
+    """Return the subject by which the budgets and limits of a team are stored."""
+    return f"team:{team_id}"
+
+
+def days_and_months(at_us: int) -> tuple[int, int]:
+    """Return the day and the month of a time, both counted from 1970 (UTC)."""
+    at = EPOCH + timedelta(microseconds=at_us)
+    return (at - EPOCH).days, (at.year - 1970) * 12 + at.month - 1
 
 
 @dataclass(frozen=True, slots=True)

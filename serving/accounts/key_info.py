@@ -8,10 +8,12 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Literal
 
+from conductor.errors import Unauthenticated
 from conductor.run.record import Account
 from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies
 from serving.accounts.caller import Caller, Scope
 
+HOW = "Send a key as `Authorization: Bearer pk_…` or `x-api-key: pk_…`."
 KeyState = Literal["active", "revoked", "expired", "team off"]
 US = 1_000_000
 """Microseconds per second. Times in the database are microseconds since 1970 (UTC)."""
@@ -89,3 +91,25 @@ def iso(time_us: int | None) -> str | None:
     if time_us is None:
         return None
     return datetime.fromtimestamp(time_us // US, UTC).isoformat().replace("+00:00", "Z")
+
+
+def check_in_force(key: KeyInfo, now_us: int) -> None:
+    """Check that a key is active at `now_us`.
+
+    Raises:
+        Unauthenticated: the key is expired or revoked, or its team is switched off.
+    """
+    match key.state(now_us):
+        case "active":
+            return
+        case "expired":
+            raise unauthenticated(f"This API key expired at {iso(key.expires_us)}.")
+        case "revoked":
+            raise unauthenticated("This API key was revoked.")
+        case "team off":
+            raise unauthenticated("The team of this API key is disabled.")
+
+
+def unauthenticated(why: str) -> Unauthenticated:
+    """Return the error for a request whose key is missing or not accepted."""
+    return Unauthenticated(f"{why} {HOW}", param="Authorization")

@@ -8,7 +8,7 @@ from sqlalchemy import Row, Select, case, func, insert, or_, select, tuple_, upd
 
 from conductor.errors import BadTask, UnknownName
 from serving.accounts.directory import Directory
-from serving.accounts.rates import WindowId, key_subject, team_subject
+from serving.accounts.hold import WindowId, key_subject, team_subject
 from serving.database.database import Database
 from serving.database.schema import ledger, spend_window
 

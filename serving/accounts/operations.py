@@ -29,8 +29,18 @@ from sqlalchemy import (
 )
 
 from serving.accounts import postgresql
-from serving.accounts.hold import HOLD_COLUMNS, Bill, Entry, HoldRequest, Refusal, decide, row_of, sums
-from serving.accounts.rates import Window, WindowId
+from serving.accounts.hold import (
+    HOLD_COLUMNS,
+    Bill,
+    Entry,
+    HoldRequest,
+    Refusal,
+    Window,
+    WindowId,
+    decide,
+    row_of,
+    sums,
+)
 from serving.database.clock import NOW_US, now_us
 from serving.database.hot import KEYS, fetch, run_each
 from serving.database.inserts import RowInsert, insert_into

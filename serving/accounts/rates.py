@@ -1,7 +1,4 @@
-"""Rate limits: requests and tokens per minute, for keys and teams. Also the ids and state of budget windows.
-
-A budget window is one day or one month in which the spending of a key or a team is counted.
-"""
+"""Rate limits: requests and tokens per minute, for keys and teams."""
 
 import asyncio
 import logging
@@ -9,8 +6,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
 from limits import RateLimitItemPerMinute
 from limits.aio.storage import MemoryStorage
@@ -19,62 +15,8 @@ from limits.storage import storage_from_string
 from conductor.errors import BadTask, RateLimited
 from conductor.run.record import Account, RunRecords
 from serving.accounts.account_policy import Policies
-from serving.accounts.money import MAX_PICO
+from serving.accounts.hold import key_subject, team_subject
 from serving.redaction.secrets import learn_secret, redact_secrets
-
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-Period = Literal["day", "month"]
-
-
-class WindowId(NamedTuple):
-    """Id of a budget window.
-
-    It consists of the subject (a key or a team), the period, and the number of days or months since 1970.
-    """
-
-    subject: str
-    period: Period
-    starts: int
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """State of a budget window, in pico-dollars.
-
-    Args:
-        cap: limit of the budget, or None if there is no limit.
-        spent: amount that was charged.
-        held: amount that open calls have reserved.
-    """
-
-    cap: int | None
-    spent: int
-    held: int
-
-    @property
-    def room(self) -> int:
-        """Amount that can still be reserved.
-
-        It is negative if a call cost more than was reserved for it, or if the limit was lowered.
-        """
-        return (MAX_PICO if self.cap is None else self.cap) - self.spent - self.held
-
-
-def key_subject(key_id: str) -> str:
-    """Return the subject by which the budgets and limits of a key are stored."""
-    return f"key:{key_id}"
-
-
-def team_subject(team_id: str) -> str:
-    """Return the subject by which the budgets and limits of a team are stored."""
-    return f"team:{team_id}"
-
-
-def days_and_months(at_us: int) -> tuple[int, int]:
-    """Return the day and the month of a time, both counted from 1970 (UTC)."""
-    at = EPOCH + timedelta(microseconds=at_us)
-    return (at - EPOCH).days, (at.year - 1970) * 12 + at.month - 1
-
 
 logger = logging.getLogger("podium")
 
@@ -258,8 +200,6 @@ class RateCounter:
             tokens: estimated tokens of the request.
         """
         rates = rates_of(account, policies)
-        if not rates:
-            return NO_RATES
         taken: dict[RateLimit, int] = {}
         for rate in rates:
             (amount,) = _amounts([tokens], rate)

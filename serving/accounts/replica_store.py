@@ -10,6 +10,7 @@ from serving.accounts.operations import RENEW_S
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database
+from serving.database.writer import Item, Operation, Result
 
 
 class ReplicaStore:
@@ -67,10 +68,18 @@ class ReplicaStore:
         Raises:
             StoreError, StoreUnavailable: see `database`.
         """
-        if not self.address.may_hold_something:
+        if self._database is None and not self.address.may_hold_something:
             return []
         async with (await self.database()).reading() as connection:
             return list(await connection.execute(query))
+
+    async def write(self, operation: Operation[Item, Result], item: Item) -> Result:
+        """Write an item with the writer of this replica, and return the result. See `Writer.do`.
+
+        Raises:
+            StoreError, StoreUnavailable: see `database`.
+        """
+        return await (await self.ledger()).writer.do(operation, item)
 
     async def aclose(self) -> None:
         """Write the waiting items, for a few seconds at most, release the lease, and close all connections."""

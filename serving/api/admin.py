@@ -13,12 +13,10 @@ from starlette.responses import Response
 
 from conductor.errors import BadTask, NotAllowed, WorkerUnavailable
 from conductor.model.failure import Failure
-from serving.accounts.account_policy import AccountPolicy
-from serving.accounts.authenticator import Authenticator
+from serving.accounts.account_policy import AccountPolicy, check_names
 from serving.accounts.caller import Caller
 from serving.accounts.directory import MOST_LISTED, Directory
-from serving.accounts.permission import check_names
-from serving.accounts.rates import key_subject, team_subject
+from serving.accounts.hold import key_subject, team_subject
 from serving.api.admin_schema import (
     BudgetBody,
     BudgetChange,
@@ -35,8 +33,8 @@ from serving.api.admin_schema import (
     TeamChange,
     Teams,
 )
-from serving.api.authentication import FIRST_KEY, caller_of
-from serving.api.bounded_route import BoundedRoute
+from serving.api.authentication import FIRST_KEY, Authenticator, caller_of
+from serving.api.dialects.read_body import BoundedRoute
 from serving.api.respond import constant
 from serving.lora.adapters import AdapterError
 from serving.sessions.service import Service

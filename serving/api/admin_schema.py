@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 from serving.accounts.account_policy import AccountPolicy
-from serving.accounts.budgets import Spending
+from serving.accounts.budget_limits import Spending
 from serving.accounts.caller import DEFAULT_SCOPES, Scope
 from serving.accounts.directory import NAME_CHARS
+from serving.accounts.hold import Period
 from serving.accounts.key_info import US, KeyInfo, KeyState, TeamInfo
 from serving.accounts.money import MAX_USD
-from serving.accounts.rates import Period
 
 MOST_OVERLAP_S = 30 * 24 * 3600
 Limit = Annotated[Decimal | None, Field(ge=0, le=MAX_USD)]

@@ -23,9 +23,9 @@ from serving.accounts.caller import Scope as KeyScope
 from serving.api.access import RUN, UPLOAD, Cost, RouteAccess, Who
 from serving.api.authentication import CALLER, caller_in
 from serving.api.respond import failure
-from serving.dispatch.fair_queue import FairQueue
+from serving.dispatch.slots import FairQueue
 from serving.edge.exchange import PIECE_BYTES, count_body_bytes
-from serving.sessions.memory_budget import SMALL_BYTES
+from serving.sessions.admission import SMALL_BYTES
 from serving.sessions.service import Service
 from serving.shares import Room, Share
 
@@ -56,10 +56,10 @@ class Admission:
 
     def __init__(self, service: Service, table: Mapping[str, RouteAccess]) -> None:
         def most_reads() -> int:
-            return service.pool.settings.limits.max_reads
+            return service.settings().limits.max_reads
 
         def most_bytes() -> int:
-            return service.pool.settings.limits.max_unread_bytes
+            return service.settings().limits.max_unread_bytes
 
         self._service, self._table = service, table
         self.reads = Room("limits.max_reads", most_reads, "open reads")

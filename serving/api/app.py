@@ -10,7 +10,6 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from conductor.errors import BadTask, PodiumError, UnknownName
-from serving.accounts.authenticator import KEPT_AWAY_S, KEPT_S, Authenticator
 from serving.accounts.directory import Directory
 from serving.api import (
     admin,
@@ -29,7 +28,7 @@ from serving.api import (
 )
 from serving.api.access import access_table
 from serving.api.admission import Admission, paths_of_runs
-from serving.api.authentication import CONSOLE, authenticate
+from serving.api.authentication import CONSOLE, KEPT_AWAY_S, KEPT_S, Authenticator, authenticate
 from serving.api.batch_line import line_sender
 from serving.api.console import Console
 from serving.api.dialect import Dialects
@@ -40,7 +39,7 @@ from serving.api.feed import Feeds
 from serving.api.respond import failure
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge, RouterChecks
 from serving.edge.policy import HttpPolicy
 from serving.errors import explain_fault
@@ -69,7 +68,7 @@ def build_api(
     # FastAPI's own documentation pages load scripts from a CDN, and its schema lacks the bodies that routes
     # parse themselves. `openapi.py` serves the complete schema.
     app = FastAPI(title="Podium", openapi_url=None)
-    serves_when_away = service.pool.settings.store.when_away == "serve"
+    serves_when_away = service.settings().store.when_away == "serve"
     authenticator = Authenticator(directory, kept_s=KEPT_AWAY_S if serves_when_away else KEPT_S)
     app.state.service, app.state.dialects = service, dialects
     app.state.reload, app.state.directory = reload, directory
@@ -106,9 +105,9 @@ def build_api(
     app.add_exception_handler(HTTPException, _render_http_error)
     app.add_exception_handler(RequestValidationError, _render_query_error)
     app.add_exception_handler(Exception, _render_internal_error)
-    policy = HttpPolicy.of(service.pool.settings)
+    policy = HttpPolicy.of(service.settings())
     router_checks = RouterChecks(
-        lambda: service.pool.settings,
+        service.settings,
         paths_of_runs(table),
         service.sessions.admission.slots.check,
         partial(authenticate, authenticator),

@@ -71,7 +71,7 @@ def file_by_id(id: str, name: str | None = None) -> File:
 
 
 async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service: Service) -> ApiRequest:
-    """Return `request` with the content of each stored file that it names, or unchanged if it names none.
+    """Return `request` with the content of each stored file that it names.
 
     Nothing is loaded if the request would be too large or there is no memory for it.
 
@@ -82,10 +82,8 @@ async def attach(request: ApiRequest, caller: Caller, store: BatchStore, service
         Overloaded: there is no room for the files at the moment.
         StoreUnavailable: the store is unreachable.
     """
-    named, settings = _list_named_files(request), service.pool.settings
+    named, settings = _list_named_files(request), service.settings()
     ids = {part.id: request.place(index, number) for index, number, part in named}
-    if not ids:
-        return request
     if len(ids) > MOST_KEPT:
         raise BadTask(
             f"A request may name at most {MOST_KEPT} files by id. Send fewer files.", param="file_id"

@@ -13,9 +13,9 @@ from starlette.types import Message
 from serving.accounts.caller import Caller
 from serving.api.authentication import CALLER
 from serving.api.completions import IS_BATCH
-from serving.api.request import HEADER
-from serving.api.wire import WORKFLOW_HEADER
+from serving.api.run_response import WORKFLOW_HEADER
 from serving.batches.runner import AGAIN_S, LATER, LineAnswer, SendLine
+from serving.sessions.deduplication import HEADER
 
 
 def line_sender(app: FastAPI) -> SendLine:

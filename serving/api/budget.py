@@ -2,9 +2,9 @@
 
 from fastapi import APIRouter, Request, Response
 
-from serving.accounts.budgets import Spending, least_left
+from serving.accounts.budget_limits import Spending, least_left
 from serving.accounts.directory import Directory
-from serving.accounts.rates import key_subject, team_subject
+from serving.accounts.hold import key_subject, team_subject
 from serving.api.admin_schema import BudgetBody, OwnBudget
 from serving.api.authentication import caller_of
 

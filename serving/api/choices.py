@@ -1,6 +1,6 @@
 """Several answers to one request, each with a run of its own, merged into one response.
 
-This module knows how Chat Completions and Completions number their choices, and nothing about runs.
+`Merged` knows how Chat Completions and Completions number their choices, and nothing about runs.
 """
 
 import asyncio
@@ -9,16 +9,37 @@ from decimal import Decimal
 from typing import Any, cast
 
 import orjson
-from starlette.responses import Response
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.api.encode import dumps
+from conductor.run.run import Run
+from serving.api.record_json import dumps
+from serving.sessions.deduplication import has_called
 
 Json = dict[str, Any]
 DONE = b"data: [DONE]\n\n"
 
 
-class ChoicesResponse(Response):
+class Siblings:
+    """The `n` runs of a request. No run starts before all of them are admitted. Otherwise, the rejection of
+    one run would waste the calls of the others.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._admitted = asyncio.Barrier(n)
+        self.runs: list[Run] = []
+        """Runs that have begun."""
+
+    async def wait_until_admitted(self) -> None:
+        """Wait until every run has called this."""
+        await self._admitted.wait()
+
+    @property
+    def have_called(self) -> bool:
+        """True if any of the runs has called a model."""
+        return any(has_called(run.record) for run in self.runs)
+
+
+class ChoicesResponse:
     """Response that merges all of `responses`. The first failure replaces the whole answer and ends the other
     responses.
 
@@ -26,8 +47,7 @@ class ChoicesResponse(Response):
         responses: one for each choice, in order.
     """
 
-    def __init__(self, responses: Sequence[Response]) -> None:
-        super().__init__()
+    def __init__(self, responses: Sequence[ASGIApp]) -> None:
         self._responses = responses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +58,7 @@ class ChoicesResponse(Response):
             await disconnect.wait()
             return {"type": "http.disconnect"}
 
-        async def answer(index: int, response: Response) -> None:
+        async def answer(index: int, response: ASGIApp) -> None:
             await response(scope, wait_for_disconnect, merged.sender(index))
             if merged.is_over:
                 disconnect.set()

@@ -1,35 +1,23 @@
 """Routes that start runs: one path for each dialect, and `POST /v1/plans`."""
 
 from dataclasses import replace
-from typing import Never
 
 from fastapi import APIRouter, Request
-from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import BadTask, quote
-from conductor.model.call import Call
-from conductor.model.usage import total
-from conductor.model.worker import PoolMember
-from conductor.plan.plan import Plan
-from conductor.run.record import Record, RunRecords
-from conductor.run.task import worst_case
-from conductor.run.team import TEAM, TeamWorker
 from serving.accounts.caller import Caller
-from serving.accounts.rates import check_possible, rates_of
-from serving.api import record_json
+from serving.accounts.rates import check_possible
 from serving.api.attachments import attach
 from serving.api.authentication import caller_of
-from serving.api.choices import ChoicesResponse
+from serving.api.choices import ChoicesResponse, Siblings
 from serving.api.dialect import Dialect, Dialects
-from serving.api.earlier_runs import CallersRuns
-from serving.api.files import batches_of
-from serving.api.request import ApiRequest, Keeping, check_size, keeping_of
-from serving.api.resolve import ResolvedTask
-from serving.api.resuming import find_tool_answer
+from serving.api.opening import Keeping, keeping_of
+from serving.api.plans import PlanResponse
+from serving.api.request import ApiRequest, check_size
 from serving.api.run_response import RunResponse
-from serving.api.siblings import Siblings
+from serving.api.tool_results import find_tool_answer
 from serving.edge.checks import too_large, too_much_text
 from serving.sessions.service import Service
 
@@ -48,9 +36,10 @@ def build_router(dialects: Dialects) -> APIRouter:
     router = APIRouter()
     # Plain ASGI routes: FastAPI's own would resolve dependencies and a response model on every request, and
     # there are none.
-    for path in dialects.by_path:
-        router.routes.append(Route(path, Answers(RunResponse, ANSWER), methods=["POST"]))
-    router.routes.append(Route("/v1/plans", Answers(PlanResponse, PLAN), methods=["POST"]))
+    for path, dialect in dialects.by_path.items():
+        router.routes.append(Route(path, Answers(RunResponse, dialect, ANSWER), methods=["POST"]))
+    plans = Answers(PlanResponse, dialects.default, PLAN)
+    router.routes.append(Route("/v1/plans", plans, methods=["POST"]))
     return router
 
 
@@ -59,29 +48,31 @@ class Answers:
 
     Args:
         response: class of the response, which owns the run.
+        dialect: dialect of the route.
         about: description for the OpenAPI document.
     """
 
-    def __init__(self, response: "type[RunResponse]", about: str) -> None:
-        self._response, self.__doc__ = response, about
+    def __init__(self, response: "type[RunResponse]", dialect: Dialect, about: str) -> None:
+        self._response, self._dialect, self.__doc__ = response, dialect, about
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request (ASGI)."""
-        response = await _respond(Request(scope, receive, send), self._response)
+        response = await _respond(Request(scope, receive, send), self._response, self._dialect)
         await response(scope, receive, send)
 
 
-async def _respond(request: Request, response: type[RunResponse]) -> Response:
+async def _respond(request: Request, response: type[RunResponse], dialect: Dialect) -> ASGIApp:
     service: Service = request.app.state.service
-    dialects: Dialects = request.app.state.dialects
-    dialect, caller = dialects.of(request.scope["path"]), caller_of(request)
+    caller = caller_of(request)
     api_request = await _parse(request, service, dialect)
-    completed = await dialect.complete(api_request, CallersRuns(service, caller))
+    completed = await dialect.complete(api_request, service, caller)
     if request.scope.get(IS_BATCH):
         completed = replace(completed, priority="batch")
     check_size(completed.conversation, "messages")
-    limits = service.pool.settings.limits
-    parsed = await attach(completed, caller, batches_of(request).store, service)
+    limits = service.settings().limits
+    parsed = completed
+    if completed.names_files:
+        parsed = await attach(completed, caller, request.app.state.batches.store, service)
     most = limits.max_text_bytes
     # earlier turns and stored files count as text too
     if parsed is not api_request and parsed.text_chars > most:
@@ -107,7 +98,7 @@ def _check_rates(parsed: ApiRequest, choices: list[ApiRequest], caller: Caller) 
     Raises:
         BadTask: see `check_possible`.
     """
-    if not rates_of(caller.account, caller.policies):
+    if not caller.policies.limits_rates:
         return
     n = parsed.n if len(choices) > 1 else 1
     tokens = [each.token_estimate for each in choices[::n] for _ in range(n)]
@@ -136,62 +127,11 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
     Raises:
         BadTask: the request has tool results for a waiting run, or a call id that was not issued here.
     """
-    if not any(message.tool_results for message in request.conversation):
-        return
-    if find_tool_answer(request, dialect, await service.store.call_ids()) is not None:
+    if await find_tool_answer(request, dialect, service) is not None:
         message = (
             "n must be 1 in a request with tool results, because they continue one run, which has one answer."
         )
         raise BadTask(message, param="n")
-
-
-class PlanResponse(RunResponse):
-    """Response to `POST /v1/plans`. Its run ends once it has a plan. If the client disconnects, the
-    conductor's call is closed.
-    """
-
-    plan_only = True
-
-    def content(self, records: RunRecords, resolved: ResolvedTask | None) -> record_json.Json:
-        """Return the plan and its worst-case cost."""
-        assert resolved is not None, "a run that only plans is never resumed"
-        return _plan_json(records.record, resolved)
-
-
-def _plan_json(record: Record, resolved: ResolvedTask) -> record_json.Json:
-    plan_record = record.answering_plan
-    assert plan_record is not None, "a run that finished has a plan"
-    plan = Plan(tuple(step.step for step in plan_record.steps))
-    tokens, costs = worst_case(plan, _pool(resolved), resolved.task.conversation, resolved.task.sampling)
-    steps = [
-        record_json.step_json(step)
-        | {
-            "worst_case_cost_usd": record_json.dollars(cost),
-            "worst_case_tokens": usage.total_tokens,
-            "needed": index in plan.reachable,
-        }
-        for index, (step, usage, cost) in enumerate(zip(plan_record.steps, tokens, costs, strict=True))
-    ]
-    return {
-        "object": "plan",
-        "model": record.model,
-        "plan": [record_json.step_json(step) for step in plan_record.steps],
-        "steps": steps,
-        "worst_case_cost_usd": record_json.dollars(total(costs)),
-        "worst_case_tokens": sum(usage.total_tokens for usage in tokens),
-        "podium": record_json.summary(record, trace=False),
-        "usage": record_json.usage(record),
-    }
-
-
-def _pool(resolved: ResolvedTask) -> dict[str, PoolMember]:
-    """Return the pool plus the team itself, whose cost is unknown until its plan exists."""
-    team = TeamWorker(resolved.task.model, _open_nothing)
-    return {TEAM: PoolMember(TEAM, team, price=None, worst_price=None), **resolved.team.pool}
-
-
-def _open_nothing(_: Call) -> Never:
-    raise AssertionError("an estimate calls no worker")
 
 
 async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiRequest:
@@ -202,7 +142,7 @@ async def _parse(request: Request, service: Service, dialect: Dialect) -> ApiReq
         TooLarge: the body is longer than the settings allow.
         BadTask: the body is not a valid request.
     """
-    limits = service.pool.settings.limits
+    limits = service.settings().limits
     body = await request.body()
     if len(body) > limits.max_body_bytes:
         raise too_large(limits.max_body_bytes)

@@ -1,69 +1,109 @@
-"""Interface of the API dialects, and the choice of a dialect by path.
+"""Interface of the API dialects and of their encoders, and the choice of a dialect by path.
 
 A dialect is a wire format, such as OpenAI's Chat Completions. It parses the request and writes the response.
 The run, its record and its events are the same for all dialects.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from conductor.errors import Cancelled, Interrupted, PodiumError
 from conductor.model.failure import Failure
-from conductor.run.events import Event
+from conductor.model.messages import PendingCall
+from conductor.model.reply import FinishReason
+from conductor.run.events import (
+    AnswerDelta,
+    Event,
+    RunCancelled,
+    RunDetached,
+    RunFailed,
+    RunFinished,
+    RunSuspended,
+)
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving import errors
-from serving.api.request import ApiRequest
+from serving.accounts.caller import Caller
+from serving.api import event_json
+from serving.api.error_json import caller_failure, error_json
+from serving.api.request import ApiRequest, Podium
+from serving.sessions.service import Service
 
 CallId = Callable[[int], str]
 """Function that returns the client's id of a tool call, given the number of the call (`PendingCall.number`).
 """
 
 
-class EarlierRuns(Protocol):
-    """Stored runs and conversations that the caller may continue."""
+class Encoder(ABC):
+    """Base class of encoders. An encoder writes one run as a stream.
 
-    async def find(self, id: str) -> RunRecords | None:
-        """Return a run, or None if the caller has no such run.
+    Args:
+        run: the run.
+        podium: options that say how the stream shows the plan and its progress.
+        call_id: function that returns the client's id of a tool call.
+    """
 
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
-        ...
+    def __init__(self, run: Run, podium: Podium, call_id: CallId) -> None:
+        self._run, self._podium, self._call_id = run, podium, call_id
+        self._is_answering = False
 
-    async def call_id(self, id: str) -> CallId:
-        """Return a function that gives the client's id of each tool call of a run. It raises the same errors
-        as `find`.
-        """
-        ...
-
-    async def items(self, conversation: str) -> list[dict[str, Any]]:
-        """Return the items of a conversation, oldest first.
-
-        Raises:
-            UnknownName: the caller has no such conversation.
-            NotAllowed: the caller's policy does not allow texts to be stored.
-            TooLarge: the conversation is full.
-            StoreUnavailable: the store is unreachable.
-        """
-        ...
-
-
-class Encoder(Protocol):
-    """Encoder of one run as a stream."""
-
+    @abstractmethod
     def begin(self) -> bytes:
         """Return the bytes that begin the stream, before those of the first event."""
-        ...
+
+    @abstractmethod
+    def heartbeat(self) -> bytes:
+        """Return bytes that keep an idle client from timing out. Clients do not show them to their users."""
 
     def encode(self, event: Event) -> bytes:
         """Return the bytes that `event` adds to the stream, often none. A terminal event ends the stream."""
-        ...
+        match event:
+            case AnswerDelta():
+                self._is_answering = True
+                return self._answer(event)
+            case RunFinished(finish=finish):
+                return self._finish(finish)
+            case RunSuspended(calls=calls):
+                return self._suspend(calls)
+            case RunFailed() | RunCancelled() | RunDetached():
+                return self._fail(caller_failure(failure_of(event), self._run.record))
+            case _:
+                return self._progress(event)
 
-    def heartbeat(self) -> bytes:
-        """Return bytes that keep an idle client from timing out. Clients do not show them to their users."""
-        ...
+    @abstractmethod
+    def _answer(self, piece: AnswerDelta) -> bytes:
+        """Return a piece of the answer."""
+
+    @abstractmethod
+    def _finish(self, finish: FinishReason) -> bytes:
+        """Return the end of the stream of a run that has finished."""
+
+    @abstractmethod
+    def _suspend(self, calls: tuple[PendingCall, ...]) -> bytes:
+        """Return the tool calls that the run waits for, and the end of the stream."""
+
+    @abstractmethod
+    def _fail(self, failure: Failure) -> bytes:
+        """Return the end of the stream of a run without a complete answer."""
+
+    @abstractmethod
+    def _show(self, progress: dict[str, Any]) -> bytes:
+        """Return progress as a JSON object."""
+
+    @abstractmethod
+    def _think(self, text: str) -> bytes:
+        """Return progress in words, as reasoning."""
+
+    def _progress(self, event: Event) -> bytes:
+        match self._podium.progress:
+            case "events" if (progress := event_json.progress(event)) is not None:
+                return self._show(progress)
+            case "reasoning" if not self._is_answering and (line := event_json.in_words(event)):
+                return self._think(line)
+            case _:
+                return b""
 
 
 class Dialect(Protocol):
@@ -100,7 +140,7 @@ class Dialect(Protocol):
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """Return the body for a failure before any part of the answer was sent."""
-        ...
+        return {"error": error_json(error, workflow_id)}
 
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
         """Return the HTTP status of a failure, from which clients decide whether to retry.
@@ -133,9 +173,9 @@ class Dialect(Protocol):
         """
         return {}
 
-    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
-        """Load everything that `request` refers to, such as stored earlier turns. Return the completed
-        request.
+    async def complete(self, request: ApiRequest, service: Service, caller: Caller) -> ApiRequest:
+        """Load everything that `request` of `caller` refers to, such as stored earlier turns. Return the
+        completed request.
 
         Raises:
             BadTask: something that the request refers to is not stored, or the caller may not see it.
@@ -144,9 +184,15 @@ class Dialect(Protocol):
         return request
 
 
-def cancellation_error() -> PodiumError:
-    """Return the error for a client whose run was cancelled by another request."""
-    return Cancelled("The run was cancelled before its answer was complete.")
+def failure_of(event: RunFailed | RunCancelled | RunDetached) -> Failure | PodiumError:
+    """Return the failure for a client whose run ended with `event`."""
+    match event:
+        case RunFailed(failure=failure):
+            return failure
+        case RunCancelled():
+            return Cancelled("The run was cancelled before its answer was complete.")
+        case RunDetached():
+            return interruption_error()
 
 
 def interruption_error() -> PodiumError:

@@ -11,8 +11,8 @@ import uvicorn.config
 from starlette.middleware import Middleware
 
 from serving.api.dialects.table import DIALECTS
-from serving.edge.capacity import WaitingRoom
 from serving.edge.checks import raise_file_limit
+from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol

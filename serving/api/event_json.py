@@ -1,7 +1,10 @@
-"""Events of a run as JSON, for `progress: events` and for the event stream of a run."""
+"""Events of a run as JSON, for `progress: events` and for the event stream of a run, and in words, for
+`progress: reasoning`.
+"""
 
 from typing import Any
 
+from conductor.plan.plan import Step
 from conductor.run.events import (
     AnswerDelta,
     CallFailed,
@@ -27,6 +30,7 @@ from conductor.run.events import (
     StepWaits,
     WorkDelta,
 )
+from conductor.run.plan_record import PlanRecord
 from serving.api.error_json import attempt_json, error_json
 from serving.api.record_json import call_json, call_of_tool, dollars, results_json, seconds, step_json, tokens
 
@@ -146,3 +150,36 @@ def _wait(event: RunSuspended | ResultsGiven) -> Json:
         case ResultsGiven(given=resume_input):
             waited_s = seconds(event.waited_s)
             return {"type": "resumed", "results": results_json(resume_input), "waited_s": waited_s}
+
+
+def in_words(event: Event) -> str:
+    """Return progress as a line for people, or "" if the event is not worth one."""
+    match event:
+        case StepPlanned(step=step, planned=planned):
+            reads = (
+                f" (reads {', '.join(str(read + 1) for read in planned.access)})" if planned.access else ""
+            )
+            needs = f" ({planned.needs})" if planned.needs else ""
+            return f"Step {step + 1}, {planned.worker}{reads}: {planned.subtask or 'answer the question'}{needs}\n"
+        case PlanEnded(rejection=rejection, why=why) if rejection or why:
+            return f"{why}\n"
+        case CallQueued(worker=worker, why=why):
+            return f"{worker}: {why}\n"
+        case StepFinished(step=step) | StepReused(step=step):
+            return f"Step {step + 1} is done.\n"
+        case StepAborted(step=step, outcome=outcome):
+            return f"Step {step + 1} ended: {outcome.value.replace('_', ' ')}.\n"
+        case _:
+            return ""
+
+
+def plan_in_words(plan: PlanRecord | None) -> str:
+    """Return the lines of `in_words` for the steps of a plan."""
+    return "".join(
+        in_words(
+            StepPlanned(
+                each.planned_s, 0, each.index, Step(each.worker, each.subtask, each.access, each.needs)
+            )
+        )
+        for each in (plan.steps if plan else ())
+    )

@@ -18,7 +18,7 @@ from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunFinished, 
 from conductor.run.record import Account
 from conductor.run.waiting import end_task
 from serving.api import event_json
-from serving.api.encode import dumps
+from serving.api.record_json import dumps
 from serving.edge.exchange import PIECE_BYTES
 from serving.sessions.following import AnswerDiffers, RetoldAnswer
 from serving.sessions.service import Service

@@ -15,7 +15,7 @@ from serving.api.dialects.read_body import read_body
 from serving.api.request import NameText
 from serving.api.respond import success
 from serving.database.clock import now_us
-from serving.redaction.personal import redactor_of
+from serving.redaction.texts import redactor_of
 from serving.sessions.service import Service
 from serving.store.feedback import Feedback
 

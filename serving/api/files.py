@@ -60,7 +60,7 @@ async def upload(request: Request) -> Response:
     if len(content) > batches.settings.max_file_bytes:
         raise TooLarge(f"file: the file must have at most {batches.settings.max_file_bytes} bytes (batches.max_file_bytes). Split it.", param="file")  # fmt: skip
     service: Service = request.app.state.service
-    limits = service.pool.settings.limits
+    limits = service.settings().limits
     redact = redactor_of(caller.policies, MOST_CHECKED_IN_FILE)
     if purpose == BATCH:
         of_lines = LineLimits(batches.settings.max_lines, limits.max_body_bytes, limits.max_text_bytes)

@@ -3,8 +3,8 @@
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from serving.accounts.account_policy import permit_of
 from serving.accounts.caller import Scope
-from serving.accounts.permission import permit_of
 from serving.api.authentication import CALLER, caller_of
 from serving.api.respond import success
 from serving.sessions.readiness import for_others
@@ -37,14 +37,14 @@ async def readyz(request: Request) -> Response:
     status, state = await service.readiness.state(service.pool, service.conductor_health)
     if CALLER not in request.scope:
         return success({"status": state["status"]}, status=status)
-    state |= {"workers": service.pool.settings.pool, "running": service.running}
+    state |= {"workers": service.settings().pool, "running": service.running}
     if service.is_store_away:
         state["store"] = "away"
     if service.refused:
         state["refused_user_config"] = service.refused
     caller = caller_of(request)
     if not caller.may(Scope.ADMIN):
-        permit = permit_of(caller.policies, service.pool.settings)
+        permit = permit_of(caller.policies, service.settings())
         return success(for_others(state, permit), status=status)
     if service.policy_faults:
         state["policies"] = service.policy_faults

@@ -5,7 +5,7 @@ from starlette.responses import Response
 
 from conductor.model.terms import Permit
 from conductor.model.usage import Price
-from serving.accounts.permission import permit_of
+from serving.accounts.account_policy import permit_of
 from serving.api.authentication import caller_of
 from serving.api.request import FIELDS
 from serving.api.resolve import check_name, find_allowed_names, names
@@ -26,7 +26,7 @@ async def models(request: Request) -> Response:
     service: Service = request.app.state.service
     policies = caller_of(request).policies
     allowed = find_allowed_names(service.pool, policies)
-    permit = permit_of(policies, service.pool.settings)
+    permit = permit_of(policies, service.settings())
     ends = {"first_id": next(iter(allowed), None), "last_id": next(reversed(allowed), None)}
     listed = [_model(service, permit, *each) for each in allowed.items()]
     return success({"object": "list", "data": listed, "has_more": False} | ends)
@@ -37,8 +37,7 @@ async def model(request: Request, name: str) -> Response:
     """Return one model that the caller may use."""
     service: Service = request.app.state.service
     policies = caller_of(request).policies
-    check_name(name, service.pool, policies)
-    permit = permit_of(policies, service.pool.settings)
+    permit = check_name(name, service.pool, policies)
     return success(_model(service, permit, name, names(service.pool)[name]))
 
 
@@ -60,7 +59,7 @@ def _model(service: Service, permit: Permit, name: str, kind: str) -> dict[str, 
             "price": _price(pool.members[name].price),
             "circuit": pool.health[name].circuit,
         }
-    conductor = service.pool.settings.conductor if kind == "conductor" else None
+    conductor = service.settings().conductor if kind == "conductor" else None
     if conductor is not None and permit.allows(conductor.worker):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}
     anthropics = {"type": "model", "display_name": name, "created_at": NEVER}

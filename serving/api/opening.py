@@ -1,27 +1,48 @@
 """Finds or starts the run that answers a request: a run that ends with the request, a run that outlives its
 client, or the run of an earlier request.
+
+A request with an `Idempotency-Key` has at most one run.
 """
 
 import asyncio
 import dataclasses
+import hashlib
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 from msgspec.structs import replace
+from starlette.requests import Request
 
-from conductor.errors import StoreUnavailable
+from conductor.errors import BadTask, StoreUnavailable
 from conductor.run.run import Run
 from serving.accounts.caller import Caller
 from serving.accounts.rates import NO_RATES, RateReservation
-from serving.api.request import ApiRequest, Keeping
+from serving.api.choices import Siblings
+from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import ResolvedTask
-from serving.api.siblings import Siblings
-from serving.sessions.deduplication import Match, Outcome
+from serving.redaction.personal import PersonalDataRedactor
+from serving.sessions.deduplication import HEADER, IdempotencyKey, Match, Outcome
 from serving.sessions.following import follow, wait_until_begun
 from serving.sessions.service import Service
 from serving.sessions.session import RunSpec
-from serving.store.claims import Claim
+from serving.store.idempotency import Claim
 from serving.store.journal import NOT_WRITTEN
+
+MOST_CHARS = 255
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Keeping:
+    """Options of a run that continues if its client disconnects.
+
+    Args:
+        key: the client's idempotency key. None: the request always starts a new run.
+        may_change: whether an answer that is written again may differ from the first one. False if the client
+            receives numbered events.
+    """
+
+    key: IdempotencyKey | None
+    may_change: bool = True
 
 
 class RunOpener:
@@ -63,8 +84,7 @@ class RunOpener:
         self.joinable: Run | None = None
         """The run, if a retry would join it."""
 
-    @asynccontextmanager
-    async def open(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
+    def open(self, resolved: ResolvedTask, *, may_join: bool) -> AbstractAsyncContextManager[Run]:
         """Open the run that answers.
 
         Args:
@@ -74,9 +94,7 @@ class RunOpener:
         Raises:
             PodiumError: no run can answer.
         """
-        opened = self._open_kept if self._keeping else self._open_unnamed
-        async with opened(resolved, may_join=may_join) as run:
-            yield run
+        return self._open_kept(resolved) if self._keeping else self._open_unnamed(resolved, may_join=may_join)
 
     @asynccontextmanager
     async def _open_unnamed(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
@@ -109,7 +127,7 @@ class RunOpener:
                     self.is_joined = await earlier.expect_retry(run.record)
 
     @asynccontextmanager
-    async def _open_kept(self, resolved: ResolvedTask, *, may_join: bool) -> AsyncGenerator[Run]:
+    async def _open_kept(self, resolved: ResolvedTask) -> AsyncGenerator[Run]:
         """Open a run that outlives its client, or the run of an earlier request with the same idempotency
         key.
         """
@@ -195,3 +213,34 @@ def _close_answer(beginning: "asyncio.Task[Run | Match]") -> None:
         result = beginning.result()
         if isinstance(result, Run):
             result.answer.close()
+
+
+async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
+    """Return the options of a run that continues if its client disconnects, or None if the run ends with its
+    client. For `may_change`, see `Keeping`.
+
+    Raises:
+        BadTask: the `Idempotency-Key` is malformed.
+    """
+    name = request.headers.get(HEADER)
+    if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):
+        raise BadTask(f"{HEADER} must have 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
+    if name is None and not (podium.keep or podium.background):
+        return None
+    if name is None:
+        return Keeping(None, may_change)
+    body_hash = _digest(request.scope["path"].encode() + b"\0" + await request.body())
+    return Keeping(IdempotencyKey(caller.account.key_id, _name_on_record(name), body_hash), may_change)
+
+
+def _name_on_record(name: str) -> str:
+    """Return an idempotency key as it is stored. If it contains personal data or a secret, only its digest is
+    stored, whatever the policy.
+
+    Other keys are stored unchanged, so that replicas of an earlier version find the same claims.
+    """
+    return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
+
+
+def _digest(value: bytes) -> str:
+    return hashlib.sha256(value).hexdigest()

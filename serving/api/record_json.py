@@ -2,8 +2,11 @@
 
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
-from typing import Any
+from typing import Any, cast
 
+import orjson
+
+from conductor.model.characters import whole
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import File, Message, Part, PendingCall, Text, ToolCall, ToolResult
 from conductor.model.reply import CallResult
@@ -45,13 +48,9 @@ def _turn(turn: StepTurn) -> Json:
         "worker": turn.result.worker,
         "tool_calls": calls,
         "said": messages_json(turn.said),
-        "called_s": _seconds(turn.called_s),
-        "answered_s": _seconds(turn.answered_s),
+        "called_s": seconds(turn.called_s),
+        "answered_s": seconds(turn.answered_s),
     }
-
-
-def _seconds(at_s: float | None) -> float | None:
-    return None if at_s is None else round(at_s, 6)
 
 
 def call_of_tool(pending: PendingCall) -> Json:
@@ -354,3 +353,31 @@ def cache_writes(usage: Usage) -> Json:
 def seconds(at_s: float | None) -> float | None:
     """Return a time for JSON, rounded to microseconds."""
     return None if at_s is None else round(at_s, 6)
+
+
+INT_BITS = 64
+
+
+def dumps(value: Any) -> bytes:
+    """Encode `value` as JSON. Values without a JSON or UTF-8 form (integers beyond 64 bits, lone surrogates,
+    unknown types) become the closest text.
+    """
+    try:
+        return orjson.dumps(value)
+    except (TypeError, ValueError):  # orjson's errors are both
+        return orjson.dumps(_plain(value))
+
+
+def _plain(value: object) -> object:
+    match value:
+        case None | bool() | float():
+            return value
+        case int():
+            return value if value.bit_length() < INT_BITS else f"a number of {value.bit_length()} bits"
+        case dict():
+            items = cast(dict[object, object], value).items()
+            return {str(_plain(name)): _plain(each) for name, each in items}
+        case list() | tuple():
+            return [_plain(each) for each in cast(list[object], value)]
+        case _:
+            return whole(str(value))

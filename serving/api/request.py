@@ -1,30 +1,25 @@
 """A request in the form that all dialects share."""
 
-import hashlib
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from math import ceil
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictInt
-from starlette.requests import Request
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
-from conductor.model.characters import check_name_text
+from conductor.model.characters import byte_size, check_name_text
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
-from conductor.model.operation import Operation, WireOptions
+from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import OnFailure
-from conductor.run.call import file_tokens
+from conductor.run.call_bound import file_tokens
 from conductor.run.task import Task
-from serving.accounts.caller import Caller
-from serving.api.encode import dumps
+from serving.api.record_json import dumps
 from serving.pool import Pool
-from serving.redaction.personal import PersonalDataRedactor
-from serving.sessions.deduplication import HEADER, IdempotencyKey
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 EFFORT_STEPS: dict[str, int] = {
@@ -42,7 +37,7 @@ MOST = 1_000_000_000
 """Upper bound for every limit, so that sums of limits fit into JSON numbers."""
 CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
 """Estimates: characters per token of English, and tokens of an answer without a stated length."""
-PICTURE_TOKENS = 1_600
+ESTIMATED_TOKENS_PER_IMAGE = 1_600
 """Estimated tokens of a picture of usual size, from the providers' own counts."""
 MOST_PARTS = 20_000
 """Maximum number of messages and parts of a conversation together. Even a short request can refer to many
@@ -164,6 +159,10 @@ def or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
+PodiumField = Annotated[Podium, BeforeValidator(or_empty), Field(default_factory=Podium)]
+"""Field `podium` of a request."""
+
+
 @dataclass(frozen=True, slots=True)
 class ApiRequest:
     """Request of a client, independent of its dialect.
@@ -225,6 +224,12 @@ class ApiRequest:
         return self.places[message] if self.places else f"messages[{message}].content[{part}]"
 
     @property
+    def names_files(self) -> bool:
+        """Whether the request names stored files."""
+        parts = (part for message in self.conversation for part in message.all_parts)
+        return any(isinstance(part, File) and part.id for part in parts)
+
+    @property
     def token_estimate(self) -> int:
         """Estimated tokens of the text and of one answer. The tokens that a plan uses beyond that are known
         only when the run has ended.
@@ -239,7 +244,7 @@ class ApiRequest:
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)
         pdfs = sum(file_tokens(part) for part in parts if isinstance(part, File) and part.text is None)
-        return max(1, self.text_token_estimate + pictures * PICTURE_TOKENS + pdfs)
+        return max(1, self.text_token_estimate + pictures * ESTIMATED_TOKENS_PER_IMAGE + pdfs)
 
     @property
     def text_chars(self) -> int:
@@ -278,7 +283,7 @@ def estimate_tokens(text: str) -> int:
     Japanese, Korean and Indic scripts up to 1.5; an emoji up to 3. The length of a character in UTF-8 tells
     these apart, which is fast enough for a megabyte.
     """
-    n_chars, n_bytes = len(text), len(text.encode("utf-8", "surrogatepass"))
+    n_chars, n_bytes = len(text), byte_size(text)
     ascii = len(text.encode("ascii", "ignore"))
     astral = len(text.encode("utf-16-le", "surrogatepass")) // 2 - n_chars
     others = n_chars - ascii - astral
@@ -360,9 +365,9 @@ def check_options(request: ApiRequest, task: Task, members: Iterable[PoolMember]
     Raises:
         BadTask: a worker does not support an option. `param` names the field.
     """
-    options = task.sampling.options.set_options
-    if not options:
+    if task.sampling.options == NO_OPTIONS:
         return
+    options = task.sampling.options.set_options
     for member in members:
         if unsupported := [name for name in options if name not in member.takes]:
             raise _not_taken(request, unsupported[0], member.name)
@@ -378,51 +383,3 @@ def _not_taken(request: ApiRequest, option: str, worker: str) -> BadTask:
     field = request.logprobs_field if option == "top_logprobs" else FIELDS[option]
     message = f"{field} is not supported by worker {quote(worker)}. Remove it, or {remedy}"
     return BadTask(message, param=field)
-
-
-MOST_CHARS = 255
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """Options of a run that continues if its client disconnects.
-
-    Args:
-        key: the client's idempotency key. None: the request always starts a new run.
-        may_change: whether an answer that is written again may differ from the first one. False if the client
-            receives numbered events.
-    """
-
-    key: IdempotencyKey | None
-    may_change: bool = True
-
-
-async def keeping_of(request: Request, caller: Caller, podium: Podium, *, may_change: bool) -> Keeping | None:
-    """Return the options of a run that continues if its client disconnects, or None if the run ends with its
-    client. For `may_change`, see `Keeping`.
-
-    Raises:
-        BadTask: the `Idempotency-Key` is malformed.
-    """
-    name = request.headers.get(HEADER)
-    if name is not None and not (0 < len(name) <= MOST_CHARS and name.isascii() and name.isprintable()):
-        raise BadTask(f"{HEADER} must have 1 to {MOST_CHARS} printable ASCII characters.", param=HEADER)
-    if name is None and not (podium.keep or podium.background):
-        return None
-    if name is None:
-        return Keeping(None, may_change)
-    body_hash = _digest(request.scope["path"].encode() + b"\0" + await request.body())
-    return Keeping(IdempotencyKey(caller.account.key_id, _name_on_record(name), body_hash), may_change)
-
-
-def _name_on_record(name: str) -> str:
-    """Return an idempotency key as it is stored. If it contains personal data or a secret, only its digest is
-    stored, whatever the policy.
-
-    Other keys are stored unchanged, so that replicas of an earlier version find the same claims.
-    """
-    return name if PersonalDataRedactor()(name) == name else f"sha256:{_digest(name.encode())}"
-
-
-def _digest(value: bytes) -> str:
-    return hashlib.sha256(value).hexdigest()

@@ -3,25 +3,23 @@
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from decimal import Decimal
-from typing import Literal, TypeVar
+from typing import Literal
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
 from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
 from conductor.model.messages import File, Image, Message
-from conductor.model.terms import Permit
+from conductor.model.terms import Permit, least
 from conductor.model.worker import PoolMember
-from conductor.plan.attachments import reads
 from conductor.plan.plan import Plan, Step
+from conductor.plan.prompt_parts import reads
 from conductor.run.events import Source
 from conductor.run.ledger import Budget
 from conductor.run.steps import may_call_tools
 from conductor.run.task import Task
 from conductor.run.team import Team
-from serving.accounts.account_policy import UNLIMITED, Policies
-from serving.accounts.permission import Asked, may_ask, narrow_task, not_kept, permit_of
+from serving.accounts.account_policy import UNLIMITED, Policies, may_ask, narrow_task, not_kept, permit_of
 from serving.api.request import (
     EFFORT_ROUNDS,
     EFFORT_STEPS,
@@ -34,7 +32,7 @@ from serving.api.request import (
 from serving.pool import Pool
 from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
-from serving.workers.pictures import INLINE
+from serving.workers.picture_urls import INLINE
 
 OWN_PLAN_STEPS = 5
 """Limit for the steps of a plan in a request, unless the model allows more."""
@@ -97,10 +95,22 @@ def _resolve(
 ) -> ResolvedTask:
     settings, podium, name = pool.settings, request.podium, request.model
     model = settings.models.get(name) or ModelSettings()
-    check_name(name, pool, policies, has_plan=podium.plan is not None)
+    permit = check_name(name, pool, policies, has_plan=podium.plan is not None)
     check_operation(request, pool, lambda: find_allowed_names(pool, policies))
     task = _task(request, model, settings.limits.default_deadline_s, plan_only=plan_only)
-    task = narrow_task(task, _to_asked(request, settings), policies, settings)
+    task = narrow_task(
+        task,
+        policies,
+        permit,
+        settings,
+        workers=podium.workers or (),
+        excluded=podium.exclude_workers,
+        planned=[step.worker for step in podium.plan or ()],
+        fixed=[] if podium.plan is not None else _workers_of(name, settings),
+        rounds=podium.rounds,
+        effort=request.effort,
+        keeps="podium.keep" if podium.keep else "podium.background" if podium.background else None,
+    )
     if request.n_beside:
         task = replace(task, budget=task.budget.part(request.n_beside + 1))
     team = pool.team_for(task.permit)
@@ -112,7 +122,7 @@ def _resolve(
         members = team.members_for(task)
         task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
         _check_attachments(request, members.values(), fetchers)
-        check_options(request, task, team.members_for(task).values())
+        check_options(request, task, members.values())
         return ResolvedTask(task, team)
     if name in settings.workflows:
         fixed = _workflow_plan(settings.workflows[name])
@@ -134,21 +144,6 @@ def _check_tools(task: Task) -> None:
         raise not_kept("tools")
 
 
-def _to_asked(request: ApiRequest, settings: Settings) -> Asked:
-    """Return the parts of `request` that must be checked against its caller's policies."""
-    podium = request.podium
-    fixed = [] if podium.plan is not None else _workers_of(request.model, settings)
-    return Asked(
-        workers=podium.workers or (),
-        excluded=podium.exclude_workers,
-        planned=[step.worker for step in podium.plan or ()],
-        fixed=fixed,
-        rounds=podium.rounds,
-        effort=request.effort,
-        keeps="podium.keep" if podium.keep else "podium.background" if podium.background else None,
-    )
-
-
 def names(pool: Pool) -> dict[str, str]:
     """Return every name that `model` accepts, with its kind."""
     return (
@@ -164,8 +159,8 @@ def find_allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
     return {name: kind for name, kind in names(pool).items() if _may_ask(name, pool, policies, permit)}
 
 
-def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> None:
-    """Check that the caller may use a name. A name that it may not use counts as unknown.
+def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> Permit:
+    """Check that the caller may use a name, and return its permit. A name that it may not use counts as unknown.
 
     Args:
         name: name of a model, a workflow or a worker.
@@ -177,8 +172,9 @@ def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = Fa
         UnknownModel: the name is unknown or not allowed.
     """
     is_known = any(name in group for group in (pool.settings.models, pool.settings.workflows, pool.members))
-    if is_known and _may_ask(name, pool, policies, permit_of(policies, pool.settings), has_plan=has_plan):
-        return
+    permit = permit_of(policies, pool.settings)
+    if is_known and _may_ask(name, pool, policies, permit, has_plan=has_plan):
+        return permit
     own = [each for each, kind in find_allowed_names(pool, policies).items() if kind == "conductor"]
     hint = did_you_mean(name, find_allowed_names(pool, policies))
     suggestion = hint or (f" Try {', '.join(own)}." if own else "")
@@ -332,9 +328,9 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         rounds=rounds,
         depth=model.depth,
         budget=Budget(
-            _least(podium.max_cost_usd, model.max_cost_usd), _least(podium.max_tokens, model.max_tokens)
+            least(podium.max_cost_usd, model.max_cost_usd), least(podium.max_tokens, model.max_tokens)
         ),
-        deadline_s=_least(podium.deadline_s, model.deadline_s) or default_deadline_s,
+        deadline_s=least(podium.deadline_s, model.deadline_s) or default_deadline_s,
         plan_only=plan_only,
         tools=request.tools,
         answer_format=request.answer_format,
@@ -344,13 +340,6 @@ def _task(request: ApiRequest, model: ModelSettings, default_deadline_s: float, 
         left_out=request.left_out,
         echo=request.echo,
     )
-
-
-Number = TypeVar("Number", int, float, Decimal)
-
-
-def _least(*limits: Number | None) -> Number | None:
-    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _own_steps(podium: Podium, model: ModelSettings) -> int:

@@ -11,7 +11,7 @@ from starlette.routing import BaseRoute
 from conductor.errors import PodiumError
 from serving import errors
 from serving.api.dialect import Dialects
-from serving.api.encode import dumps
+from serving.api.record_json import dumps
 from serving.shares import in_slices
 
 Item = TypeVar("Item")

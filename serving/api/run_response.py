@@ -7,46 +7,161 @@ work: under ASGI 2.3, it is not closed when the client disconnects.
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager, suppress
 from typing import Any
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from conductor.errors import PodiumError
 from conductor.model.failure import Failure
-from conductor.run.events import (
-    AnswerDelta,
-    Event,
-    RunCancelled,
-    RunDetached,
-    RunFailed,
-    RunFinished,
-    RunSuspended,
-    Terminal,
-)
+from conductor.run.events import AnswerDelta, Event, RunCancelled, RunDetached, RunFailed, Terminal
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
+from serving import errors
 from serving.accounts.caller import Caller
-from serving.api.dialect import CallId, Dialect, Encoder, cancellation_error, interruption_error
-from serving.api.opening import RunOpener
-from serving.api.request import ApiRequest, Keeping
+from serving.api.choices import Siblings
+from serving.api.dialect import CallId, Dialect, Encoder, failure_of
+from serving.api.error_json import caller_failure
+from serving.api.opening import Keeping, RunOpener
+from serving.api.record_json import dumps
+from serving.api.request import ApiRequest
 from serving.api.resolve import ResolvedTask, find_fetchers, resolve
-from serving.api.resuming import ToolAnswer, attach, find_tool_answer
-from serving.api.siblings import Siblings
-from serving.api.wire import Wire
+from serving.api.tool_results import ToolAnswer, attach, find_tool_answer
 from serving.edge.exchange import notify_on_drop
-from serving.sessions.following import follow_segment, retell
+from serving.sessions.deduplication import has_called
+from serving.sessions.following import retell
 from serving.sessions.service import Service
 from serving.store.tool_ids import CallIds, CallName
 
 Json = dict[str, Any]
-SHOWN = AnswerDelta | RunFinished | RunSuspended
+CACHE_HEADER = "x-podium-cache"
+WORKFLOW_HEADER = "x-podium-workflow-id"
+SHOWN = AnswerDelta | Terminal
 """Events that show the client a part of the answer, or end it."""
+ENDED_BADLY = RunFailed | RunCancelled | RunDetached
+"""Events that end a run without a complete answer."""
 
 
-class RunResponse(Response):
+class Wire:
+    """Sends a response over ASGI, and keeps track of what was sent."""
+
+    def __init__(
+        self,
+        send: Send,
+        dialect: Dialect,
+        siblings: Siblings | None = None,
+        budget: Callable[[], Awaitable[dict[str, str]]] | None = None,
+    ) -> None:
+        self._send, self._dialect, self._siblings = send, dialect, siblings
+        self._budget = budget
+        """Function that returns the headers with the caller's remaining budget."""
+        self.run: Run | None = None
+        """The run, once there is one. Its id is in the headers and in errors."""
+        self.extra: dict[str, str] = {}
+        """Additional headers."""
+        self.is_cached = False
+        """True if the answer comes from the cache. A header says so."""
+        self.is_joined = True
+        """True if a retry of the request joins the run."""
+        self.has_begun = False
+        self.sent_s = 0.0
+        """Time of the last byte of the stream, or of its start (the loop's clock)."""
+
+    def leave(self) -> None:
+        """Stop sending: the client has disconnected."""
+        self._send = _send_nothing
+
+    async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
+        """Send the whole response as JSON."""
+        content = dumps(body)
+        await self._start(
+            status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
+        )
+        await self._send({"type": "http.response.body", "body": content})
+
+    @property
+    def workflow_id(self) -> str | None:
+        """Id of the run, or None if there is none yet."""
+        return self.run.record.id if self.run else None
+
+    async def error(self, error: PodiumError) -> None:
+        """Send an error before the first byte.
+
+        If a model was called, or the dialect reports the failure as final, a header tells SDKs not to retry.
+        """
+        was_paid = self.run is not None and has_called(self.run.record)
+        was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
+        status = self._dialect.status(error, is_paid=was_paid, is_joined=self.is_joined)
+        headers = errors.headers(error)
+        is_final = status != errors.row(error).status and status == errors.FINAL
+        if is_final or was_paid:  # a retry would be billed again, or fail in the same way
+            headers["x-should-retry"] = "false"
+        failure = caller_failure(error, self.run.record) if self.run else error
+        await self.json(status, self._dialect.error_body(failure, self.workflow_id), headers)
+
+    async def begin_stream(self) -> None:
+        """Send the headers of a stream of server-sent events."""
+        headers = {
+            "content-type": "text/event-stream; charset=utf-8",
+            "cache-control": "no-cache",
+            "x-accel-buffering": "no",
+        }
+        await self._start(200, headers)
+        self.sent_s = asyncio.get_running_loop().time()
+
+    async def send(self, data: bytes) -> None:
+        """Send a piece of the stream, unless it is empty."""
+        if data:
+            await self._send({"type": "http.response.body", "body": data, "more_body": True})
+            self.sent_s = asyncio.get_running_loop().time()
+
+    @contextmanager
+    def beats(self, every_s: float, beat: Callable[[], None]) -> Generator[None]:
+        """Call `beat` whenever nothing was sent for `every_s` seconds, until the end of the block. One timer
+        serves the whole stream: a new one for each event would cost more than the event.
+        """
+        loop = asyncio.get_running_loop()
+
+        def look() -> None:
+            nonlocal timer
+            due_s = self.sent_s + every_s
+            if loop.time() >= due_s:
+                beat()
+                due_s = loop.time() + every_s
+            timer = loop.call_at(due_s, look)
+
+        timer = loop.call_at(self.sent_s + every_s, look)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def is_silent(self, for_s: float) -> bool:
+        """Return whether nothing was sent for `for_s` seconds."""
+        return asyncio.get_running_loop().time() >= self.sent_s + for_s
+
+    async def end(self) -> None:
+        """End the stream."""
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        self.has_begun = True
+        headers = self.extra | (await self._budget() if self._budget else {}) | headers
+        if self.workflow_id:
+            headers = {WORKFLOW_HEADER: self.workflow_id, **headers}
+        if self.is_cached:
+            headers = {CACHE_HEADER: "hit", **headers}
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+async def _send_nothing(message: Message) -> None:
+    pass
+
+
+class RunResponse:
     """Response that runs a request while its client is connected, as JSON or as server-sent events.
 
     A failure before the first byte becomes an HTTP status. A later failure becomes the last event of the
@@ -65,7 +180,6 @@ class RunResponse(Response):
         keeping: Keeping | None = None,
         siblings: Siblings | None = None,
     ) -> None:
-        super().__init__()
         self._service, self._dialect, self._caller = service, dialect, caller
         self._request, self._incoming = request, headers
         self._id = f"wf_{uuid.uuid4().hex}"
@@ -108,9 +222,10 @@ class RunResponse(Response):
     async def _answer(self, wire: Wire) -> None:
         try:
             await self._admit(wire)
-            answer = await self._find_tool_answer()
-            if answer is not None and await self._resume(answer, wire):
-                return
+            if not self.plan_only:
+                answer = await find_tool_answer(self._request, self._dialect, self._service)
+                if answer is not None and await self._resume(answer, wire):
+                    return
             fetchers = await find_fetchers(self._request, self._service.pool)
             # No `await` between these lines, so that a new `user_config` cannot replace the pool in between.
             pool, policies = self._service.pool, self._caller.policies
@@ -130,18 +245,6 @@ class RunResponse(Response):
         """Return whether a retry of this request may join its run after a failure or a cut-off answer."""
         is_alone = self._siblings is None and not self.plan_only  # siblings would all join the same run
         return is_alone and task.operation == "chat" and (self._dialect.joins or bool(task.tools))
-
-    async def _find_tool_answer(self) -> ToolAnswer | None:
-        """Return the tool results for a waiting run, or None if the request starts a run of its own.
-
-        Raises:
-            BadTask: a call id was not issued by this server.
-        """
-        request = self._request
-        if self.plan_only or not any(message.tool_results for message in request.conversation):
-            return None
-        ids = await self._service.store.call_ids()
-        return find_tool_answer(request, self._dialect, ids)
 
     async def _resume(self, answer: ToolAnswer, wire: Wire) -> bool:
         """Answer with the waiting run of `answer`. Return False if that run is no longer waiting."""
@@ -182,6 +285,8 @@ class RunResponse(Response):
         Raises:
             RateLimited: a limit is reached.
         """
+        if not self._caller.policies.limits_rates:
+            return
         admission, tokens = self._service.sessions.admission, self._request.token_estimate
         rate = self._opener.rate = await admission.reserve_rate(self._caller, tokens)
         wire.extra = rate.headers
@@ -193,8 +298,7 @@ class RunResponse(Response):
         is_over = False
         while not is_over:
             newest = (await run.answer.next_all())[-1]
-            if (error := _error_of(newest)) is not None:
-                raise error
+            _check_ended_well(newest)
             is_over = isinstance(newest, Terminal)
         await self._service.end_turn(run.records)
         await wire.json(200, self.content(run.records, resolved))
@@ -204,7 +308,7 @@ class RunResponse(Response):
         return self._dialect.body(records, self._request, self._call_id(records.record.id))
 
     async def _stream(self, run: Run, wire: Wire) -> None:
-        limits = self._service.pool.settings.limits
+        limits = self._service.settings().limits
         early = await _first_events(run, limits.first_byte_s)
         encoder = self._dialect.encoder(run, self._request, self._call_id(run.record.id))
         await self._service.store.wait_while_late(run.record.id)
@@ -226,7 +330,7 @@ class RunResponse(Response):
 
     async def _stream_rest(self, run: Run, encoder: Encoder, wire: Wire) -> None:
         """Stream the rest of the run."""
-        heartbeat_s = self._service.pool.settings.limits.heartbeat_s
+        heartbeat_s = self._service.settings().limits.heartbeat_s
         with wire.beats(heartbeat_s, run.answer.wake):
             while True:
                 events = await run.answer.next_all()
@@ -247,68 +351,9 @@ class RunResponse(Response):
         return True
 
 
-class ReplayResponse(RunResponse):
-    """Response that streams the run of an earlier request from its beginning. The stream ends early if the
-    key is no longer accepted.
-
-    Args:
-        records: the run as it was when the replayed segment ended. A segment lasts until the run waits for
-            tool results, or ends.
-        segment: number of the replayed segment, from 0.
-        is_same: whether to replay the stored events of a background run, which are the same for all readers.
-        is_accepted: function that returns whether the key is still accepted.
-        args, named: as for `RunResponse`. `request` is the earlier request, with the fields that its response
-            repeats.
-    """
-
-    def __init__(
-        self,
-        *args: Any,
-        records: RunRecords,
-        segment: int,
-        is_same: bool,
-        is_accepted: Callable[[], Awaitable[bool]],
-        **named: Any,
-    ) -> None:
-        super().__init__(*args, **named)
-        self._records, self._segment, self._is_same = records, segment, is_same
-        self._is_accepted = is_accepted
-
-    async def _answer(self, wire: Wire) -> None:
-        store, id = self._service.store, self._records.record.id
-        self._call_ids = await store.call_ids()
-        if self._is_same:
-            opened = retell(store, id, self._segment)
-        else:
-            await store.watch(id)
-            opened = follow_segment(store, self._records, self._segment - 1)
-        async with self._service.sessions.follow(id, self._caller.account, opened) as run:
-            wire.run = run
-            encoder = self._dialect.encoder(run, self._request, self._call_id(id))
-            await wire.begin_stream()
-            await wire.send(encoder.begin())
-            await self._stream_rest(run, encoder, wire)
-
-    async def _may_continue(self) -> bool:
-        return await self._is_accepted()
-
-
 def _may_call_tools(record: Record) -> bool:
     """Return whether the run can have tool calls: it has tools, or it has waited for tool results before."""
     return bool(record.task.tools or record.segments)
-
-
-def _error_of(event: Event) -> PodiumError | None:
-    """Return the error that `event` reports, or None."""
-    match event:
-        case RunFailed(failure=failure):
-            return failure.to_error()
-        case RunCancelled():
-            return cancellation_error()
-        case RunDetached():
-            return interruption_error()
-        case _:
-            return None
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
@@ -321,15 +366,19 @@ async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
         PodiumError: the run failed in this time, so that the failure can still become an HTTP status.
     """
     events = [await run.answer.next()]
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(first_byte_s):
-            while (error := _error_of(events[-1])) is None and not isinstance(events[-1], SHOWN):
+            while not isinstance(events[-1], SHOWN):
                 events.append(await run.answer.next())
-    except TimeoutError:
-        return events
-    if error is not None:
-        raise error
+    _check_ended_well(events[-1])
     return events
+
+
+def _check_ended_well(event: Event) -> None:
+    """Raise the error that `event` reports, if any."""
+    if isinstance(event, ENDED_BADLY):
+        failure = failure_of(event)
+        raise failure.to_error() if isinstance(failure, Failure) else failure
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:

@@ -14,10 +14,9 @@ from serving.accounts.caller import Caller
 from serving.accounts.directory import Directory
 from serving.api import record_json
 from serving.api.authentication import caller_of, is_still_accepted
-from serving.api.encode import dumps
 from serving.api.feed import Feeds
 from serving.api.feedback import feedback_json
-from serving.api.record_json import call_of_tool
+from serving.api.record_json import call_of_tool, dumps
 from serving.api.respond import success, success_list
 from serving.redaction.slices import READS, turn
 from serving.sessions.service import Service
@@ -147,7 +146,7 @@ async def _follow(
     request: Request, service: Service, id: str, caller: Caller, after: int
 ) -> AsyncGenerator[bytes]:
     feeds: Feeds = request.app.state.feeds
-    heartbeat_s = service.pool.settings.limits.heartbeat_s
+    heartbeat_s = service.settings().limits.heartbeat_s
     async with feeds.watch(id, caller.account, after) as watch:
         while not watch.is_over:
             has_news = await watch.wait(heartbeat_s)

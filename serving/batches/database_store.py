@@ -160,7 +160,7 @@ class DatabaseBatchStore:
         return batches
 
     async def put_result(self, batch_id: str, result: LineResult) -> None:
-        await (await self._store.ledger()).writer.do(PUT_RESULT, (batch_id, result))
+        await self._store.write(PUT_RESULT, (batch_id, result))
 
     async def counts(self, batch_id: str) -> tuple[int, int]:
         query = select(batch_line.c.is_error, func.count().label("n")).where(

@@ -15,7 +15,7 @@ from serving.batches.lines import STEP_BYTES, STEP_LINES, each_line
 from serving.edge.checks import check_text
 from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
 from serving.redaction.secrets import Redactor, redact_secrets
-from serving.redaction.slices import Steps, finish
+from serving.redaction.slices import Steps
 from serving.redaction.texts import json_in_steps, steps_of
 
 ID = "custom_id"
@@ -63,19 +63,15 @@ class LineLimits:
             raise _too_large(number, "line", self.max_line_bytes, "limits.max_body_bytes")
         if number > self.max_lines:
             raise TooLarge(
-                f"file: the file has more than {self.max_lines} lines, including empty ones (batches.max_lines). "
-                "Split it into several files.",
+                f"file: line {number} is above the limit of {self.max_lines} lines per file, including empty lines "
+                "(batches.max_lines). Split the file.",
                 param="file",
             )
 
 
-def kept_lines(content: bytes, redact: Redactor) -> bytes:
-    """Redact the lines of a JSONL file. Lines in which nothing is redacted keep their exact bytes."""
-    return finish(kept_in_steps(content, redact))
-
-
 def kept_in_steps(content: bytes, redact: Redactor, limits: LineLimits | None = None) -> Steps[bytes]:
-    """Do the same as `kept_lines` in steps. Also check the lines if `limits` is set.
+    """Redact the lines of a JSONL file in steps. Lines in which nothing is redacted keep their exact bytes. Also
+    check the lines if `limits` is set.
 
     Raises:
         TooLarge: the lines exceed `limits`.

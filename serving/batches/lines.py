@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, Field, ValidationError
 from conductor.model.characters import check_name_text, with_whole_escapes
 from serving.batches.model import LineResult
 from serving.errors import explain_fault
-from serving.redaction.slices import Steps, finish
+from serving.redaction.slices import Steps
 
 MOST_ERRORS = 20
 """Maximum number of errors that are reported for a file."""
@@ -98,8 +98,8 @@ def each_line(content: bytes) -> Iterator[tuple[int, int]]:
         begin = end + 1
 
 
-def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[dict[str, Any]]]:
-    """Parse a file of requests.
+def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Lines, list[dict[str, Any]]]]:
+    """Parse a file of requests in steps, so that a large file does not block the event loop.
 
     Return the requests and the errors. If there are errors, there are no requests.
 
@@ -108,11 +108,6 @@ def parse_lines(content: bytes, endpoint: str, most: int) -> tuple[Lines, list[d
         endpoint: endpoint of the batch. Each line must name it in `url`.
         most: maximum number of requests.
     """
-    return finish(parse_in_steps(content, endpoint, most))
-
-
-def parse_in_steps(content: bytes, endpoint: str, most: int) -> Steps[tuple[Lines, list[dict[str, Any]]]]:
-    """Do the same as `parse_lines` in steps, so that a large file does not block the event loop."""
     lines = Lines(content)
     errors: list[dict[str, Any]] = []
     seen = set[str]()

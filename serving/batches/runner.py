@@ -28,7 +28,7 @@ from serving.batches.lines import Line, Lines, join_results, line_of_answer, lin
 from serving.batches.model import Batch, LineResult, Status, StoredFile
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
-from serving.dispatch.fair_queue import FairQueue
+from serving.dispatch.slots import FairQueue
 from serving.errors import row
 from serving.redaction.slices import in_turns
 from serving.sessions.admission import room_for_batch
@@ -112,7 +112,7 @@ class Batches:
     @property
     def settings(self) -> BatchSettings:
         """Current settings."""
-        return self._service.pool.settings.batches
+        return self._service.settings().batches
 
     def drop_us(self, policies: Policies, asked_s: int | None = None) -> int:
         """Return the time when a new file must be deleted, in microseconds since 1970.
@@ -121,7 +121,7 @@ class Batches:
             policies: policies of the file's owner.
             asked_s: seconds after which the client wants the file to be deleted, or None.
         """
-        limits = (self.settings.file_days, self._service.pool.settings.store.content_days, policies.both.content_days)  # fmt: skip
+        limits = (self.settings.file_days, self._service.settings().store.content_days, policies.both.content_days)  # fmt: skip
         kept_us = int(min(days for days in limits if days is not None) * DAY_US)
         return self.now_us() + (kept_us if asked_s is None else min(kept_us, asked_s * 1_000_000))
 

@@ -17,7 +17,7 @@ from serving.accounts.directory import Directory
 from serving.accounts.rates import RateCounter
 from serving.accounts.replica_store import ReplicaStore
 from serving.api.app import build_api
-from serving.api.dialects.responses.conversation_turns import ConversationTurns
+from serving.api.dialects.responses.conversations import ConversationTurns
 from serving.batches.database_store import DatabaseBatchStore
 from serving.batches.memory_store import MemoryBatchStore
 from serving.batches.runner import Batches
@@ -84,7 +84,7 @@ class Router:
         )
         batches = DatabaseBatchStore(self._store) if is_stored else MemoryBatchStore()
         self._batches = Batches(batches, self._service, policies)
-        self._webhooks = BudgetWebhooks(self._store, lambda: self._service.pool.settings.webhooks, os.environ)
+        self._webhooks = BudgetWebhooks(self._store, lambda: self._service.settings().webhooks, os.environ)
         self._circuits = SharedCircuits(self._store, self._health)
         settings_source = SettingsSource(**source) if source else None
         self._live = LiveSettings(
@@ -108,7 +108,7 @@ class Router:
     def _open_store(self, listener: StoreListener) -> DatabaseStore:
         return DatabaseStore(
             self._store,
-            lambda: self._service.pool.settings.limits,
+            lambda: self._service.settings().limits,
             self._settings.store,
             listener=listener,
         )
@@ -165,7 +165,7 @@ class Router:
 
         It is the number of model calls that run or wait, divided by `router.target_calls`.
         """
-        return {LOAD: self._service.calls / self._service.pool.settings.router.target_calls}
+        return {LOAD: self._service.calls / self._service.settings().router.target_calls}
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         api = build_api(

@@ -6,24 +6,18 @@ from conductor.model.terms import Callee
 from conductor.model.usage import FREE
 from conductor.model.worker import Worker
 from serving.clients import identity_of, model_name
-from serving.dispatch.adaptive import AdaptiveLimiter
-from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
-from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.retry_budget import RESERVE, RetryBudget, TokenBucket
-from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.limiter import AdaptiveLimiter, Limiter
+from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import Health, WorkerHealth
 from serving.schemas import anthropic, gemini, openai, vllm
 from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.fallbacks import chain_of
-from serving.settings.known_models import OPENAI_MODEL, accepts_of
-from serving.settings.pdf_reading import reads_pdfs
-from serving.settings.prefill import prefills
+from serving.settings.known_models import OPENAI_MODEL
 from serving.settings.settings import Settings
-from serving.settings.tool_use import calls_tools
-from serving.settings.worker_profile import price_of
+from serving.settings.worker_profile import accepts_of, calls_tools, prefills, price_of, reads_pdfs
 from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
@@ -33,11 +27,11 @@ from serving.settings.workers import (
     WorkerSettings,
     places_of,
 )
-from serving.telemetry.spans import PROVIDERS
-from serving.workers.bounded import Bounded
+from serving.telemetry.spans import PROVIDERS, SpanFacts
+from serving.traffic import RESERVE, RetryBudget, TokenBucket
 from serving.workers.own_turns import Origin
-from serving.workers.patience import Patience
-from serving.workers.timed import Timed
+from serving.workers.plugin import PluginWorker
+from serving.workers.stall_timer import Patience
 
 TRANSLATIONS: Mapping[str, Translate] = {
     "anthropic": anthropic.translate,
@@ -93,7 +87,7 @@ def _target(
     deployment: str = "",
 ) -> Target:
     if isinstance(own, PythonSettings):
-        client = Bounded(Timed(client, Patience(own.stall_timeout_s, own.first_token_timeout_s)))
+        client = PluginWorker(client, Patience(own.stall_timeout_s, own.first_token_timeout_s))
     is_model = isinstance(own, (*API_SETTINGS, VllmSettings))
     learns_first_token = is_model and own.first_token_timeout_s is None
     return Target(
@@ -137,10 +131,10 @@ def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
     If a replica of a vLLM engine is lost, all its calls break off at once, so the budget must cover that
     number.
     """
-    owner = settings.worker(own.deployment) if isinstance(own, VllmSettings) and own.deployment else own
-    if isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1:
-        return max(RESERVE, owner.scale.max_ongoing_requests)
-    return RESERVE
+    if not isinstance(own, VllmSettings):
+        return RESERVE
+    scale = settings.owner_of(own).scale
+    return max(RESERVE, scale.max_ongoing_requests) if scale.max_replicas > 1 else RESERVE
 
 
 def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
@@ -151,8 +145,7 @@ def _is_hedged(own: WorkerSettings, settings: Settings) -> bool:
     if own.hedge is not None:
         return own.hedge
     if isinstance(own, VllmSettings):
-        owner = settings.worker(own.deployment) if own.deployment else own
-        has_several = isinstance(owner, VllmSettings) and owner.scale.max_replicas > 1
+        has_several = settings.owner_of(own).scale.max_replicas > 1
     else:
         has_several = isinstance(own, API_SETTINGS) and len(own.deployments) > 1
     return has_several and all(price_of(place) == FREE for place in places_of(own).values())

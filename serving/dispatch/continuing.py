@@ -15,9 +15,10 @@ from msgspec.structs import replace
 
 from conductor.errors import WorkerError, WorkerUnavailable
 from conductor.model.call import Call
+from conductor.model.characters import byte_size
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.run.continuing import BYTES_PER_TOKEN, byte_size
+from conductor.run.continuing import BYTES_PER_TOKEN
 from serving.dispatch.resume_point import NotContinued, Seam, drop_blanks
 from serving.dispatch.stop_sequences import cut_at_seam, missing_ends
 
@@ -41,9 +42,7 @@ continue the prefix.
 
 
 def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:
-    """Return the form in which to send the call first."""
-    if not call.prefix:
-        return "plain"
+    """Return the form in which to send a call with a prefix first."""
     # a blank prefix has no words to repeat, so the model starts again, possibly with the same blanks
     return "prefill" if not call.prefix.strip() or prefills(call) else "ask"
 

@@ -19,17 +19,17 @@ from conductor.errors import (
     WorkerUnavailable,
 )
 from conductor.model.call import Call
-from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptLimits
+from conductor.run.plan_record import charges
 from serving.dispatch import policy
 from serving.dispatch.conforming import Repair, ask_for_form, invalid_answer, note_fault, read_whole
 from serving.dispatch.continuing import Continuation, form_of
 from serving.dispatch.fitting import fit, limit_effort
-from serving.dispatch.limiter import QueueRules
+from serving.dispatch.limiter import QueueRules, Skipped
 from serving.dispatch.policy import Attempts, Tries
 from serving.dispatch.race import Race
-from serving.dispatch.retry_budget import Skipped
 from serving.dispatch.route import Route, call_again
 from serving.dispatch.stop_sequences import cut_at
 
@@ -190,8 +190,9 @@ async def _try(
     _check_allowed(attempts)
     began_s, wanted = time.monotonic(), call.answer_format
     call, notes = _shape(route, call, tries)
-    continuation = Continuation.of(call, tries.form)
-    adapted_call, fit_notes = continuation.adapted_call, ()
+    is_continued = tries.form != "plain" or terms.rest_tokens is not None
+    continuation = Continuation.of(call, tries.form) if is_continued else None
+    adapted_call, fit_notes = continuation.adapted_call if continuation else call, ()
     if route.profile.accepts is not None:
         adapted_call, fit_notes = fit(adapted_call, route.profile.accepts, route.profile.model)
     own_stops = tuple(stop for stop in call.sampling.stop if stop not in adapted_call.sampling.stop)
@@ -222,7 +223,8 @@ async def _try(
     if own_stops:
         cut = cut_at(own_stops, reply.deltas, terms.deadline_at_s)
         reply.deltas = await stack.enter_async_context(aclosing(cut))
-    await continuation.join(stack, reply)
+    if continuation:
+        await continuation.join(stack, reply)
     if wanted is None:
         return reply
     if not wanted.strict:
@@ -265,9 +267,9 @@ def _shape(route: Route, call: Call, tries: Tries) -> tuple[Call, tuple[str, ...
 
     Return the changed call, and notes for the record.
     """
-    profile = route.profile
-    effort = limit_effort(call.sampling.effort, call.terms.permit.max_effort, profile.default_effort)
-    if effort != call.sampling.effort:
+    profile, most = route.profile, call.terms.permit.max_effort
+    if most is not None:
+        effort = limit_effort(call.sampling.effort, most, profile.default_effort)
         call = replace(call, sampling=replace(call.sampling, effort=effort))
     if call.answer_format is None:
         return call, ()
@@ -351,7 +353,8 @@ class _RefusalNote:
 def _enter(attempts: Attempts) -> None:
     """Start with the current worker."""
     attempts.probes_until_s = attempts.route.health.begin_call()
-    _start(attempts, Tries(form_of(attempts.call, attempts.route.profile.prefills)))
+    call = attempts.call
+    _start(attempts, Tries(form_of(call, attempts.route.profile.prefills) if call.prefix else "plain"))
 
 
 def _start(attempts: Attempts, tries: Tries) -> None:

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from conductor.model.call import Call, Sampling
 from conductor.model.terms import EFFORTS
 from serving.schemas.translation import Translate, translate_to_words
-from serving.settings.accepts import Accepts
+from serving.settings.known_models import Accepts
 
 NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
 """Values that have no effect."""
@@ -109,18 +109,16 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
     return stops
 
 
-def limit_effort(effort: str | None, most: str | None, default: str) -> str | None:
+def limit_effort(effort: str | None, most: str, default: str) -> str | None:
     """Return the reasoning effort to request: `effort`, or `most` if that is lower.
 
     An unknown level counts as the highest.
 
     Args:
         effort: requested level, or None for the default.
-        most: highest allowed level, or None for no limit.
+        most: highest allowed level.
         default: default level of the model.
     """
-    if most is None:
-        return effort
     return most if _rank(effort or default) > _rank(most) else effort
 
 

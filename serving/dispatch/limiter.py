@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -14,14 +14,12 @@ from contextlib import (
 from dataclasses import dataclass
 from itertools import islice
 from math import inf
-from typing import Protocol
 
-from conductor.errors import LineTooLong
+from conductor.errors import LineTooLong, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.terms import Priority, Terms
-from serving.dispatch.fair_queue import FairQueue
-from serving.health import WorkerHealth
-from serving.witnesses import TRAFFIC_S
+from serving.dispatch.slots import FairQueue, Slots
+from serving.traffic import TRAFFIC_S, Witnesses, witness_of
 
 NEWEST = 0.1
 """Weight of the newest call in the moving average of the time that a slot is in use."""
@@ -49,6 +47,21 @@ class QueueRules:
 
 
 NO_RULES = QueueRules()
+
+
+class Skipped(WorkerUnavailable):
+    """Error for a queued call that was not sent, so that another worker is tried first.
+
+    Either the worker's circuit opened while the call waited, or another worker can answer immediately. The
+    last entry of `attempts` says which.
+    """
+
+    retryable = False
+    only_this_call = True
+    skipped_for: str = ""
+    """Name of the worker that can answer immediately, or ""."""
+    waited_s: float = 0.0
+    """Seconds that the call waited in the queue before it left."""
 
 
 class Limiter:
@@ -298,81 +311,31 @@ class _Slot(AbstractAsyncContextManager[None]):
         self._limiter.release(self, self._call)
 
 
-class Deployed(Protocol):
-    """Part of a deployment that `SharedLimiter` needs."""
+class AdaptiveLimiter(Limiter):
+    """Limiter that learns how many calls the worker can handle at once. `slots` is the maximum."""
 
-    @property
-    def limiter(self) -> Limiter:
-        """Slots of the deployment."""
-        ...
-
-    @property
-    def health(self) -> WorkerHealth:
-        """Health of the deployment."""
-        ...
-
-    @property
-    def wait_s(self) -> float:
-        """Seconds until the rate limits admit a call."""
-        ...
-
-
-class SharedLimiter(Limiter):
-    """Limiter of a worker with several deployments.
-
-    It has as many slots as the healthy deployments together, but at most `slots`. All calls of the worker
-    wait in its queue. The limits of the deployments change (`AdaptiveLimiter`), so they are read again
-    whenever a call starts or ends.
-    """
-
-    def __init__(
-        self, name: str, deployments: Sequence[Deployed], slots: int, max_wait_s: float = inf
-    ) -> None:
+    def __init__(self, name: str, slots: int, max_wait_s: float = inf) -> None:
         super().__init__(name, slots, max_wait_s)
-        self._most, self._deployments = slots, deployments
-        self._timer: asyncio.TimerHandle | None = None
-        self._look()
+        self.learned = Slots(slots)
+        self.witnesses = Witnesses()
+        """Tenants whose calls the worker rejected as busy."""
 
-    async def acquire(
-        self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
-    ) -> None:
-        """See `Limiter.acquire`."""
-        self._look()
-        try:
-            await super().acquire(slot, call, waiting, rules)
-        except BaseException:
-            self._keep_looking()
-            raise
+    def on_sent(self, terms: Terms) -> None:
+        """See `Limiter.on_sent`."""
+        self.witnesses.traffic.note(terms.tenant)
 
-    def release(self, slot: object, call: Call) -> None:
-        """See `Limiter.release`."""
-        super().release(slot, call)
-        self._keep_looking()
+    def on_first_token(self, terms: Terms, sent_s: float, *, was_full: bool) -> None:
+        """See `Limiter.on_first_token`."""
+        first_token_s = time.monotonic() - sent_s
+        self.learned.speak(sent_s, first_token_s, is_full=was_full, party=terms.tenant)
+        self._resize()
 
-    def _look(self) -> None:
-        """Recalculate the number of slots from the deployments that are available.
+    def on_busy(self, call: Call, sent_s: float) -> None:
+        """See `Limiter.on_busy`."""
+        if self.witnesses.tell("busy", witness_of(call)):
+            self.learned.refuse(sent_s)
+            self._resize()
 
-        A deployment that is being probed counts as one slot. If no deployment is available, the slots of all
-        are counted.
-        """
-        healthy = [each for each in self._deployments if not _unavailable_s(each)]
-        slots = [
-            1 if each.health.circuit == "half_open" else each.limiter.n_slots
-            for each in healthy or self._deployments
-        ]
-        if self.n_slots != (n := min(self._most, sum(slots))):
+    def _resize(self) -> None:
+        if self.n_slots != (n := self.learned.n):
             self.resize(n)
-
-    def _keep_looking(self) -> None:
-        """Recalculate the slots now, and again when the next unavailable deployment may be tried."""
-        self._look()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        waits_s = [wait_s for each in self._deployments if (wait_s := _unavailable_s(each))]
-        if waits_s:
-            self._timer = asyncio.get_running_loop().call_later(min(waits_s), self._keep_looking)
-
-
-def _unavailable_s(deployment: Deployed) -> float:
-    return max(deployment.health.rest_s, deployment.wait_s)

@@ -2,8 +2,7 @@
 attempt that answers first wins.
 
 The first token decides the race, before the client has received anything. The losing attempt is closed, and
-billed at the maximum that it may have cost. Each attempt is opened, read and closed in its own task
-(`conductor/run/call.py`).
+billed at the maximum that it may have cost. Each attempt is opened, read and closed in its own task.
 """
 
 import asyncio
@@ -13,12 +12,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 
 from msgspec.structs import replace
 
-from conductor.errors import BudgetExceeded, PodiumError, StoreUnavailable, WorkerError
+from conductor.errors import BudgetExceeded, PodiumError, StoreUnavailable, WorkerError, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.failure import Attempt
-from conductor.model.reply import Reply
+from conductor.model.reply import Delta, Reply
 from conductor.model.terms import Holds, Places
-from conductor.run.call import CallTask
 from conductor.run.waiting import wait_until_done
 from serving.dispatch.limiter import NO_RULES, QueueRules
 from serving.dispatch.policy import can_hedge
@@ -155,9 +153,94 @@ async def _any_of(tries: "list[_Try]", within_s: float | None = None) -> None:
     await asyncio.wait(opened, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
 
 
-class _Try(CallTask):
-    """One attempt of a race."""
+class _Try:
+    """One attempt of a race, in a task of its own. The call stays open until `leave`.
+
+    Args:
+        opening: context manager of the call. The task enters it immediately.
+        is_hedge: whether the attempt is the hedge.
+    """
 
     def __init__(self, opening: AbstractAsyncContextManager[Reply], *, is_hedge: bool = False) -> None:
-        super().__init__(opening)
         self.is_hedge, self.began_s = is_hedge, time.monotonic()
+        loop = asyncio.get_running_loop()
+        self.opened: asyncio.Future[Reply] = loop.create_future()
+        """The reply, or the error that the call raised before its first token."""
+        self._reader_exit: asyncio.Future[None] = loop.create_future()
+        self._pieces = asyncio.Queue[Delta | Exception | None](1)
+        self._has_all = False
+        self._delivered_error: Exception | None = None
+        """The error after the first token, once the reader has received it."""
+        self._task = asyncio.create_task(self._hold_open(opening))
+        self._task.add_done_callback(_retrieve_exception)
+        self.opened.add_done_callback(_retrieve_exception)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the wait for the first token has ended: the token has arrived, or the call has failed."""
+        return self.opened.done()
+
+    async def leave(self, error: BaseException | None = None) -> None:
+        """Stop reading and close the call.
+
+        Deltas that have arrived count for the bill even if they were not read. An answer that has arrived in
+        full counts as complete. A call that is still streaming is cancelled.
+
+        Args:
+            error: reason, or None if the reader has finished. If the answer has arrived in full, `error` is
+                raised inside the call's context manager.
+        """
+        while not self._pieces.empty():
+            piece = self._pieces.get_nowait()
+            if isinstance(piece, Delta):
+                reply = self.opened.result()
+                reply.count(piece)
+                reply.finish = reply.finish or piece.finish
+        if self._has_all and not self._reader_exit.done() and (error is None or isinstance(error, Exception)):
+            self._reader_exit.set_exception(error) if error else self._reader_exit.set_result(None)
+        else:
+            self._task.cancel()
+        await wait_until_done([self._task])
+        if error is not None or self._task.cancelled():
+            return
+        if (
+            failure := self._task.exception()
+        ) is not None and failure is not self._delivered_error:  # the reader has handled it
+            raise failure
+
+    async def _hold_open(self, opening: AbstractAsyncContextManager[Reply]) -> None:
+        reply: Reply | None = None
+        try:
+            async with opening as reply:
+                source, reply.deltas = reply.deltas, self._relay()
+                self.opened.set_result(reply)
+                async for delta in source:
+                    await self._pieces.put(delta)
+                self._has_all = True
+                await self._pieces.put(None)
+                await self._reader_exit
+        except asyncio.CancelledError:
+            self.opened.cancel()  # the worker cancelled its own call
+            if reply is not None and not (self._reader_exit.done() or self._task.cancelling()):
+                message = f"The worker {reply.worker} cancelled its own call."
+                await self._pieces.put(WorkerUnavailable(message, worker=reply.worker))
+            raise
+        except Exception as exc:
+            if not self.opened.done():
+                self.opened.set_exception(exc)
+            elif not self._reader_exit.done():
+                await self._pieces.put(exc)
+            raise
+
+    async def _relay(self) -> AsyncGenerator[Delta]:
+        while (piece := await self._pieces.get()) is not None:
+            if isinstance(piece, Exception):
+                self._delivered_error = piece
+                raise piece
+            yield piece
+
+
+def _retrieve_exception(ended: "asyncio.Future[Reply] | asyncio.Task[None]") -> None:
+    """Retrieve the exception, so that asyncio does not log it. The reader of the call raises it."""
+    if not ended.cancelled():
+        ended.exception()

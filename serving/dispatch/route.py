@@ -1,26 +1,33 @@
-"""Route of a worker: its deployments, and the choice of one of them for each call."""
+"""Route of a worker: its deployments, their shared slots, and the choice of a deployment for each call."""
 
 import asyncio
 import dataclasses
 import random
 import time
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+)
 from dataclasses import dataclass
+from math import inf
 
 from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
 from conductor.model.call import Call
-from conductor.model.failure import Attempt, Failure, charges
+from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
+from conductor.run.plan_record import charges
 from serving.dispatch.fitting import ModelProfile
-from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules
-from serving.dispatch.retry_budget import RetryBudget, Skipped
+from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
+from serving.traffic import RetryBudget
 
 BYTES_PER_TOKEN = 4
 """Estimated bytes per token of a prompt. The estimate counts against rate limits until the provider reports
@@ -44,6 +51,65 @@ class RetryRules:
     first_wait_s: float = 0.0
     max_wait_s: float = 0.0
     fallback_wait_s: float = 0.0
+
+
+class SharedLimiter(Limiter):
+    """Limiter of a worker with several deployments.
+
+    It has as many slots as the healthy deployments together, but at most `slots`. All calls of the worker
+    wait in its queue. The limits of the deployments change (`AdaptiveLimiter`), so they are read again
+    whenever a call starts or ends.
+    """
+
+    def __init__(self, name: str, deployments: Sequence[Target], slots: int, max_wait_s: float = inf) -> None:
+        super().__init__(name, slots, max_wait_s)
+        self._most, self._deployments = slots, deployments
+        self._timer: asyncio.TimerHandle | None = None
+        self._look()
+
+    async def acquire(
+        self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
+    ) -> None:
+        """See `Limiter.acquire`."""
+        self._look()
+        try:
+            await super().acquire(slot, call, waiting, rules)
+        except BaseException:
+            self._keep_looking()
+            raise
+
+    def release(self, slot: object, call: Call) -> None:
+        """See `Limiter.release`."""
+        super().release(slot, call)
+        self._keep_looking()
+
+    def _look(self) -> None:
+        """Recalculate the number of slots from the deployments that are available.
+
+        A deployment that is being probed counts as one slot. If no deployment is available, the slots of all
+        are counted.
+        """
+        healthy = [each for each in self._deployments if not _unavailable_s(each)]
+        slots = [
+            1 if each.health.circuit == "half_open" else each.limiter.n_slots
+            for each in healthy or self._deployments
+        ]
+        if self.n_slots != (n := min(self._most, sum(slots))):
+            self.resize(n)
+
+    def _keep_looking(self) -> None:
+        """Recalculate the slots now, and again when the next unavailable deployment may be tried."""
+        self._look()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        waits_s = [wait_s for each in self._deployments if (wait_s := _unavailable_s(each))]
+        if waits_s:
+            self._timer = asyncio.get_running_loop().call_later(min(waits_s), self._keep_looking)
+
+
+def _unavailable_s(deployment: Target) -> float:
+    return max(deployment.health.rest_s, deployment.wait_s)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from starlette.types import Receive, Scope
 
 from conductor.errors import NotAllowed, Overloaded, TooLarge, TooSlow, WrongContentType, quote
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.policy import HttpPolicy
 
 RETRY_AFTER_S = 5.0

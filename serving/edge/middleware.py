@@ -26,7 +26,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooSlow, WrongContentType
 from serving import errors
-from serving.edge.capacity import BEHIND, LONG_S, PROBES, SparseWarning, WaitingRoom, check_open, falls_behind
 from serving.edge.checks import (
     ASKED_HEADERS,
     ENCODING,
@@ -48,7 +47,17 @@ from serving.edge.checks import (
     read_rest,
 )
 from serving.edge.decoding import FIELD, SERVED, decode, find_decoder
-from serving.edge.exchange import EXCHANGE, HttpExchange
+from serving.edge.exchange import (
+    BEHIND,
+    EXCHANGE,
+    LONG_S,
+    PROBES,
+    HttpExchange,
+    SparseWarning,
+    WaitingRoom,
+    check_open,
+    falls_behind,
+)
 from serving.edge.policy import UPLOAD, ErrorBody, HttpPolicy
 from serving.redaction.slices import turn
 from serving.settings.settings import Settings

@@ -22,9 +22,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from conductor.errors import BadTask, Overloaded, PodiumError, TooLarge, TooSlow
 from serving import errors
-from serving.edge.capacity import Ticket, WaitingRoom
 from serving.edge.checks import RETRY_AFTER_S, WHOLE, body_too_slow, has_body, overload_error, read_fields
-from serving.edge.exchange import READER, Reader
+from serving.edge.exchange import READER, Reader, Ticket, WaitingRoom
 from serving.edge.policy import ErrorBody, HttpPolicy
 
 LINGER_S = 1.0
@@ -46,9 +45,7 @@ UNSENT_BYTES = 65_536
 would grow to megabytes (`tcp_wmem`), and a long answer would be generated to its end.
 """
 LOGGED = {b"x-request-id", b"x-session-id", b"session-id", b"serve-multiplexed-model-id"}
-"""Headers whose values Ray Serve logs, returns or uses for routing. The names are in lower case, with `-` for
-`_`.
-"""
+"""Headers whose values Ray Serve logs, returns or uses for routing, in lower case, with `-` for `_`."""
 PLAIN = re.compile(rb"[\w.-]{1,64}")
 """Format that the values of these headers must have. Other values are dropped, and Ray Serve generates an id.
 """
@@ -59,7 +56,7 @@ class RejectedError(Exception):
 
 
 def guard_protocol(
-    policy: HttpPolicy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"] | None = None
+    policy: HttpPolicy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"]
 ) -> type["EdgeProtocol"]:
     """Return the protocol class that applies the limits in this process.
 
@@ -67,17 +64,14 @@ def guard_protocol(
         policy: the limits.
         room: waiting room for connections without a complete request.
         error_body: function that returns the body of an error.
-        base: protocol class to configure. `EdgeProtocol` by default.
+        base: protocol class to configure.
     """
     bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
-    base = base or EdgeProtocol
     return type(base.__name__, (base,), bounds)
 
 
 def _jitter(seconds: float) -> float:
-    """Add up to a quarter at random, so that thousands of connections do not end in the same turn of the
-    event loop.
-    """
+    """Add up to a quarter at random, so that thousands of connections do not end at the same moment."""
     return seconds * random.uniform(1, 1.25)
 
 
@@ -137,7 +131,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Feed the parser, then check the size of the headers and update the timers."""
         if self._is_refused:
-            return None
+            return
         is_head = self._in_head or self._is_idle()
         request, frame_bytes, self._fed_body_bytes = self.scope, self._frame_bytes, 0
         is_body = self._in_body
@@ -149,9 +143,9 @@ class EdgeProtocol(HttpToolsProtocol):
                 self._frame_bytes = frame_bytes + len(data) - self._fed_body_bytes
                 self._pieces += 1
                 if excess := self._excess():
-                    return self._refuse(excess)
+                    self._refuse(excess)
+                    return
             self._look(len(data) if is_head else 0)
-        return None
 
     def _look(self, head_bytes: int) -> None:
         self._head_bytes = self._head_bytes + head_bytes if self._in_head else 0
@@ -308,9 +302,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._timer = self.loop.call_later(_jitter(self.policy.header_s), self._time_is_up)
 
     def _start_body_timer(self) -> None:
-        """Start the timer for the next part of the body. It never exceeds the time that is left for the whole
-        body.
-        """
+        """Start the timer for the next part of the body, within the time that is left for the whole body."""
         left_s = self._pending_since_s + self.policy.body_s - self.loop.time()
         self._stop_timer()
         self._timer = self.loop.call_later(
@@ -343,7 +335,8 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._pending_cycle is not None:
             self._end(self._response(body_too_slow(self.policy)))
         elif self._in_head and self._head_bytes:
-            self._end(self._slow_head())
+            message = f"The headers were not received within {self.policy.header_s:g} s (`http.header_s`)."
+            self._end(self._response(TooSlow(message, param="headers")))
         else:
             self._end(b"")
 
@@ -351,10 +344,6 @@ class EdgeProtocol(HttpToolsProtocol):
         """Return the response for `error`, in the dialect of the path if the path is known."""
         path = self.url.partition(b"?")[0].decode("latin-1")
         return response(error, self.error_body(error, path), status)
-
-    def _slow_head(self) -> bytes:
-        message = f"The headers were not received within {self.policy.header_s:g} s (`http.header_s`)."
-        return self._response(TooSlow(message, param="headers"))
 
     def _long_head(self, part: str) -> bytes:
         message = f"The {part} are longer than {self.policy.max_header_bytes} bytes (`http.max_header_bytes`). Send shorter {part}."
@@ -379,19 +368,20 @@ class EdgeProtocol(HttpToolsProtocol):
         if running is not None and not running.response_complete:
             if not running.more_body:  # the running request is complete; a later one is at fault
                 running.keep_alive = False
-                return None
+                return
             if running.response_started:
-                return self.transport.abort()  # a second response cannot follow inside the first
+                self.transport.abort()  # a second response cannot follow inside the first
+                return
             running.disconnected = True
             running.message_event.set()
         elif running is not None and running.more_body:
-            return self.transport.abort()  # it has its response already
+            self.transport.abort()  # it has its response already
+            return
         self.transport.write(answer)
         self.transport.pause_reading()
         self._wait()
         self._stop_timer()
         self._timer = self.loop.call_later(LINGER_S, self.transport.abort)
-        return None
 
 
 class ReaderProtocol(EdgeProtocol):

@@ -7,7 +7,7 @@ why it rejects it, and a parser quotes the text that it cannot parse.
 from conductor.errors import WorkerError
 from conductor.model.failure import Attempt, Fact, Failure
 from conductor.model.terms import Permit
-from serving.redaction.personal import redactor_of
+from serving.redaction.texts import redactor_of
 
 NAMES = ("reason", "worker", "param")
 """Names of text facts that never contain a part of a prompt or an answer."""

@@ -8,8 +8,7 @@ Numbers are found and validated by libraries: phonenumbers (Google's libphonenum
 import re
 from collections.abc import Callable
 
-from conductor.model.terms import Permit
-from serving.redaction.secrets import Redactor, redact_secrets, secrets_in_steps, take_out
+from serving.redaction.secrets import redact_secrets, secrets_in_steps, take_out
 from serving.redaction.slices import Steps, finish
 
 MOST_CHECKED = 500
@@ -88,11 +87,6 @@ def _numbers(text: str, pattern: re.Pattern[str], check: "_Checked") -> Steps[st
         if check.is_dear:
             yield
     return "".join([*parts, text[last_end:]]) if parts else text
-
-
-def redactor_of(permit: Permit) -> Redactor:
-    """Return the redactor for all texts of one request that are stored, traced or logged."""
-    return PersonalDataRedactor() if permit.hides_personal_data else redact_secrets
 
 
 class _Checked:

@@ -17,6 +17,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from conductor.model.reply import CallResult
+from conductor.model.terms import Permit
 from conductor.model.value import Value
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import LEAST_CHARS as LEAST_SECRET_CHARS
@@ -49,6 +50,11 @@ class _Ready:
     changed: Any
     n_blocks: int = 0
     """Number of open `redact_ahead` blocks that use this value."""
+
+
+def redactor_of(permit: Permit) -> Redactor:
+    """Return the redactor for all texts of one request that are stored, traced or logged."""
+    return PersonalDataRedactor() if permit.hides_personal_data else redact_secrets
 
 
 def map_texts(value: T, change: Change) -> T:

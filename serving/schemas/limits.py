@@ -14,8 +14,8 @@ from typing import Any, cast
 
 from conductor.errors import quote
 from serving.schemas.validator import compile_schema
-from serving.schemas.walk import Path, Schema, follow, path_text, subschemas, target
-from serving.schemas.work import TooMuchWork, check_work
+from serving.schemas.walk import Path, Schema, follow, subschemas, target
+from serving.schemas.work import SchemaFault, check_work
 
 MOST_CHARS = 200_000
 """Maximum length of a schema as JSON, in characters."""
@@ -30,24 +30,6 @@ DRAFTS = re.compile(
 REF = re.compile(r"#(/.*)?", re.DOTALL)
 NOT_TAKEN = ("$dynamicRef", "$recursiveRef", "$vocabulary")
 MOST_INTEGER = 2**63
-
-
-class SchemaFault(ValueError):
-    """The client's schema is rejected.
-
-    Args:
-        path: path of the faulty subschema.
-        why: the rest of a sentence whose subject is that subschema, such as "must be a finite number".
-    """
-
-    def __init__(self, path: Path, why: str) -> None:
-        super().__init__(why)
-        self.path, self.why = path, why
-
-    @property
-    def place(self) -> str:
-        """Path of the faulty subschema as text, or "" for the whole schema."""
-        return path_text(self.path)
 
 
 def check_schema(schema: Schema) -> None:
@@ -73,10 +55,7 @@ def check_schema(schema: Schema) -> None:
     except ValueError as exc:
         path = cast(Path, tuple(getattr(exc, "instance_path", ())))
         raise SchemaFault(path, f"is not a valid JSON Schema: {_short(exc)}") from exc
-    try:
-        check_work(schema)
-    except TooMuchWork as exc:
-        raise SchemaFault(exc.path, exc.why) from exc
+    check_work(schema)
 
 
 def _check_json(schema: object) -> None:

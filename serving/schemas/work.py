@@ -9,7 +9,7 @@ of value and definition.
 from collections.abc import Iterator, Mapping
 from typing import Any, cast
 
-from serving.schemas.walk import SAME_VALUE, Path, Schema, children, subschemas, target
+from serving.schemas.walk import SAME_VALUE, Path, Schema, children, path_text, subschemas, target
 
 MOST_CHECKS = 1_000
 """Maximum number of schemas that are checked against the same value."""
@@ -17,30 +17,35 @@ MOST_PARTS = 50_000
 """Maximum number of subschemas in a schema with all references expanded."""
 
 
-class TooMuchWork(ValueError):
-    """Checking a value against the schema would be too much work.
+class SchemaFault(ValueError):
+    """The client's schema is rejected.
 
     Args:
         path: path of the faulty subschema.
-        why: the rest of a sentence whose subject is that subschema.
+        why: the rest of a sentence whose subject is that subschema, such as "must be a finite number".
     """
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(why)
         self.path, self.why = path, why
 
+    @property
+    def place(self) -> str:
+        """Path of the faulty subschema as text, or "" for the whole schema."""
+        return path_text(self.path)
+
 
 def check_work(root: Schema) -> None:
     """Check that the work of checking a value against `root` is limited.
 
     Raises:
-        TooMuchWork: the work may exceed the limits. The error names the faulty subschema.
+        SchemaFault: the work may exceed the limits. The error names the faulty subschema.
     """
     try:
         _check_one_value(root)
         _check_parts(root)
     except RecursionError as exc:
-        raise TooMuchWork((), "contains a chain of references that is too long") from exc
+        raise SchemaFault((), "contains a chain of references that is too long") from exc
 
 
 def _check_one_value(root: Schema) -> None:
@@ -49,14 +54,14 @@ def _check_one_value(root: Schema) -> None:
 
     def count(path: Path, part: Schema) -> int:
         if id(part) in open_parts:
-            raise TooMuchWork(path, "refers to itself in an endless loop")
+            raise SchemaFault(path, "refers to itself in an endless loop")
         if id(part) not in checks:
             open_parts.add(id(part))
             inner = [(below, each) for below, each in _edges(root, part) if below[0] in (*SAME_VALUE, "$ref")]
             checks[id(part)] = 1 + sum(count((*path[:20], *below), each) for below, each in inner)
             open_parts.discard(id(part))
         if checks[id(part)] > MOST_CHECKS:
-            raise TooMuchWork(path, f"must not require more than {MOST_CHECKS:,} checks of one value")
+            raise SchemaFault(path, f"must not require more than {MOST_CHECKS:,} checks of one value")
         return checks[id(part)]
 
     for path, part in subschemas(root):
@@ -78,7 +83,7 @@ def _check_parts(root: Schema) -> None:
 
     for path, part in subschemas(root):
         if size(part) > MOST_PARTS:
-            raise TooMuchWork(
+            raise SchemaFault(
                 path, f"must have at most {MOST_PARTS:,} subschemas when all references are expanded"
             )
 

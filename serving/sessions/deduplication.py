@@ -25,15 +25,15 @@ from msgspec.structs import replace
 from conductor.errors import NotTheSame, PodiumError
 from conductor.model.messages import without_cache_marks
 from conductor.model.reply import FinishReason
-from conductor.plan.marks import with_stable_system
+from conductor.plan.prompt_parts import with_stable_system
 from conductor.run import codec
 from conductor.run.record import Account, Record
 from conductor.run.task import Task
 from serving.database.address import StoreError
 from serving.database.clock import now_us
-from serving.redaction.personal import redactor_of
+from serving.redaction.texts import redactor_of
 from serving.settings.settings import Settings
-from serving.store.claims import CachedAnswer, Claim
+from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.store import RecordStore
 
 logger = logging.getLogger("podium")

@@ -4,21 +4,23 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 
+from msgspec.structs import replace
+
 from conductor.errors import PodiumError
 from conductor.model.failure import Attempt, Failure
-from conductor.run.event_log import Journal
+from conductor.run.event_log import EventLog, Journal
 from conductor.run.ledger import Ledger
+from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.plan_record import StepRecord
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run
-from conductor.run.turns import Given
 from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.account_policy import UNLIMITED, Policies
 from serving.pool import Pool
 from serving.redaction.failures import line_of, words_in_span
-from serving.redaction.personal import redactor_of
-from serving.redaction.texts import redact_ahead
+from serving.redaction.texts import redact_ahead, redactor_of
 from serving.sessions.admission import RunAdmission
+from serving.sessions.deduplication import to_cached_record
 from serving.sessions.pools import Pools
 from serving.sessions.session import Execution, RunSpec, Session, SessionRegistry
 from serving.settings.sections import StoreSettings
@@ -120,8 +122,6 @@ def log(records: RunRecords) -> None:
 
 
 DAY_S = 86_400.0
-Opener = Callable[[Ledger | None, str | None, Journal], AbstractAsyncContextManager[Run]]
-"""Function that opens a run. Its arguments are the ledger, the trace id and the journal of the run."""
 PolicyFinder = Callable[[Account], Awaitable[Policies]]
 """Function that returns the current policies of an account."""
 
@@ -156,25 +156,16 @@ class RunExecutor:
         self._meter, self._end_turn = meter, end_turn
 
     @asynccontextmanager
-    async def execute(
-        self,
-        spec: RunSpec,
-        account: Account,
-        leases: ExitStack,
-        open_it: Opener,
-        results: Given | None = None,
-    ) -> AsyncGenerator[Session]:
+    async def execute(self, spec: RunSpec, account: Account, leases: ExitStack) -> AsyncGenerator[Session]:
         """Execute a run until the end of the block, inside its span, and store its record.
 
         Args:
             spec: specification of the run.
             account: account that pays.
             leases: slot and memory of the run. They are closed after the run is stored.
-            open_it: function that opens the run.
-            results: tool results with which a suspended run continues, or None.
         """
         id, task = spec.id, spec.task
-        texts = (task, results) if task.permit.stores else ()
+        texts = (task, spec.results) if task.permit.stores else ()
         redaction = redact_ahead(redactor_of(task.permit), account.key_id, *texts)
         with leases, self._registry.open(id) as session:
             async with redaction as redacted, self._pools.using() as pool:
@@ -184,7 +175,8 @@ class RunExecutor:
                     with spans.workflow(task.model, id, spec.headers) as span:
                         try:
                             ledger = await self._ledgers.of(account, id) if self._ledgers else None
-                            async with open_it(ledger, spans.trace_id(span), journal.note) as run:
+                            opened = self._open(spec, account, ledger, spans.trace_id(span), journal.note)
+                            async with opened as run:
                                 spec.rate.is_owned = True
                                 execution = Execution(run, pool, journal, spec.rate, leases)
                                 session.execution = execution
@@ -197,6 +189,37 @@ class RunExecutor:
                     session.execution = None
                     if execution is not None:
                         await self._end(execution)
+
+    def _open(
+        self, spec: RunSpec, account: Account, ledger: Ledger | None, trace_id: str | None, journal: Journal
+    ) -> AbstractAsyncContextManager[Run]:
+        """Open a run: one with a cached answer, one that is resumed, or a new one."""
+        owner = self._store.owner
+        if spec.cached is not None:
+            record = to_cached_record(spec.cached, spec.task, spec.id, account)
+            return _replay(replace(record, owner=owner, trace_id=trace_id))
+        if spec.resumed is not None:
+            return resume_run(
+                spec.team,
+                spec.resumed,
+                ledger=ledger,
+                owner=owner,
+                journal=journal,
+                given=spec.results,
+                write_down=self.suspend,
+                paid_usd=spec.paid_usd,
+            )
+        return open_run(
+            spec.team,
+            spec.task,
+            spec.id,
+            ledger=ledger,
+            trace_id=trace_id,
+            owner=owner,
+            account=account,
+            journal=journal,
+            write_down=self.suspend,
+        )
 
     async def suspend(self, records: RunRecords) -> None:
         """Store a run that is about to wait for tool results.
@@ -229,7 +252,8 @@ class RunExecutor:
         """Settle the rates of a run that has ended, and store it. Free its slot and its memory afterwards."""
         records = execution.run.records
         try:
-            await self._admission.rates.settle(execution.rate, records)
+            if execution.rate.tokens:
+                await self._admission.rates.settle(execution.rate, records)
             if records.record.status != "waiting":  # `suspend` has stored a run that waits
                 await self._end_turn(records)
                 stored_records = execution.journal.kept(records)
@@ -240,6 +264,14 @@ class RunExecutor:
                 self.report(records, stored_records, execution.pool)
         finally:
             execution.leases.close()
+
+
+@asynccontextmanager
+async def _replay(record: Record) -> AsyncGenerator[Run]:
+    """Open a run that has already ended, from its record."""
+    event_log = EventLog(record)
+    event_log.replay()
+    yield Run(event_log)
 
 
 def _wait_s(settings: StoreSettings, policies: Policies) -> float:

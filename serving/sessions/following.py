@@ -31,7 +31,7 @@ from conductor.run.fold import after
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from conductor.run.waiting import end_task
-from serving.store.claims import Claim
+from serving.store.idempotency import Claim
 from serving.store.rows import Item
 from serving.store.store import RecordStore
 

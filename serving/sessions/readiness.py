@@ -18,7 +18,7 @@ from typing import Any
 from conductor.model.terms import Permit
 from serving.health import Fault, WorkerHealth
 from serving.pool import Pool
-from serving.sessions.conductor_health import ConductorHealth
+from serving.sessions.pools import ConductorHealth
 
 Json = dict[str, Any]
 

@@ -9,11 +9,11 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
 from serving.pool import Pool
-from serving.sessions.conductor_health import ConductorHealth
 from serving.sessions.execution import PolicyFinder
-from serving.sessions.pools import Pools
+from serving.sessions.pools import ConductorHealth, Pools
 from serving.sessions.readiness import Readiness
 from serving.sessions.sessions import Sessions
+from serving.settings.settings import Settings
 from serving.shares import in_slices
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
@@ -90,6 +90,10 @@ class Service:
         """The pool that serves new requests."""
         return self._pools.current
 
+    def settings(self) -> Settings:
+        """Return the settings that new requests use."""
+        return self.pool.settings
+
     @property
     def conductor_health(self) -> ConductorHealth:
         """Health of the current pool's conductor."""
@@ -125,7 +129,7 @@ class Service:
     def levels(self) -> Iterator[Measurement]:
         """Yield the gauges of this router: its runs, its capacity, and the load and health of its workers."""
         yield Measurement(metrics.RUNNING, self.running)
-        yield Measurement(metrics.ROOM, self.pool.settings.limits.max_running)
+        yield Measurement(metrics.ROOM, self.settings().limits.max_running)
         yield Measurement(metrics.CONDUCTOR_FAILURES, self.conductor_health.failures)
         yield from self._pools.levels()
 
@@ -134,6 +138,8 @@ class Service:
 
         If this fails, log it. The client still gets its answer.
         """
+        if not records.record.task.echo:  # only the Responses API has conversations, and it sets the echo
+            return
         try:
             await self._keep_turn(self, records)
         except PodiumError as exc:

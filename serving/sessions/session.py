@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -15,6 +16,7 @@ from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
+from conductor.run.turns import Given
 from serving.accounts.rates import NO_RATES, RateReservation
 from serving.pool import Pool
 from serving.store.content import ContentJournal
@@ -24,7 +26,7 @@ from serving.store.store import StoreListener
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunSpec:
-    """Specification of a run to start.
+    """Specification of a run to start or to resume.
 
     Args:
         id: id of the run.
@@ -36,6 +38,9 @@ class RunSpec:
         is_cached: whether the answer may be cached for equal requests.
         n_beside: number of other runs of the same request. They share the conversation in memory.
         before_calls: function that is awaited after the run is admitted, before it calls models. Or None.
+        resumed: records of the run, if another process has left it or it waits for tool results.
+        results: tool results with which a suspended run continues, or None.
+        paid_usd: total amount that the payer's ledger has booked for the resumed run.
     """
 
     id: str
@@ -47,6 +52,9 @@ class RunSpec:
     is_cached: bool = False
     n_beside: int = 0
     before_calls: Callable[[], Awaitable[None]] | None = None
+    resumed: RunRecords | None = None
+    results: Given | None = None
+    paid_usd: Decimal = Decimal(0)
 
 
 class Watcher(Protocol):

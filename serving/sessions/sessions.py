@@ -13,30 +13,25 @@ from msgspec.structs import replace
 
 from conductor.errors import PodiumError, StoreUnavailable, internal_error
 from conductor.model.failure import Failure
-from conductor.run.event_log import EventLog, Journal
 from conductor.run.events import RunFailed, RunResumed
 from conductor.run.fold import after
-from conductor.run.ledger import Ledger
-from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import Account, Record, RunRecords
 from conductor.run.run import Run
 from conductor.run.task import Task
 from conductor.run.team import Team
 from conductor.run.turns import Given
 from serving.accounts.account_ledgers import AccountLedgers
-from serving.accounts.account_policy import Policies
+from serving.accounts.account_policy import Policies, check_tools, narrow_records, not_kept
 from serving.accounts.caller import Caller
-from serving.accounts.permission import check_tools, narrow_records, not_kept
 from serving.accounts.rates import NO_RATES, RateCounter, RateReservation
 from serving.pool import Pool
-from serving.sessions.admission import RunAdmission
-from serving.sessions.deduplication import RequestDeduplicator, to_cached_record
-from serving.sessions.execution import Opener, PolicyFinder, RunExecutor
-from serving.sessions.memory_budget import bytes_of_record
+from serving.sessions.admission import RunAdmission, bytes_of_record
+from serving.sessions.deduplication import RequestDeduplicator
+from serving.sessions.execution import PolicyFinder, RunExecutor
 from serving.sessions.pools import Pools
 from serving.sessions.session import RunSpec, Session, SessionRegistry, close_answer
-from serving.store.claims import CachedAnswer
 from serving.store.content import kept_part
+from serving.store.idempotency import CachedAnswer
 from serving.store.memory_store import MemoryStore
 from serving.store.store import RecordStore, StoreFactory
 from serving.telemetry.measurement import MeasurementSink
@@ -92,11 +87,9 @@ class Sessions(SessionRegistry):
         with self.admission.admit(spec, caller.account) as leases:
             if spec.before_calls is not None:
                 await spec.before_calls()
-            opener = self._opener(spec, caller)
-            executed = self._executor.execute(spec, caller.account, leases, opener)
             run: Run | None = None
             try:
-                async with executed as session:
+                async with self._executor.execute(spec, caller.account, leases) as session:
                     run = session.run
                     yield session
             finally:
@@ -256,27 +249,6 @@ class Sessions(SessionRegistry):
         """Log and count a run whose wait for tool results has ended. See `StoreListener`."""
         self._executor.report(records, kept_part(records), self._pools.current)
 
-    def _opener(self, spec: RunSpec, caller: Caller) -> Opener:
-        def open_it(
-            ledger: Ledger | None, trace_id: str | None, journal: Journal
-        ) -> AbstractAsyncContextManager[Run]:
-            if spec.cached is not None:
-                record = to_cached_record(spec.cached, spec.task, spec.id, caller.account)
-                return _replay(replace(record, owner=self.store.owner, trace_id=trace_id))
-            return open_run(
-                spec.team,
-                spec.task,
-                spec.id,
-                ledger=ledger,
-                trace_id=trace_id,
-                owner=self.store.owner,
-                account=caller.account,
-                journal=journal,
-                write_down=self._executor.suspend,
-            )
-
-        return open_it
-
     def _keep_answer(self, record: Record) -> None:
         """Cache the answer for equal requests, in a task, because the client may disconnect after the last
         byte.
@@ -368,23 +340,11 @@ class Sessions(SessionRegistry):
             raise not_kept("tools")  # the run would be stored at its next suspension
         new_tools = results.tools if results is not None else None
         check_tools(record.task.tools if new_tools is None else new_tools, policies)
-        spec = RunSpec(record.id, record.task, _team_of(record.task, self._pools.current), headers, rate)
-
-        def open_it(
-            ledger: Ledger | None, _: str | None, journal: Journal
-        ) -> AbstractAsyncContextManager[Run]:
-            return resume_run(
-                spec.team,
-                records,
-                ledger=ledger,
-                owner=self.store.owner,
-                journal=journal,
-                given=results,
-                write_down=self._executor.suspend,
-                paid_usd=paid_usd,
-            )
-
-        executed = self._executor.execute(spec, record.account, leases, open_it, results)
+        team = _team_of(record.task, self._pools.current)
+        spec = RunSpec(
+            record.id, record.task, team, headers, rate, resumed=records, results=results, paid_usd=paid_usd
+        )
+        executed = self._executor.execute(spec, record.account, leases)
         return await self.drive(record.id, executed, self._keep_s)
 
     async def _fail(self, records: RunRecords, error: PodiumError, lost_usd: Decimal) -> None:
@@ -392,14 +352,6 @@ class Sessions(SessionRegistry):
         resumed = after(records.record, RunResumed(at_s, self.store.owner, lost_usd))
         failed = after(resumed, RunFailed(at_s, Failure.of(error)))
         await self.store.put(kept_part(replace(records, record=failed)))
-
-
-@asynccontextmanager
-async def _replay(record: Record) -> AsyncGenerator[Run]:
-    """Open a run that has already ended, from its record."""
-    event_log = EventLog(record)
-    event_log.replay()
-    yield Run(event_log)
 
 
 def _team_of(task: Task, pool: Pool) -> Team:

@@ -3,17 +3,25 @@
 They depend on the settings alone: the same settings give the same fallbacks.
 """
 
+import re
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from decimal import Decimal
+from math import sqrt
 
+from conductor.model.operation import Operation
 from conductor.model.usage import Usage, cost_of
-from serving.settings.likeness import likeness
-from serving.settings.pdf_reading import reads_pdfs
-from serving.settings.places import places_reached
 from serving.settings.settings import Settings
-from serving.settings.tool_use import calls_tools
-from serving.settings.worker_profile import context_tokens_of, price_of
+from serving.settings.worker_profile import (
+    calls_tools,
+    context_tokens_of,
+    operations_of,
+    options_of,
+    places_reached,
+    price_of,
+    reads_pdfs,
+)
 from serving.settings.workers import PythonSettings, ScriptedSettings, VllmSettings, WorkerSettings, places_of
 
 MOST = 3
@@ -21,6 +29,18 @@ MOST = 3
 DEAREST = 2
 """Maximum price of a chosen fallback, as a multiple of the worker's, so that a failover does not multiply the
 bill."""
+COMMON = frozenset(
+    re.findall(
+        r"\w+",
+        """
+        a about all also an and any are as at be been but by can do does done for from good great has
+        have how if in into is it its just like many model more most much must no not of on one only or
+        other others out own so some strong such than that the their them then these they things this
+        those to up use used very well what when where which who whom will with work works best better
+        """,
+    )
+)
+"""Words that say nothing about a worker's abilities."""
 TYPICAL = Usage(input_tokens=3000, output_tokens=1000)
 """Typical call, for comparing prices."""
 
@@ -76,6 +96,28 @@ def chain_of(
     return tuple(Fallback(each.name, _why(each, usd)) for each in sorted(fitting, key=order)[:MOST])
 
 
+def serves_of(worker: WorkerSettings, settings: Settings) -> frozenset[Operation]:
+    """Return the operations that the worker serves. Text completion is included only if its fallbacks serve
+    it too.
+    """
+    line = _line(worker, settings)
+    may_continue = all("text_completion" in operations_of(each) for each in line)
+    return operations_of(worker) if may_continue else operations_of(worker) - {"text_completion"}
+
+
+def takes_of(worker: WorkerSettings, settings: Settings) -> frozenset[str]:
+    """Return the options that both the worker and its fallbacks accept."""
+    line = _line(worker, settings)
+    alone = {"token_prompt"}  # a call with it uses no fallbacks
+    return frozenset(
+        name for name in options_of(worker) if name in alone or all(name in options_of(each) for each in line)
+    )
+
+
+def _line(worker: WorkerSettings, settings: Settings) -> list[WorkerSettings]:
+    return [worker, *(settings.worker(name) for name in fallbacks_of(worker, settings))]
+
+
 def _candidate(other: WorkerSettings, worker: WorkerSettings, settings: Settings) -> _Candidate | None:
     """Return `other` as a candidate, or None if it lacks an ability of `worker` or its price is unknown."""
     usd = _most_usd(other)
@@ -121,8 +163,9 @@ def _is_local(worker: WorkerSettings) -> bool:
 
 
 def _is_scripted(worker: WorkerSettings, settings: Settings) -> bool:
-    owner = settings.worker(_engine_owner(worker) or worker.name)
-    return isinstance(owner, ScriptedSettings) or (isinstance(owner, VllmSettings) and bool(owner.stand_in))
+    if isinstance(worker, VllmSettings):
+        return bool(settings.owner_of(worker).stand_in)
+    return isinstance(worker, ScriptedSettings)
 
 
 def _least_usd(worker: WorkerSettings) -> Decimal:
@@ -154,3 +197,22 @@ def _why(candidate: _Candidate, usd: Decimal) -> str:
     times = f"{candidate.usd / usd:.2g}"
     cost = "at the same price" if times == "1" else f"at {times} times the price"
     return f"{how}, {cost}"
+
+
+def likeness(one: str, other: str) -> float:
+    """Return the cosine similarity of the word counts of two cards, from 0 (no word in common) to 1."""
+    mine, theirs = _words(one), _words(other)
+    shared = sum(count * theirs[word] for word, count in mine.items())
+    return shared / (_length(mine) * _length(theirs)) if shared else 0.0
+
+
+def _words(card: str) -> Counter[str]:
+    """Return how often each word occurs in a card. A final `s` is removed, to count plurals with their
+    singular.
+    """
+    words = re.findall(r"[^\W\d_]{2,}", card.lower())
+    return Counter(word.removesuffix("s") for word in words if word not in COMMON)
+
+
+def _length(words: Counter[str]) -> float:
+    return sqrt(sum(count * count for count in words.values()))

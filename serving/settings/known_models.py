@@ -1,4 +1,4 @@
-"""Parameters that the providers' models accept, by model name. Read in November 2026 from
+"""Parameters that a model accepts, and what the providers' models accept, by model name. Read in November 2026 from
 
 * OpenAI: https://developers.openai.com/api/docs/guides/reasoning, .../guides/deployment-checklist (no
   temperature, top_p or logprobs while a model reasons),
@@ -18,10 +18,102 @@ newest model of its family accepts.
 """
 
 import re
-from urllib.parse import urlsplit
+from typing import Literal
 
-from serving.settings.accepts import Accepts
-from serving.settings.workers import ApiSettings, OpenAISettings
+from pydantic import BaseModel, ConfigDict, Field
+
+from conductor.model.terms import EFFORTS as LEVELS
+
+THINKING_TOKENS = {
+    "none": 0,
+    "minimal": 1024,
+    "low": 4096,
+    "medium": 8192,
+    "high": 16_384,
+    "xhigh": 32_768,
+    "max": 32_768,
+}
+"""Tokens reserved for thoughts at each level of effort. They are Podium's own estimates: no provider
+publishes them."""
+
+
+class Accepts(BaseModel):
+    """Parameters that a model accepts. The defaults fit an unknown model: everything is accepted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sampling: Literal["always", "unless_thinking", "never"] = "always"
+    """When `temperature` and `top_p` may be sent: `always`, `unless_thinking` (only in calls without
+    thinking) or `never`."""
+    max_temperature: float = Field(default=2.0, gt=0)
+    """Highest `temperature` that may be sent. A higher value is lowered to it."""
+    temperature_with_top_p: bool = True
+    """Allow `temperature` and `top_p` in the same call. If false, only `temperature` is sent."""
+    stop_sequences: int = Field(default=16, ge=0)
+    """Maximum number of stop sequences that may be sent. Podium itself cuts the answer at the remaining ones.
+    """
+    blank_stop_sequences: bool = True
+    """Allow stop sequences that consist only of white space."""
+    seed: Literal["int64", "int32", "none"] = "int64"
+    """Range of `seed`: 64-bit or 32-bit signed integers. With `none`, no seed may be sent."""
+    samplers: tuple[Literal["top_k", "min_p", "repetition_penalty"], ...] = (
+        "top_k",
+        "min_p",
+        "repetition_penalty",
+    )
+    """Samplers that may be sent in calls in which `temperature` may be sent. OpenAI's own models accept none
+    of them. Anthropic's and Google's models accept `top_k`."""
+    efforts: tuple[str, ...] | None = None
+    """Levels of reasoning effort that may be sent. Another level is replaced by the nearest of them. If the
+    list is empty, no level may be sent. If null, every level may be sent."""
+    default_effort: str = "none"
+    """Level of reasoning effort that the model uses if a call sets none. With `none`, the model does not
+    think."""
+    json_schema: bool = True
+    """Allow an answer to be constrained to a JSON schema."""
+    prefill: bool = False
+    """Let the model continue an assistant message at the end of a conversation. An answer that broke off can
+    then continue from its last character. For kind `openai`, this uses vLLM's `continue_final_message`. It is
+    never used while the model thinks."""
+    verbosity: bool = False
+    """Allow `verbosity` (kind `openai`)."""
+    max_output_tokens: int | None = Field(default=None, ge=1)
+    """Highest limit for the length of an answer that may be sent, in tokens. If null, it is unknown."""
+    output_limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """Name of the field that limits the length of an answer (kind `openai`). If null, it is
+    `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
+
+    def effort(self, level: str | None) -> str | None:
+        """Return the level to send for `level`: itself, the nearest that the model knows, or None for no
+        level.
+        """
+        if level is None or self.efforts is None or level in self.efforts:
+            return level
+        if level not in LEVELS or not self.efforts:
+            return None
+        wanted = LEVELS.index(level)
+        return min(
+            self.efforts,
+            key=lambda candidate: (abs(LEVELS.index(candidate) - wanted), LEVELS.index(candidate)),
+        )
+
+    def thinks(self, level: str | None) -> bool:
+        """Return whether a call at `level` thinks before it answers."""
+        return (self.effort(level) or self.default_effort) != "none"
+
+    def thinking_tokens(self, level: str | None) -> int:
+        """Return how many tokens a call at `level` may think, in addition to its answer."""
+        return THINKING_TOKENS.get(self.effort(level) or self.default_effort, 0)
+
+    def seeds(self, seed: int) -> bool:
+        """Return whether `seed` may be sent."""
+        bits = {"int64": 63, "int32": 31, "none": 0}[self.seed]
+        return bits > 0 and -(2**bits) <= seed < 2**bits
+
+    def overlay(self, own: "Accepts") -> "Accepts":
+        """Return these parameters, with those that `own` sets replaced."""
+        return self.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
+
 
 OPENAI_MODEL = re.compile(r"(^|/)(gpt-\d|chatgpt-|o\d)", re.ASCII)
 """OpenAI's own models, whichever server they are called through."""
@@ -168,6 +260,26 @@ GEMINI = (
     (r"", THINKING_GEMINI),
 )
 
+READ_PDFS = {
+    "openai": r"^(gpt-4o|gpt-4\.1|gpt-5|gpt-[6-9]|o1$|o1-20|o3|o4)",
+    "anthropic": r"claude-(3-[57]|opus|sonnet|haiku|[4-9])",
+    "gemini": r"gemini-",
+}
+"""Models that read PDFs, by kind. From https://developers.openai.com/api/docs/guides/pdf-files,
+https://platform.claude.com/docs/en/build-with-claude/pdf-support and
+https://ai.google.dev/gemini-api/docs/document-processing.
+"""
+CALL_TOOLS = (
+    r"(^|/)gpt-([4-9]|oss)",
+    r"(^|/)o[1-9](-|$)",
+    r"claude-",
+    r"gemini-",
+    r"(^|/)deepseek-",
+    r"(^|/)grok-[2-9]",
+    r"(^|/)mistral-(large|medium|small)",
+)
+"""Models that are known to call tools, by name."""
+
 FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
@@ -179,20 +291,3 @@ def accepts_by_name(kind: str, model: str) -> Accepts:
         if re.search(rf"(^|[/.:])({pattern})", model):
             return accepts
     return Accepts()
-
-
-def accepts_of(worker: ApiSettings) -> Accepts:
-    """Return what the worker's model accepts: what is known of it, with the settings taking precedence."""
-    accepts = accepts_by_name(worker.kind, worker.like or worker.model)
-    if isinstance(worker, OpenAISettings):
-        if _is_openais(worker):
-            accepts = accepts.overlay(Accepts(samplers=()))
-        if worker.api == "responses":
-            accepts = accepts.overlay(Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
-    return accepts.overlay(worker.accepts)
-
-
-def _is_openais(worker: OpenAISettings) -> bool:
-    """Return whether the worker calls OpenAI or Azure. They reject unknown fields with an error."""
-    host = urlsplit(worker.base_url).hostname or "" if worker.base_url else "api.openai.com"
-    return worker.service == "azure" or host == "api.openai.com" or host.endswith(".api.openai.com")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from serving.settings.access import Effort
 from serving.settings.keys import KeyFileError, read_key
-from serving.settings.known_models import accepts_of
 from serving.settings.sections import ConductorSettings, PromptSettings
 from serving.settings.settings import Settings, SettingsError, load, parse
+from serving.settings.worker_profile import accepts_of
 from serving.settings.workers import API_SETTINGS, PythonSettings, VllmSettings, WorkerSettings
 
 PLAN_EFFORT: Effort = "low"

@@ -19,8 +19,8 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from conductor.model.usage import dearest_of
-from serving.settings.prices import PriceSettings
 from serving.settings.settings import Settings
+from serving.settings.worker_base import PriceSettings
 from serving.settings.workers import API_SETTINGS, ApiSettings, WorkerSettings, places_of
 
 logger = logging.getLogger("podium")

@@ -272,7 +272,7 @@ class StoreSettings(Frozen):
     first. With `serve`, keys that a router has verified within the last hour also remain valid."""
     keep_s: float = Field(default=3600.0, gt=0)
     """Maximum time, in seconds, for which a run continues without its client. It applies to runs with an
-    `Idempotency-Key`, `podium.keep` or `podium.background`."""
+    `Idempotency-Key`, `podium.keep` or `podium.background`. The key itself is remembered for 24 hours."""
     asked_again_s: float = Field(default=60.0, ge=0)
     """Seconds for which a retried request joins the original run instead of starting a new one. It applies if
     the answer failed or was cut off after a model was called, so that the client does not pay twice. The

@@ -78,6 +78,12 @@ class Settings(Frozen):
         """
         return {worker.name: worker for worker in self.workers}[name]
 
+    def owner_of(self, worker: VllmSettings) -> VllmSettings:
+        """Return the worker whose engine serves `worker`: itself, unless it has a `deployment`."""
+        owner = self.worker(worker.deployment) if worker.deployment else worker
+        assert isinstance(owner, VllmSettings), "`_consistent` checks this"
+        return owner
+
     def adapters_of(self, owner: str) -> list[str]:
         """Return the addresses of all adapters on the engine of the vllm worker `owner`."""
         sharing = [

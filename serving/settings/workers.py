@@ -1,4 +1,4 @@
-"""Settings of a worker: its kind, and the fields of that kind.
+"""Settings of a worker: its kind, and the fields of that kind. `worker_base.py` has those of every kind.
 
 Unknown keys are rejected. Keys of providers are only named (`api_key_env`, `api_key_file`), never written
 here.
@@ -6,150 +6,70 @@ here.
 
 from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from conductor.model.operation import Operation
+from conductor.model.reply import FinishReason
 from serving.lora.adapters import AdapterError, name_of
-from serving.settings.accepts import Accepts
-from serving.settings.access import Effort, Frozen, ModelAccess, check_access
-from serving.settings.fakes import ScriptedCallSettings as ScriptedCallSettings
-from serving.settings.fakes import ScriptedReplySettings, StandInSettings
-from serving.settings.named_fallbacks import check_fallbacks
-from serving.settings.prices import PriceSettings
+from serving.settings.access import Frozen, ModelAccess, check_access
+from serving.settings.known_models import Accepts
 from serving.settings.scale import Scale
-
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._/:-]{0,99}$"
-
-
-class RetrySettings(Frozen):
-    """Retries of a call that failed before its first token, and the waits between them."""
-
-    attempts: int = Field(default=3, ge=1, le=10)
-    """Maximum number of attempts, including the first one."""
-    first_wait_s: float = Field(default=0.25, gt=0)
-    """Upper bound of the wait before the first retry, in seconds. The bound doubles with each further
-    attempt. The wait itself is random, between 0 and the bound."""
-    max_wait_s: float = Field(default=8.0, gt=0)
-    """Upper bound of every wait in seconds. If the server asks for a longer wait with `Retry-After`, the call
-    is not retried. It goes to a fallback, or fails if there is none."""
-    fallback_wait_s: float = Field(default=3.0, ge=0)
-    """Maximum total time, in seconds, for which a call waits as `Retry-After` asks, although a fallback is
-    free. It waits because the client asked for this worker. If the server asks for more, or for more than
-    half of the request's remaining time, the fallback answers immediately. At 0, it always answers
-    immediately."""
-    share: float = Field(default=0.2, ge=0, le=1)
-    """Maximum share of retries in the worker's calls from one router replica. Failed calls above the share
-    are not retried. In addition, 10 retries are available at the start. For an engine with several replicas,
-    this number is `scale.max_ongoing_requests`, because all calls of a replica fail when it is lost."""
+from serving.settings.worker_base import NAME, PriceSettings, RetrySettings, WorkerBase
 
 
-class _WorkerBase(Frozen):
-    """Fields that every worker has, in addition to its `kind`: `vllm`, `openai`, `anthropic`, `gemini`,
-    `python` or `scripted`.
-    """
+class StandInSettings(Frozen):
+    """Fake engine with the timing of a real engine. See `serving.deployments.fake_engine.FakeEngine`."""
 
-    name: str = Field(pattern=NAME)
-    """Name of the worker in plans and records. Clients send it as `model` to call the worker directly."""
-    card: str = ""
-    """Description of what the worker is good at, such as `Strong at mathematics and code.` The conductor
-    chooses workers by their cards."""
-    in_pool: bool = True
-    """Let plans use the worker. A conductor usually should not be in its own pool."""
-    price: PriceSettings | None = None
-    """Price of the worker's tokens. If null, workers of kind `vllm` and `scripted` are free. For a provider's
-    model, Podium looks up the price in the table that it ships, by the model's name and endpoint, when the
-    settings are read. A worker whose price stays unknown cannot be used by requests with a cost limit or by
-    keys with a budget."""
-    max_concurrency: int = Field(default=64, ge=1)
-    """Maximum number of concurrent calls from one router replica. Further calls wait for a slot."""
-    adaptive_concurrency: bool = True
-    """Adapt the number of concurrent calls to the worker's load, between 1 and `max_concurrency`. The number
-    falls while the worker reports that it is busy. It also falls while first tokens take twice their best
-    time, if fewer calls make them faster. If false, the number is always `max_concurrency`."""
-    max_wait_s: float = Field(default=60.0, gt=0)
-    """Approximate maximum wait for a slot, in seconds. Podium estimates the wait from the queue and the pace
-    of recent calls. If it would be longer, a fallback is called. If there is no fallback, a request that
-    starts with this worker gets 429 with `Retry-After`. An admitted request gets the same error when its
-    first call has waited this long. Batches, and runs that have already made a call, wait without a limit."""
-    max_output_tokens: int = Field(default=4096, ge=1)
-    """Maximum length of an answer in tokens, including thinking. This many tokens are reserved from a budget
-    before each call."""
-    temperature: float | None = Field(default=None, ge=0, le=2)
-    """Sampling temperature for requests that set none. If null, the model's own default applies."""
-    top_p: float | None = Field(default=None, gt=0, le=1)
-    """Nucleus sampling (`top_p`) for requests that set none. If null, the model's own default applies."""
-    effort: Effort | None = None
-    """Reasoning effort for requests that set none. If the model does not accept a level, it gets the nearest
-    level that it accepts. A request's `reasoning_effort` applies only to the steps of a plan. A conductor
-    therefore always uses this value, or `conductor.effort`."""
-    system_prompt: str = ""
-    """System prompt of the worker's calls."""
-    sees_images: bool = False
-    """Send images to the worker. Set this only if the model accepts images."""
-    reads_pdfs: bool | None = None
-    """Send PDF files to the worker. If null, this follows from what Podium knows of its kind and model. An
-    unknown model, or a server behind a `base_url`, then gets no PDF files. Workers of kind `vllm` never get
-    PDF files. Every worker gets text files."""
-    calls_tools: bool | None = None
-    """Offer the client's tools to the worker. If null, this follows from what Podium knows of its kind and
-    model, and an unknown model gets the tools. A worker of kind `vllm` also needs `tool_call_parser` in its
-    `engine`."""
-    context_tokens: int | None = Field(default=None, ge=1)
-    """Maximum length of prompt and answer together, in tokens. The conductor is shown this number. If null, a
-    worker of kind `vllm` uses the `max_model_len` of its engine."""
-    tokens_per_s: float | None = Field(default=None, gt=0)
-    """Approximate speed in tokens per second. The conductor is shown this number. A worker of kind `scripted`
-    writes at this speed."""
-    fallbacks: tuple[str, ...] | Literal["auto"] = ()
-    """Workers that are called, in this order, if this worker fails before its first token. Each may be named
-    once. With `auto`, Podium chooses up to three workers of the pool that have at least the same abilities
-    and at most twice the price. It prefers workers with a similar `card`, then those with a similar price. Of
-    workers with equally similar cards, the cheaper one comes first."""
-    on_content_filter: Literal["fall_back", "tell"] = "tell"
-    """Action if the provider rejects a prompt because of its content. With `tell`, the client gets 400
-    `content_filter`. With `fall_back`, the fallbacks are called, as after any other failure. A prompt that
-    one provider has rejected is sent to another only with `fall_back`."""
-    on_broken_stream: Literal["continue", "tell"] = "continue"
-    """Action if an answer breaks off after the client has received part of it. With `continue`, the worker or
-    a fallback continues the answer from that point. With `tell`, the client gets an error."""
-    retry: RetrySettings = RetrySettings()
-    """Retries of the worker's calls."""
-    hedge: bool | None = None
-    """Send a second copy of a call (a hedge) if the first token takes longer than in 95 % of recent calls.
-    The copy goes to another deployment or replica of the worker. If the worker has several but no other one
-    is available, no copy is sent. If it has only one address, the copy goes to the same address. The first of
-    the two calls to send a token answers. The other call is closed, and is billed at the most that it can
-    have cost. At most 5 % of calls are hedged, and only while half of the slots are free. If null, calls are
-    hedged if the worker's tokens are free and it has several deployments or replicas."""
-    optional: bool = False
-    """Drop the worker with a warning if its API key is not set. If false, a missing key stops the start."""
-    provider: str | None = None
-    """Provider's name in the policies of teams and keys. If null, the worker's kind is the name, such as
-    `openai`."""
-    region: str | None = None
-    """Region's name in policies, such as `eu` or `eu-central-1`. If null, the region is unknown, and a policy
-    that names regions excludes the worker."""
-    local: bool | None = None
-    """Treat the worker as local for policies with `local_only`. Prompts to a local worker stay on your own
-    machines. If null, workers of kind `vllm` and `scripted`, and workers whose `base_url` is on this machine,
-    are local."""
+    start_s: float = Field(default=0.0, ge=0)
+    """Time for loading the weights, in seconds."""
+    first_token_s: float = Field(default=0.05, ge=0)
+    """Time to the first token, in seconds."""
+    tokens_per_s: float = Field(default=50.0, gt=0)
+    """Decoding speed of one answer, in tokens per second."""
+    slots: int = Field(default=16, ge=1)
+    """Maximum number of concurrent answers. Further requests wait, as in vLLM's queue."""
+    answer_tokens: int = Field(default=64, ge=1)
+    """Length of an answer in tokens."""
 
-    @field_validator("fallbacks", mode="before")
-    @classmethod
-    def _check_fallbacks(cls, value: object, info: ValidationInfo) -> object:
-        check_fallbacks(value, info.data.get("name", ""))
-        return value
 
-    @property
-    def named_fallbacks(self) -> tuple[str, ...]:
-        """Fallbacks that the settings name; none with `auto`."""
-        return () if self.fallbacks == "auto" else self.fallbacks
+class ScriptedCallSettings(Frozen):
+    """Call of one of the client's tools."""
+
+    name: str
+    """Name of the tool. The call is dropped if the request does not offer this tool."""
+    arguments: dict[str, Any] | str = Field(default_factory=dict[str, Any])
+    """Arguments of the call. Use keys and values for a function, and text for a custom tool."""
+
+
+class ScriptedReplySettings(Frozen):
+    """Reply of a scripted worker. See `serving.workers.scripted.ScriptedReply`."""
+
+    text: str = ""
+    """Text of the answer. `{question}` is replaced by the text of the user's last message, and `{results}` by
+    the latest tool results."""
+    reasoning: str = ""
+    """Thoughts that are sent before the answer."""
+    calls: tuple[ScriptedCallSettings, ...] = ()
+    """Tool calls that the worker makes together, after the text. The next reply then answers the tool
+    results. A script with tool calls starts again for each conversation. If a request offers no tools,
+    replies with tool calls are skipped."""
+    error: Literal["busy", "unavailable", "refused", "overflow"] | None = None
+    """Error with which the reply fails instead of answering. If `fail_after_tokens` is set, the reply fails
+    after that many tokens."""
+    retry_after_s: float | None = None
+    """Value of `Retry-After` that is sent with the error, in seconds."""
+    fail_after_tokens: int | None = None
+    """Number of tokens after which the reply fails. If `error` is not set, the error is `unavailable`."""
+    stall_after_tokens: int | None = None
+    """Number of tokens after which the reply stops sending and stays open."""
+    finish: FinishReason = FinishReason.STOP
+    """Finish reason of the answer."""
 
 
 Serves = Annotated[tuple[Operation, ...], Field(min_length=1)]
 
 
-class VllmSettings(_WorkerBase):
+class VllmSettings(WorkerBase):
     """Model that runs on your own machines, with vLLM as its engine. Several workers can share one engine
     with `deployment`.
     """
@@ -253,7 +173,7 @@ class DeploymentSettings(ModelAccess):
     the deployment has a `base_url` or a `service`, it is local if that address is on this machine."""
 
 
-class _ApiSettings(ModelAccess, _WorkerBase):
+class _ApiSettings(ModelAccess, WorkerBase):
     """Model behind a provider's API. The kind names the API, not the provider. Kind `openai` therefore also
     fits other servers that implement OpenAI's Chat Completions.
     """
@@ -357,7 +277,7 @@ class GeminiSettings(_ApiSettings):
     kind: Literal["gemini"]
 
 
-class ScriptedSettings(_WorkerBase):
+class ScriptedSettings(WorkerBase):
     """Fake worker that answers from a script, for tests, benchmarks and demos."""
 
     kind: Literal["scripted"]
@@ -373,7 +293,7 @@ class ScriptedSettings(_WorkerBase):
     retry: RetrySettings = RetrySettings()
 
 
-class PythonSettings(_WorkerBase):
+class PythonSettings(WorkerBase):
     """Worker that you write in Python. See `serving.workers.plugin` for the interface. Podium ships seven, such
     as a calculator and a vote: docs/operations/program-workers.md.
     """

@@ -22,9 +22,8 @@ from conductor.run.events import (
 )
 from conductor.run.fold import after
 from conductor.run.record import Record, RunRecords
-from serving.redaction.personal import redactor_of
 from serving.redaction.secrets import Redactor, StreamRedactor
-from serving.redaction.texts import KnownTexts, map_texts
+from serving.redaction.texts import KnownTexts, map_texts, redactor_of
 from serving.store.numbers import event_numbers, record_numbers, without_content
 
 T = TypeVar("T")

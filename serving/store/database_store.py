@@ -11,7 +11,6 @@ import logging
 import random
 import time
 from asyncio import to_thread
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -25,8 +24,8 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings, StoreSettings
-from serving.store.claims import CLAIM, FREE_CLAIM, KEEP_ANSWER, RELEASE_CLAIM, CachedAnswer, Claim
 from serving.store.feedback import GIVE_FEEDBACK, Feedback
+from serving.store.idempotency import CLAIM, FREE_CLAIM, KEEP_ANSWER, RELEASE_CLAIM, CachedAnswer, Claim
 from serving.store.journal import BATCH_S, RunJournal
 from serving.store.memory_store import page_of, place
 from serving.store.numbers import without_content
@@ -35,7 +34,7 @@ from serving.store.rows import load_records, pack_records
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.signing_secrets import READ_SECRETS, SECRETS_S
 from serving.store.statements import CANCEL_RUN, LEAVE_RUN, LOSE_DEAD, TAKE_OVER, WATCH_RUN, TakeOver
-from serving.store.store import EventPage, Place, RunPage, StoreListener
+from serving.store.store import Place, RunPage, StoreListener
 from serving.store.stored_runs import StoredRuns
 from serving.store.suspended import (
     DROP_SUSPENDED,
@@ -58,8 +57,10 @@ MOST_AT_ONCE = 50
 """Maximum number of runs that one sweep takes over."""
 
 
-class DatabaseStore:
+class DatabaseStore(RunJournal, StoredRuns):
     """`RecordStore` in a database. Close it with `aclose`.
+
+    Runs of this replica that are not written yet are read from its journal, and all others from the database.
 
     Args:
         store: database connections of this replica.
@@ -78,11 +79,10 @@ class DatabaseStore:
         sweep_s: float = RENEW_S,
         listener: StoreListener | None = None,
     ) -> None:
+        RunJournal.__init__(self, store, limits, listener)
+        StoredRuns.__init__(self, store)
         self.owner = store.owner
-        self._listener = listener or StoreListener()
-        self._store, self._sweep_s, self._settings = store, sweep_s, settings or StoreSettings()
-        self._stored = StoredRuns(store)
-        self._journal = RunJournal(store, limits, self._listener)
+        self._sweep_s, self._settings = sweep_s, settings or StoreSettings()
         self._tasks: list[asyncio.Task[None]] = []
         self._call_ids: CallIds | None = None
         self._secrets_until_s = 0.0
@@ -94,7 +94,7 @@ class DatabaseStore:
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
-        self._journal.note(record, seq, event)
+        super().note(record, seq, event)
         self._begin()
 
     def start(self) -> None:
@@ -112,39 +112,13 @@ class DatabaseStore:
 
     def keep(self, id: str, seq: int = 0) -> None:
         """See `RecordStore.keep`."""
-        self._journal.begin(id, seq, is_kept=True)
+        self.begin(id, seq, is_kept=True)
         if self._taking_over.locked():
             self._begun.add(id)
 
-    @property
-    def n_unwritten(self) -> int:
-        """See `RecordStore.n_unwritten`."""
-        return self._journal.n_unwritten
-
-    def unwritten_bytes(self) -> Counter[str]:
-        """See `RecordStore.unwritten_bytes`."""
-        return self._journal.unwritten_bytes()
-
-    @property
-    def is_away(self) -> bool:
-        """See `RecordStore.is_away`."""
-        return self._journal.is_away
-
-    def forget(self, id: str) -> None:
-        """See `RecordStore.forget`."""
-        self._journal.forget(id)
-
-    async def wait_until_written(self, id: str) -> None:
-        """See `RecordStore.wait_until_written`."""
-        await self._journal.wait_until_written(id)
-
-    async def wait_while_late(self, id: str) -> None:
-        """See `RecordStore.wait_while_late`."""
-        await self._journal.wait_while_late(id)
-
     async def claim(self, claim: Claim) -> Claim:
         """See `RecordStore.claim`."""
-        return await (await self._store.ledger()).writer.do(CLAIM, claim)
+        return await self._store.write(CLAIM, claim)
 
     async def release(self, claim: Claim) -> None:
         """See `RecordStore.release`. The release is queued and written later."""
@@ -152,33 +126,23 @@ class DatabaseStore:
 
     async def free(self, claim: Claim) -> bool:
         """See `RecordStore.free`."""
-        return await (await self._store.ledger()).writer.do(FREE_CLAIM, claim)
-
-    async def find_answer(self, owner: str, asked: str) -> str | None:
-        """See `RecordStore.find_answer`."""
-        return await self._stored.find_answer(owner, asked)
+        return await self._store.write(FREE_CLAIM, claim)
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
         """See `RecordStore.keep_answer`."""
-        await (await self._store.ledger()).writer.do(KEEP_ANSWER, answer)
-
-    async def put(self, records: RunRecords) -> None:
-        """See `RecordStore.put`. The record is queued and written later."""
-        self._journal.put(records)
+        await self._store.write(KEEP_ANSWER, answer)
 
     async def remove_texts(self, id: str) -> None:
         """See `RecordStore.remove_texts`. Waits briefly for a run that is not written yet."""
-        if self._journal.find(id) is not None:
+        if self.find(id) is not None:
             await asyncio.sleep(4 * BATCH_S)
-        if self._journal.find(id) is not None:
+        if self.find(id) is not None:
             raise StoreUnavailable("The run is not stored yet. Retry.")
-        await (await self._store.ledger()).writer.do(REMOVE_TEXTS, id)
+        await self._store.write(REMOVE_TEXTS, id)
 
     async def get(self, id: str) -> RunRecords | None:
         """See `RecordStore.get`."""
-        if (waiting := self._journal.find(id)) is not None:
-            return waiting
-        return await self._stored.get(id)
+        return self.find(id) or await super().get(id)
 
     async def _get_readable(self, id: str) -> RunRecords | None:
         """Return a run, or None if it is not stored or unreadable. One bad record must not stop a sweep."""
@@ -192,9 +156,9 @@ class DatabaseStore:
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
         """See `RecordStore.newest`."""
-        page = await self._stored.newest(limit, caller, before, run_filter)
+        page = await super().newest(limit, caller, before, run_filter)
         runs = {records.record.id: records for records in page.runs}
-        for records in self._journal.waiting():
+        for records in self.waiting():
             record = records.record
             if (
                 caller.sees(record.account)
@@ -204,34 +168,25 @@ class DatabaseStore:
                 runs[record.id] = without_content(records)
         return page_of(runs.values(), limit, page.end)
 
-    async def events(self, id: str, after: int) -> EventPage:
-        """See `RecordStore.events`."""
-        return await self._stored.events(id, after)
-
     async def watch(self, id: str) -> None:
         """See `RecordStore.watch`."""
-        if self._journal.has(id):
-            self._journal.watch(id)
+        if self.has(id):
+            self.stream_answer(id)
         elif self._store.address.may_hold_something:
-            await (await self._store.ledger()).writer.do(WATCH_RUN, id)
+            await self._store.write(WATCH_RUN, id)
 
     async def give_feedback(self, feedback: Feedback) -> None:
         """See `RecordStore.give_feedback`."""
-        await (await self._store.ledger()).writer.do(GIVE_FEEDBACK, feedback)
-
-    async def feedback(self, id: str) -> list[Feedback]:
-        """See `RecordStore.feedback`."""
-        return await self._stored.feedback(id)
+        await self._store.write(GIVE_FEEDBACK, feedback)
 
     async def cancel(self, id: str) -> bool:
         """See `RecordStore.cancel`."""
         if not self._store.address.may_hold_something:
             return False
-        writer = (await self._store.ledger()).writer
-        if await writer.do(DROP_SUSPENDED, id):
+        if await self._store.write(DROP_SUSPENDED, id):
             await self._tell_end(id)
             return True
-        return await writer.do(CANCEL_RUN, id)
+        return await self._store.write(CANCEL_RUN, id)
 
     async def _tell_end(self, id: str) -> None:
         """Notify the listener that this replica has ended a run that waited."""
@@ -241,16 +196,11 @@ class DatabaseStore:
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
         """See `RecordStore.suspend`."""
         body = await to_thread(pack_records, records)
-        await self._journal.suspend(records, now_us() + int(wait_s * 1_000_000), body)
-
-    async def find_waiting(self, id: str) -> RunRecords | None:
-        """See `RecordStore.find_waiting`."""
-        return await self._stored.find_waiting(id)
+        await self.write_suspended(records, now_us() + int(wait_s * 1_000_000), body)
 
     async def resume(self, id: str) -> RunRecords | None:
         """See `RecordStore.resume`."""
-        writer = (await self._store.ledger()).writer
-        taken = await writer.do(TAKE_SUSPENDED, Take(id, self.owner))
+        taken = await self._store.write(TAKE_SUSPENDED, Take(id, self.owner))
         if taken is None:
             return None
         self.keep(id, taken.seq)
@@ -262,7 +212,7 @@ class DatabaseStore:
         if known is not None and at_s < self._secrets_until_s:
             return known
         try:
-            self._call_ids = CallIds(await (await self._store.ledger()).writer.do(READ_SECRETS, None))
+            self._call_ids = CallIds(await self._store.write(READ_SECRETS, None))
         except StoreUnavailable:
             if known is None:
                 raise
@@ -276,7 +226,7 @@ class DatabaseStore:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        await self._journal.aclose()
+        await super().aclose()
 
     async def sweep(self) -> int:
         """Expire suspended runs that waited too long, and mark runs of ended replicas as lost.
@@ -286,10 +236,9 @@ class DatabaseStore:
         Raises:
             StoreUnavailable: the store is unreachable.
         """
-        writer = (await self._store.ledger()).writer
-        for id in await writer.do(EXPIRE, self._settings.waiting_bytes_per_team):
+        for id in await self._store.write(EXPIRE, self._settings.waiting_bytes_per_team):
             await self._tell_end(id)
-        lost = await writer.do(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
+        lost = await self._store.write(LOSE_DEAD, now_us() - int(self._settings.keep_s * 1_000_000))
         if lost:
             logger.warning("Marked %d runs of stopped routers as lost", lost)
         return lost
@@ -307,17 +256,17 @@ class DatabaseStore:
             return await self._take_orphans()
 
     async def _take_orphans(self) -> int:
-        writer, taken = (await self._store.ledger()).writer, 0
-        for id in await writer.do(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
+        taken = 0
+        for id in await self._store.write(TAKE_OVER, TakeOver(self.owner, MOST_AT_ONCE)):
             if self._is_here(id):
                 continue
             records = await self._get_readable(id)
             if (
                 records is None
             ):  # another replica may be able to read it. After a few attempts, the run is marked as lost.
-                await writer.do(LEAVE_RUN, id)
+                await self._store.write(LEAVE_RUN, id)
                 continue
-            newest, paid_usd = await self._stored.newest_seq(id), await self._stored.paid_usd(id)
+            newest, paid_usd = await self.newest_seq(id), await self.paid_usd(id)
             if not self._is_here(id):
                 taken += 1
                 self.keep(id, newest)
@@ -331,7 +280,7 @@ class DatabaseStore:
 
         The run may be starting, running, not completely written, or just ended.
         """
-        return id in self._begun or self._journal.has(id) or self._listener.owns(id)
+        return id in self._begun or self.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
         """Remove the data whose retention has expired. Return the number of removed rows.
@@ -342,9 +291,9 @@ class DatabaseStore:
         Raises:
             StoreUnavailable: the store is unreachable.
         """
-        writer, removed = (await self._store.ledger()).writer, 0
-        retention = Retention.of(self._settings, at_us, await self._stored.content_days())
-        while step := await writer.do(REMOVE, retention):
+        removed = 0
+        retention = Retention.of(self._settings, at_us, await self.content_days())
+        while step := await self._store.write(REMOVE, retention):
             removed += step
         return removed
 
@@ -364,9 +313,9 @@ class DatabaseStore:
     async def _watch(self) -> None:
         while True:
             await asyncio.sleep(WATCH_S)
-            if self._journal.under_way:
+            if self.under_way:
                 with suppress(StoreUnavailable, StoreError):
-                    for id, is_cancelled in await self._stored.asked_of(self.owner):
-                        self._journal.watch(id)
+                    for id, is_cancelled in await self.asked_of(self.owner):
+                        self.stream_answer(id)
                         if is_cancelled:
                             self._listener.on_cancel(id)

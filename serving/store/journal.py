@@ -25,8 +25,7 @@ from conductor.run.waiting import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.settings.sections import LimitSettings
-from serving.store.fair_dict import FairDict
-from serving.store.memory_store import weight
+from serving.store.memory_store import FairDict, weight
 from serving.store.rows import Item, join_pieces, join_work, top_run
 from serving.store.statements import WRITE, Written, run_write
 from serving.store.store import StoreListener
@@ -193,8 +192,8 @@ class RunJournal:
         run.items.append(Item(run.seq, record.id, event, record if is_new else None))
         self._begin_writing()
 
-    def watch(self, id: str) -> None:
-        """See `RecordStore.watch`. The run must be one of this replica."""
+    def stream_answer(self, id: str) -> None:
+        """Write the answer of a run of this replica while it is streamed, from now on."""
         run = self._runs.get(id)
         if run is None or run.final is not None:
             return
@@ -206,8 +205,8 @@ class RunJournal:
         if piece is not None and id in run.records:
             self.note(run.records[id], 0, piece)
 
-    def put(self, records: RunRecords) -> None:
-        """See `RecordStore.put`."""
+    async def put(self, records: RunRecords) -> None:
+        """See `RecordStore.put`. The record is queued and written later."""
         run = self._runs.setdefault(records.record.id, UnflushedRun())
         run.final, run.final_bytes = records, weight(records)
         self._ended[records.record.id] = run
@@ -215,7 +214,7 @@ class RunJournal:
         if self._is_away:
             self._drop_oldest()
 
-    async def suspend(self, records: RunRecords, drop_us: int, body: bytes) -> None:
+    async def write_suspended(self, records: RunRecords, drop_us: int, body: bytes) -> None:
         """Write a run that waits for tool results, with its unwritten events.
 
         Args:
@@ -230,8 +229,8 @@ class RunJournal:
         run = self._runs.setdefault(id, UnflushedRun())
         items = pack_items(id, run)
         row = SuspendedRow(id, drop_us, run.seq, body)
-        writer = (await self._store.ledger()).writer
-        written = await writer.do(SUSPEND, SuspendWrite(run_write(records, tuple(run.rows), kept=True), row))
+        write = SuspendWrite(run_write(records, tuple(run.rows), kept=True), row)
+        written = await self._store.write(SUSPEND, write)
         run.is_begun = True
         self._drop(id)
         self._listener.on_items(id, [*run.undelivered, *items])
@@ -336,8 +335,7 @@ class RunJournal:
     async def _write(self, packed: Packed) -> None:
         run = packed.run
         try:
-            writer = (await self._store.ledger()).writer
-            written = await writer.do(WRITE, packed.write)
+            written = await self._store.write(WRITE, packed.write)
         except (StoreUnavailable, StoreError) as exc:
             if not self._is_away:
                 logger.error("Store unreachable; runs wait in memory: %s", getattr(exc, "detail", exc))
@@ -364,7 +362,7 @@ class RunJournal:
 
     def _take_result(self, id: str, written: Written) -> None:
         if written.is_watched:
-            self.watch(id)
+            self.stream_answer(id)
         if written.is_cancelled:
             self._listener.on_cancel(id)
         if not written.is_owner:

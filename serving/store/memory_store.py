@@ -1,32 +1,105 @@
-"""Run store in the memory of one replica."""
+"""Run store in the memory of one replica, and what the journal of a database keeps in memory too."""
 
 import dataclasses
 import heapq
+import io
 import secrets
 import sys
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, cast
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
+from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
+from conductor.model.messages import contents_of
 from conductor.run.events import AnswerDelta, Event, StepRestarted
 from conductor.run.record import Record, RunRecords, RunStatus
 from serving.accounts.caller import Caller
 from serving.database.clock import now_us
 from serving.settings.sections import LimitSettings
 from serving.shares import in_slices
-from serving.store.claims import CachedAnswer, Claim
 from serving.store.content import kept_part
-from serving.store.fair_dict import FairDict
 from serving.store.feedback import Feedback
+from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.numbers import without_content
 from serving.store.rows import Item, fold_items, made_us
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
-from serving.store.unflushed_run import AnswerBuffer
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class FairDict(MutableMapping[K, V], Generic[K, V]):
+    """Mapping in insertion order, in which each entry has an owner. Eviction is fair between the owners: one with
+    many entries does not evict those of others.
+
+    Args:
+        owner_of: callable that returns the owner of a key and its value. The owner must not change while the
+            entry is in the mapping.
+    """
+
+    def __init__(self, owner_of: Callable[[K, V], str]) -> None:
+        self._owner_of = owner_of
+        self._entries = dict[K, V]()
+        self._keys = dict[str, OrderedDict[K, None]]()
+        """Keys by owner, in insertion order. Owners without entries are removed."""
+
+    def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
+        """Return the key to evict next: the oldest entry of the owner that uses the most.
+
+        Args:
+            size: callable that measures the keys of an owner. By default, it counts them.
+        """
+        return next(iter(max(self._keys.values(), key=size)))
+
+    def pop_down_to(self, most: int) -> None:
+        """Evict entries until at most `most` are left."""
+        while len(self) > most:
+            del self[self.oldest()]
+
+    def __getitem__(self, key: K) -> V:
+        return self._entries[key]
+
+    def __setitem__(self, key: K, value: V) -> None:
+        """Set an entry. An existing key keeps its position."""
+        self._entries[key] = value
+        self._keys.setdefault(self._owner_of(key, value), OrderedDict())[key] = None
+
+    def __delitem__(self, key: K) -> None:
+        owner = self._owner_of(key, self._entries.pop(key))
+        del self._keys[owner][key]
+        if not self._keys[owner]:
+            del self._keys[owner]
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+class AnswerBuffer:
+    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
+
+    def __init__(self) -> None:
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        self._began_s: float | None = None
+
+    def add(self, piece: AnswerDelta) -> None:
+        """Append a part of the answer."""
+        if self._began_s is None:
+            self._began_s = piece.at_s
+        self._text.write(piece.text)
+        self._reasoning.write(piece.reasoning)
+
+    def take(self) -> AnswerDelta | None:
+        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
+        began_s, self._began_s = self._began_s, None
+        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
+        self._text, self._reasoning = io.StringIO(), io.StringIO()
+        return None if began_s is None else piece
 
 
 class MemoryStore:
@@ -295,55 +368,20 @@ BYTES_A_LOGPROB = 150
 
 def weight(records: RunRecords) -> int:
     """Estimate the memory of a run in bytes. A text that several steps share counts once."""
-    texts = {id(text): sys.getsizeof(text) for record in records for text in _texts(record)}
+    sizes = {id(each): sys.getsizeof(each) for record in records for each in _contents(record)}
     n_likely = sum(
         1 + len(token.top) for record in records for call in record.calls for token in call.logprobs
     )
-    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(texts.values())
+    return BYTES_BESIDE_TEXT * (1 + len(records.inner)) + BYTES_A_LOGPROB * n_likely + sum(sizes.values())
 
 
-def _texts(record: Record) -> Iterator[str]:
+def _contents(record: Record) -> Iterator[object]:
     yield record.answer
-    yield from _of(record.task.conversation)
+    yield from contents_of(record.task.conversation)
     for call in record.calls:
         yield from (call.output, call.reasoning)
     for plan in record.plans:
-        yield from _of(plan.prompt)
+        yield from contents_of(plan.prompt)
         for step in plan.steps:
-            yield step.subtask
-            yield step.needs
-            yield from _of(step.prompt)
-
-
-def _of(messages: tuple[Message, ...]) -> Iterator[str]:
-    for message in messages:
-        yield from _texts_in(message.thoughts)
-        if message.native is not None:
-            yield from _texts_in(message.native.payload)
-        for part in message.all_parts:
-            match part:
-                case Text(text=text):
-                    yield text
-                case Image(url=url):
-                    yield url
-                case ToolCall(arguments=arguments):
-                    yield arguments
-                case File(url=url, text=text):
-                    yield url
-                    yield text or ""
-                case ToolResult():
-                    pass  # `all_parts` lists its parts as well
-
-
-def _texts_in(value: Any) -> Iterator[str]:
-    match value:
-        case str():
-            yield value
-        case dict():
-            for each in cast(dict[str, Any], value).values():
-                yield from _texts_in(each)
-        case list():
-            for each in cast(list[Any], value):
-                yield from _texts_in(each)
-        case _:
-            pass
+            yield from (step.subtask, step.needs)
+            yield from contents_of(step.prompt)

@@ -9,8 +9,8 @@ from typing import Protocol
 from conductor.run.events import Event
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
-from serving.store.claims import CachedAnswer, Claim
 from serving.store.feedback import Feedback
+from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.rows import Item
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.tool_ids import CallIds

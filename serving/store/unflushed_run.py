@@ -1,35 +1,12 @@
 """Buffer of a run's unwritten events, and their row encoding."""
 
 import asyncio
-import io
 from dataclasses import dataclass, field
 
-from conductor.run.events import AnswerDelta
 from conductor.run.record import Record, RunRecords
+from serving.store.memory_store import AnswerBuffer
 from serving.store.rows import ENDED, EventRow, Item, event_row
 from serving.store.statements import RunWrite, run_write
-
-
-class AnswerBuffer:
-    """Buffer for the streamed parts of an answer, for clients that start to watch a run while it is active."""
-
-    def __init__(self) -> None:
-        self._text, self._reasoning = io.StringIO(), io.StringIO()
-        self._began_s: float | None = None
-
-    def add(self, piece: AnswerDelta) -> None:
-        """Append a part of the answer."""
-        if self._began_s is None:
-            self._began_s = piece.at_s
-        self._text.write(piece.text)
-        self._reasoning.write(piece.reasoning)
-
-    def take(self) -> AnswerDelta | None:
-        """Return the whole text as one event and clear the buffer. Return None if the buffer is empty."""
-        began_s, self._began_s = self._began_s, None
-        piece = AnswerDelta(began_s or 0.0, self._text.getvalue(), self._reasoning.getvalue())
-        self._text, self._reasoning = io.StringIO(), io.StringIO()
-        return None if began_s is None else piece
 
 
 @dataclass(slots=True, eq=False)
@@ -139,7 +116,7 @@ def current_records(id: str, run: UnflushedRun) -> RunRecords | None:
     Return None if the run has ended or waits for tool results.
 
     `RunJournal.put` writes an ended run, after `content.py` has removed what must not be stored.
-    `RunJournal.suspend` writes a run that waits.
+    `RunJournal.write_suspended` writes a run that waits.
     """
     inner = {each: record for each, record in run.records.items() if each != id}
     record = run.records.get(id)

@@ -1,4 +1,4 @@
-"""Names of spans and attributes, and functions that open and export spans. Metrics are in `metrics.py`.
+"""Names of spans and attributes, and the spans of runs and of their attempts at calls. Metrics are in `metrics.py`.
 
 Names follow the OpenTelemetry GenAI conventions where these define one
 (https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai`, development status as of
@@ -8,21 +8,31 @@ Ray Serve creates the tracer provider of each process and propagates the trace c
 calls `span_processors` to get the exporter, which the standard `OTEL_EXPORTER_OTLP_*` variables configure.
 """
 
+import json
 import logging
 import os
+import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Self
 from urllib.parse import urlsplit
 
 from opentelemetry import propagate, trace
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode
 
-from conductor.model.call import CallSite
+from conductor.errors import PodiumError
+from conductor.model.call import Call, CallSite
+from conductor.model.failure import Failure
+from conductor.model.reply import Reply
+from conductor.model.terms import Callee
 from serving.egress.reach import SETTINGS, AddressForbidden
+from serving.redaction.failures import words_in_span
 from serving.redaction.secrets import redact_secrets
+from serving.redaction.texts import map_texts, redactor_of
 
 OPERATION = "gen_ai.operation.name"
 PROVIDER = "gen_ai.provider.name"
@@ -149,6 +159,127 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
                 raise
     finally:
         RUN_SPANS.reset(token)
+
+
+@dataclass(frozen=True, slots=True)
+class SpanFacts:
+    """Span attributes of a target.
+
+    Args:
+        provider: name of the provider in the OpenTelemetry conventions.
+        model: requested model.
+        content: whether spans contain prompts and error messages, which may quote prompts.
+    """
+
+    provider: str
+    model: str
+    content: bool = False
+
+
+class CallSpan:
+    """Context manager for the span of one attempt. Does nothing if spans are not recorded.
+
+    Args:
+        facts: attributes of the target.
+        callee: worker and deployment.
+        call: call that is sent.
+    """
+
+    def __init__(self, facts: SpanFacts, callee: Callee, call: Call) -> None:
+        self._facts, self._callee, self._call = facts, callee, call
+        self._began_s = time.monotonic()
+        self._span: Span | None = None
+        self._reply: Reply | None = None
+        self._current: AbstractContextManager[Span] | None = None
+
+    def __enter__(self) -> Self:
+        """Start the span."""
+        if not is_recording():
+            return self
+        facts, callee, site = self._facts, self._callee, self._call.site
+        run_spans = RUN_SPANS.get()
+        self._current = tracer.start_as_current_span(
+            f"{site.operation} {callee.worker if site.operation == 'plan' else facts.model}",
+            kind=SpanKind.CLIENT,
+            attributes=_request_attributes(facts, callee, self._call),
+            links=run_spans.links(site) if run_spans else [],
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        self._span = self._current.__enter__()
+        if run_spans:
+            run_spans.add(site, self._span.get_span_context())
+        return self
+
+    def speak(self, reply: Reply) -> None:
+        """Record the first token."""
+        if self._span is not None:
+            self._span.set_attribute(FIRST_CHUNK_S, time.monotonic() - self._began_s)
+            reply.span = span_id(self._span)
+            self._reply = reply
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Record the result or the error, and end the span."""
+        if self._span is None or self._current is None:
+            return
+        if isinstance(error, PodiumError):
+            permit = self._call.terms.permit
+            words = words_in_span(Failure.of(error), permit, content=self._facts.content)
+            mark_failed(self._span, type(error).__name__, words)
+        if self._reply is not None:
+            _set_result(self._span, self._reply)
+        self._current.__exit__(kind, error, traceback)
+
+
+def _request_attributes(
+    facts: SpanFacts, callee: Callee, call: Call
+) -> dict[str, str | int | bool | list[int]]:
+    site = call.site
+    attributes: dict[str, str | int | bool | list[int]] = {
+        OPERATION: site.operation,
+        PROVIDER: facts.provider,
+        REQUEST_MODEL: facts.model,
+        REQUEST_STREAM: True,
+        WORKER: callee.worker,
+        PLAN: site.plan,
+        ATTEMPT: site.attempt,
+        PRIORITY: call.terms.priority,
+    }
+    if site.operation == "plan":
+        attributes[VIEWER_KIND] = "LLM"
+    if call.sampling.max_output_tokens is not None:
+        attributes[REQUEST_MAX_TOKENS] = call.sampling.max_output_tokens
+    if site.step is not None:
+        attributes |= {STEP: site.step, ACCESS: list(site.access)}
+    if callee.deployment:
+        attributes[DEPLOYMENT] = callee.deployment
+    permit = call.terms.permit
+    if facts.content and permit.traces:
+        redact = redactor_of(permit)
+        attributes[INPUT_MESSAGES] = json.dumps(
+            [{"role": m.role, "content": map_texts(m.text, redact)} for m in call.messages]
+        )
+    return attributes
+
+
+def _set_result(span: Span, reply: Reply) -> None:
+    span.set_attribute(RESPONSE_MODEL, redact_secrets(reply.model))
+    if reply.finish:
+        span.set_attribute(FINISH_REASONS, [reply.finish.value])
+    if reply.usage:
+        span.set_attributes(
+            {
+                INPUT_TOKENS: reply.usage.input_tokens,
+                OUTPUT_TOKENS: reply.usage.output_tokens,
+                CACHED_TOKENS: reply.usage.cached_input_tokens,
+                REASONING_TOKENS: reply.usage.reasoning_tokens,
+            }
+        )
+    cost_usd = reply.result.cost_usd
+    if cost_usd is not None:
+        span.set_attribute(COST_USD, float(cost_usd))
 
 
 def is_recording() -> bool:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import httpx2
 
 from conductor.model.call import Call
+from conductor.model.terms import least
 from conductor.model.usage import Price
 from serving.egress.reach import SETTINGS, Reach
-from serving.settings.accepts import Accepts
 from serving.settings.access import ModelAccess
+from serving.settings.known_models import Accepts
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.own_turns import Origin
-from serving.workers.stall_timer import StallTimer, shorter
+from serving.workers.stall_timer import StallTimer
 
 NO_KEY = "none"
 """Placeholder for the key of servers that need none, and of clouds with other credentials."""
@@ -92,7 +93,7 @@ class ProviderAccount:
         thinks = self.accepts.thinks(call.sampling.effort)
         silence_s = self.stall_timeout_s or (THINKING_STALL_S if thinks else STALL_S)
         usual_s = None if thinks or self.first_token_timeout_s else call.terms.limits.first_token_s
-        usual_s = shorter(usual_s, call.terms.limits.patience_s)
+        usual_s = least(usual_s, call.terms.limits.patience_s)
         pauses = None if thinks or self.stall_timeout_s else call.terms.limits.pauses
         return StallTimer(silence_s, faults.stall, self.first_token_timeout_s, usual_s, pauses)
 

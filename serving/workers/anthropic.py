@@ -5,15 +5,16 @@ API: https://platform.claude.com/docs/en/api/messages-streaming. Differences fro
 * The system prompt is a field of its own. All system messages go there, in order.
 * `max_tokens` is required: `DEFAULT_MAX_TOKENS` if a call sets none.
 * `input_tokens` does not include tokens read from and written to the cache. Podium's count includes both.
-* `effort` is sent as a thinking budget or as a level (`anthropic_thinking.py`).
+* `effort` is sent as a thinking budget or as a level (`thinking_for`).
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and are sent as extra fields. There is no `seed`.
   Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
 * JSON schemas go through the SDK's `transform_schema`, which moves keywords that the API rejects (`maxItems`) into the
   description.
 """
 
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
-from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, cast
 
 import anthropic
@@ -21,32 +22,26 @@ import httpx2
 from anthropic.lib.bedrock import AsyncAnthropicBedrock
 from anthropic.lib.vertex import AsyncAnthropicVertex
 from anthropic.types import RawMessageStreamEvent
-from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message
-from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.model.usage import Usage
+from conductor.model.reply import Delta, Reply
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, ProviderAccount
-from serving.workers.anthropic_message import events_in
-from serving.workers.anthropic_thinking import thinking_for
-from serving.workers.anthropic_tools import TurnCollector, limit_marks, system_json, tools_json, turns_json
-from serving.workers.anthropic_usage import usage_of
+from serving.workers.answer_stream import Provider
+from serving.workers.anthropic_stream import AnthropicAnswer, events_in
+from serving.workers.anthropic_tools import limit_marks, system_json, tools_json, turns_json
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
-from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.event_stream import WholeEvents
 from serving.workers.http_errors import ErrorMapper, error_text
 from serving.workers.http_guard import AS_IT_IS, bound_response
-from serving.workers.images import split_data_url
 from serving.workers.output_limit import OutputMeter, open_metered
-from serving.workers.pictures import check_pictures
+from serving.workers.picture_urls import split_data_url
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_code, status_in_stream
-from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
@@ -71,6 +66,7 @@ class AnthropicWorker:
         self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
         self._faults = account.faults("Anthropic", "ANTHROPIC_API_KEY", self._client.base_url)
+        self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Open `call` as `Worker.open` does."""
@@ -80,64 +76,12 @@ class AnthropicWorker:
         """Close all connections. The worker cannot be used afterwards."""
         await self._client.close()
 
-    async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
-        host = self._client.base_url.host
-        await check_pictures(call, host, self._account.fetches_pictures, self._faults)
-        request, turn = self._request(call), TurnCollector(meter)
-        check, timer = (
-            UsageCheck(call, self._account.price, meter),
-            self._account.timer(self._faults, call),
-        )
-        last, is_counted, has_words, is_done = Delta(), False, False, False
-        try:
-            async with aclosing(self._events(request, timer)) as events:
-                while (event := await timer.next(events)) is not None:
-                    with self._map_errors():
-                        delta = self._delta(event, last.usage, check)
-                        is_new = turn.add(event)
-                    is_new |= has_grown(last.usage, delta.usage)
-                    is_counted |= event.type == "message_delta" and delta.usage is not None
-                    last = Delta(
-                        finish=delta.finish or last.finish,
-                        usage=delta.usage or last.usage,
-                        model=delta.model or last.model,
-                        stop_sequence=delta.stop_sequence or last.stop_sequence,
-                    )
-                    has_words |= bool(delta.text)
-                    is_done |= event.type == "message_stop"
-                    is_new |= bool(delta.text or delta.reasoning)
-                    ends = is_over(last.finish, has_answer=has_words or turn.has_calls or is_done)
-                    if ends or is_new:
-                        timer.hear(is_last=ends, is_new=is_new)
-                    if delta.text or delta.reasoning:
-                        yield delta
-        except WorkerError:
-            # an answer that is over is complete; only the end of its stream was lost
-            if not is_over(last.finish, has_answer=has_words or turn.has_calls or is_done):
-                raise
-        if last.finish is not None:
-            if last.usage is not None and not is_counted:  # the start of the stream reports only one token
-                check.reject("Its last event counts no output tokens.")
-            with self._map_errors():
-                last = self._with_calls(last, turn, WireTools(call.tools), has_words=has_words)
-            yield check.delta(last)
+    def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
+        answer = AnthropicAnswer(call, meter, self._provider)
+        return answer.deltas(self._client.base_url.host, self._events(call, answer.timer))
 
-    def _with_calls(self, last: Delta, turn: TurnCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """Return the last delta with the tool calls of the answer and a finish reason that fits them
-        (`end_of`).
-        """
-        assert last.finish is not None
-        finish = end_of(
-            last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
-        )
-        if finish is not FinishReason.TOOL_CALLS:
-            return replace(last, finish=finish)
-        calls = turn.calls(tools)
-        return replace(last, finish=finish, tool_calls=calls, native=self.origin.sign(turn.turn()))
-
-    async def _events(
-        self, request: dict[str, Any], timer: StallTimer
-    ) -> AsyncGenerator[RawMessageStreamEvent]:
+    async def _events(self, call: Call, timer: StallTimer) -> AsyncGenerator[tuple[RawMessageStreamEvent]]:
+        request = self._request(call)
         with self._map_errors():
             stream = cast(
                 anthropic.AsyncStream[RawMessageStreamEvent], await self._client.messages.create(**request)
@@ -146,7 +90,7 @@ class AnthropicWorker:
             try:
                 async for event in cast(AsyncIterator[RawMessageStreamEvent], stream):
                     timer.count(1)
-                    yield event
+                    yield (event,)
             finally:
                 await stream.close()
 
@@ -157,7 +101,9 @@ class AnthropicWorker:
             thinking = None  # the API cannot force a tool call together with thinking
         thinks = thinking is not None and thinking["type"] != "disabled"
         messages = self._messages(call, thinks=thinks)
-        system, turns = system_json(messages), self._turns(messages)
+        system = system_json(messages)
+        with self._faults.in_request():
+            turns = turns_json(messages, _block)
         tools = WireTools(call.tools, history=_has_calls(turns))
         if not turns and system:  # the API requires at least one turn
             content = [{"type": "text", "text": system}] if isinstance(system, str) else system
@@ -202,44 +148,6 @@ class AnthropicWorker:
             keep_foreign=not thinks and bool(call.tools.tools),
             keep_volatile=is_own and head.lower().startswith(VOLATILE),
         )
-
-    def _turns(self, messages: list[Message]) -> list[dict[str, object]]:
-        """Return the conversation without system messages."""
-        try:
-            return turns_json(messages, _block)
-        except ValueError as exc:
-            raise self._faults.refusal(
-                f"{self.name} was not called: {self._faults.quote(str(exc))}."
-            ) from exc
-
-    def _delta(self, event: RawMessageStreamEvent, before: Usage | None, check: UsageCheck) -> Delta:
-        match event.type:
-            case "message_start":
-                model: object = getattr(event.message, "model", None)
-                usage = usage_of(getattr(event.message, "usage", None), None, check, is_begun=True)
-                return Delta(usage=usage, model=model if isinstance(model, str) else None)
-            case "content_block_start":
-                block = event.content_block
-                if block.type == "thinking":
-                    return Delta(reasoning=_words(block.thinking))
-                return Delta(text=_words(block.text)) if block.type == "text" else Delta()
-            case "content_block_delta":
-                if event.delta.type == "text_delta":
-                    return Delta(text=_words(event.delta.text))
-                if event.delta.type == "thinking_delta":
-                    return Delta(reasoning=_words(event.delta.thinking))
-                return Delta()
-            case "message_delta":
-                usage = usage_of(getattr(event, "usage", None), before, check)
-                stop: object = getattr(event.delta, "stop_sequence", None)
-                reason: object = getattr(event.delta, "stop_reason", None)
-                return Delta(
-                    finish=finish_of(reason, self._faults, usage),
-                    usage=usage,
-                    stop_sequence=stop if isinstance(stop, str) else None,
-                )
-            case _:
-                return Delta()
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
@@ -329,17 +237,6 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
             )
 
 
-def _words(value: object) -> str:
-    """Return `value` as text. The SDK's decoder does not check the type.
-
-    Raises:
-        ValueError: `value` is not text.
-    """
-    if not isinstance(value, str):
-        raise ValueError("The text of a piece is not a string.")
-    return value
-
-
 def _has_calls(turns: list[dict[str, object]]) -> bool:
     return any(block["type"] == "tool_use" for turn in turns for block in cast(list[Any], turn["content"]))
 
@@ -360,3 +257,35 @@ def _format(call: Call) -> dict[str, object] | None:
     if call.grammar is None or call.grammar.json_schema is None:
         return None
     return {"type": "json_schema", "schema": anthropic.transform_schema(call.grammar.json_schema)}
+
+
+LEAST_BUDGET_TOKENS = 1024
+"""Smallest thinking budget that the API accepts."""
+BUDGET_TOKENS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 32_768, "max": 32_768}
+CANNOT_THINK = re.compile(r"claude-(instant|2|3-(5|opus|sonnet|haiku))")
+THINKS_BY_BUDGET = re.compile(r"claude-(3-7|(opus|sonnet|haiku)-4(-[0-5])?(-\d{8}|-latest)?$)")
+
+
+def thinking_for(
+    model: str, effort: str | None, max_tokens: int
+) -> tuple[dict[str, object] | None, str | None]:
+    """Return the request fields `thinking` and `effort` for a call of `model`. A field that is None is not
+    sent.
+
+    - Models up to generation 4.5 get a thinking budget in tokens. Later ones get adaptive thinking and an
+      `effort`.
+    - Models before 3.7 cannot think and get no parameters.
+    - `none` and `minimal` turn thinking off.
+    - The budget is at most half of `max_tokens`, because thoughts count against it. If that is less than the
+      minimum, the model does not think.
+
+    See https://platform.claude.com/docs/en/build-with-claude/extended-thinking.
+    """
+    if effort is None or CANNOT_THINK.search(model):
+        return None, None
+    if THINKS_BY_BUDGET.search(model):
+        budget = min(BUDGET_TOKENS.get(effort, 0), max_tokens // 2)
+        return ({"type": "enabled", "budget_tokens": budget} if budget >= LEAST_BUDGET_TOKENS else None), None
+    if effort in ("none", "minimal"):
+        return {"type": "disabled"}, "low"
+    return {"type": "adaptive", "display": "summarized"}, effort

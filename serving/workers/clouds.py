@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from serving.settings.access import ModelAccess, Service
-from serving.settings.keys import ApiSettings
 from serving.settings.settings import SettingsError
+from serving.settings.workers import ApiSettings
 from serving.workers.account import NO_KEY, ProviderAccount
 
 if TYPE_CHECKING:

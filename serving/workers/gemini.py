@@ -25,29 +25,23 @@ from typing import Any, cast
 import httpx2
 from google import genai
 from google.genai import errors, types
-from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
-from conductor.model.messages import File, Image, Message, Text
-from conductor.model.reply import Delta, FinishReason, Reply
-from conductor.model.usage import Usage
+from conductor.model.messages import File, Image, Text
+from conductor.model.reply import Delta, Reply
 from serving.egress.client import guard, tls_context
 from serving.schemas.gemini import answer_schema
 from serving.workers.account import ProviderAccount
+from serving.workers.answer_stream import Provider
 from serving.workers.clouds import credential_errors, google_credentials, vertex_address
-from serving.workers.ends import end_of, finish_of, is_over
-from serving.workers.gemini_stream import check_usage_counts
-from serving.workers.gemini_thinking import thinking_for
-from serving.workers.gemini_tools import PartCollector, contents_json, tools_config
-from serving.workers.gemini_usage import usage_of
+from serving.workers.gemini_stream import GeminiAnswer, check_usage_counts
+from serving.workers.gemini_tools import contents_json, tools_config
 from serving.workers.http_errors import ErrorMapper
 from serving.workers.http_guard import AS_IT_IS, bound_response
-from serving.workers.images import media_type_of, split_data_url
 from serving.workers.output_limit import OutputMeter, open_metered
-from serving.workers.pictures import check_pictures
+from serving.workers.picture_urls import media_type_of, split_data_url
 from serving.workers.stall_timer import StallTimer
-from serving.workers.usage import UsageCheck, has_grown
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_BASE_URL = "https://generativelanguage.googleapis.com"
@@ -87,6 +81,7 @@ class GeminiWorker:
         )
         self._client = _client(account, options)
         self._faults = account.faults("Gemini", "GEMINI_API_KEY", httpx2.URL(address))
+        self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
         """Open `call` as `Worker.open` does."""
@@ -100,94 +95,44 @@ class GeminiWorker:
     async def _set_timeout(self, request: httpx2.Request) -> None:
         request.extensions["timeout"] = self._account.timeout.as_dict()
 
-    async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
-        await check_pictures(call, self._host, self._account.fetches_pictures, self._faults)
+    def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
+        answer = GeminiAnswer(call, meter, self._provider)
+        return answer.deltas(self._host, self._arrivals(call, answer.timer))
+
+    async def _arrivals(
+        self, call: Call, timer: StallTimer
+    ) -> AsyncGenerator[tuple[types.GenerateContentResponse]]:
+        """Yield the chunks of the answer. Reading the first one sends the request."""
         contents, config = self._request(call)
-        finish: FinishReason | None = None
-        usage: Usage | None = None
-        model: str | None = None
-        turn, has_words = PartCollector(meter), False
         responses: list[httpx2.Response] = []
-        check, timer = (
-            UsageCheck(call, self._account.price, meter),
-            self._account.timer(self._faults, call),
-        )
         stream = await self._client.aio.models.generate_content_stream(
             model=self._account.model, contents=cast(Any, contents), config=config
         )
         chunks = cast(AsyncGenerator[types.GenerateContentResponse], stream)
-        arrivals = self._arrivals(chunks, responses, timer)
         try:
-            while (chunk := await timer.next(arrivals)) is not None:
-                with self._map_errors():
-                    delta = _delta(chunk, check)
-                    is_new = turn.add(_candidate(chunk)) | has_grown(usage, delta.usage)
-                    finish = self._finish(chunk, delta.usage or usage) or finish
-                usage, model = delta.usage or usage, delta.model or model
-                has_words |= bool(delta.text)
-                is_new |= bool(delta.text or delta.reasoning)
-                ends = is_over(finish, has_answer=has_words or turn.has_calls)
-                if ends or is_new:
-                    timer.hear(is_last=ends, is_new=is_new)
-                if delta.text or delta.reasoning:
-                    # the last delta has the final usage
-                    yield replace(delta, usage=None) if finish else delta
-        except WorkerError:
-            # an answer that is over is complete; only its usage was lost
-            if not is_over(finish, has_answer=has_words or turn.has_calls):
-                raise
+            while True:
+                before = _responses.set(responses)
+                try:
+                    with self._map_errors():
+                        chunk = await anext(chunks, None)
+                        timer.count(1)
+                finally:
+                    _responses.reset(before)
+                    if any(response.is_success for response in responses):
+                        timer.begin()
+                if chunk is None:
+                    return
+                yield (chunk,)
         finally:
             for response in responses:
                 await response.aclose()
-            await arrivals.aclose()
             await chunks.aclose()
-        if finish is not None:
-            last = Delta(finish=finish, usage=usage, model=model)
-            with self._map_errors():
-                last = self._with_calls(last, turn, WireTools(call.tools), has_words=has_words)
-            yield check.delta(last)
-
-    def _with_calls(self, last: Delta, turn: PartCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """Return the last delta with the tool calls of the answer and a finish reason that fits them
-        (`end_of`).
-        """
-        assert last.finish is not None
-        finish = end_of(
-            last.finish, self._faults, tools, has_calls=turn.has_calls, has_words=has_words, usage=last.usage
-        )
-        if finish is not FinishReason.TOOL_CALLS:
-            return replace(last, finish=finish)
-        calls = turn.calls(tools)
-        native = self.origin.sign(turn.turn(calls))
-        return replace(last, finish=finish, tool_calls=calls, native=native)
-
-    async def _arrivals(
-        self,
-        chunks: AsyncGenerator[types.GenerateContentResponse],
-        responses: list[httpx2.Response],
-        timer: StallTimer,
-    ) -> AsyncGenerator[types.GenerateContentResponse]:
-        """Yield the chunks of the answer. Reading the first one sends the request and adds its response to
-        `responses`.
-        """
-        while True:
-            before = _responses.set(responses)
-            try:
-                with self._map_errors():
-                    chunk = await anext(chunks, None)
-                    timer.count(1)
-            finally:
-                _responses.reset(before)
-                if any(response.is_success for response in responses):
-                    timer.begin()
-            if chunk is None:
-                return
-            yield chunk
 
     def _request(self, call: Call) -> tuple[list[dict[str, object]], types.GenerateContentConfig]:
         messages = self.origin.messages(call)
         system = "\n\n".join(message.text for message in messages if message.role == "system")
-        contents = self._contents(messages)
+        with self._faults.in_request():
+            contents = contents_json(messages, _part)
         if not contents:  # the API requires at least one turn
             contents.append({"role": "user", "parts": [{"text": system}]})
             system = ""
@@ -209,23 +154,6 @@ class GeminiWorker:
             automatic_continuation=False,
         )
         return contents, config
-
-    def _contents(self, messages: list[Message]) -> list[dict[str, object]]:
-        """Return the conversation without system messages."""
-        try:
-            return contents_json(messages, _part)
-        except ValueError as exc:
-            raise self._faults.refusal(
-                f"{self.name} was not called: {self._faults.quote(str(exc))}."
-            ) from exc
-
-    def _finish(self, chunk: types.GenerateContentResponse, usage: Usage | None) -> FinishReason | None:
-        candidate = _candidate(chunk)
-        if candidate is None:
-            blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None
-            return FinishReason.CONTENT_FILTER if blocked else None
-        reason = candidate.finish_reason
-        return finish_of(reason and reason.value, self._faults, usage)
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
@@ -281,23 +209,6 @@ async def _remember(response: httpx2.Response) -> None:
         responses.append(response)
 
 
-def _candidate(chunk: types.GenerateContentResponse) -> types.Candidate | None:
-    """Return the first candidate of a chunk, or None. Requests ask for one candidate, so others are ignored."""
-    return next((each for each in chunk.candidates or () if not each.index), None)
-
-
-def _delta(chunk: types.GenerateContentResponse, check: UsageCheck) -> Delta:
-    candidate = _candidate(chunk)
-    content = candidate.content if candidate else None
-    parts = (content.parts if content else None) or []
-    return Delta(
-        text="".join(part.text or "" for part in parts if not part.thought),
-        reasoning="".join(part.text or "" for part in parts if part.thought),
-        usage=usage_of(chunk.usage_metadata, check),
-        model=chunk.model_version,
-    )
-
-
 def _has_calls(contents: list[dict[str, object]]) -> bool:
     return any("function_call" in part for each in contents for part in cast(list[Any], each["parts"]))
 
@@ -326,3 +237,33 @@ def _in_details(details: object, name: str) -> str | None:
         if isinstance(value, str):
             return value
     return None
+
+
+BUDGET_TOKENS = {"low": 1024, "medium": 8192, "high": 24_576, "xhigh": 24_576, "max": 24_576}
+PRO_BUDGET_TOKENS = {"none": 128, "minimal": 128, "xhigh": 32_768, "max": 32_768}
+"""Budgets of Pro models where they differ from those of other models. Pro models cannot stop thinking, and
+may think longer.
+"""
+LEVELS = {"none": "MINIMAL", "minimal": "MINIMAL", "low": "LOW", "medium": "MEDIUM", "high": "HIGH"}
+PRO_LEVELS = {"none": "LOW", "minimal": "LOW"}
+
+
+def thinking_for(model: str, effort: str | None) -> types.ThinkingConfig | None:
+    """Return the thinking configuration for a call of `model`, or None to send none.
+
+    Models of generation 2.5 get a budget in tokens, and later models get a level. Older models get no
+    parameters. Pro models cannot stop thinking, so they think as little as possible for `none` and `minimal`.
+
+    See https://ai.google.dev/gemini-api/docs/thinking.
+    """
+    family = model.removeprefix("models/")
+    if effort is None or not family.startswith("gemini-") or family.startswith(("gemini-1", "gemini-2.0")):
+        return None
+    is_pro, least = "pro" in family, effort in ("none", "minimal")
+    if family.startswith("gemini-2"):
+        budget = (PRO_BUDGET_TOKENS if is_pro else {}).get(effort, BUDGET_TOKENS.get(effort, 0))
+        return types.ThinkingConfig(thinking_budget=budget, include_thoughts=None if least else True)
+    level = (PRO_LEVELS if is_pro else {}).get(effort, LEVELS.get(effort, "HIGH"))
+    return types.ThinkingConfig(
+        thinking_level=types.ThinkingLevel(level), include_thoughts=None if least else True
+    )

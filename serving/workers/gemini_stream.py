@@ -1,4 +1,4 @@
-"""Repair of Gemini's event stream before Google's SDK reads it.
+"""Repair of Gemini's event stream before Google's SDK reads it, and the usage that it reports.
 
 The SDK rejects a whole chunk, with the text in it, if a token count has the wrong type or a surrogate pair is split. It
 also fails on comments. So this module
@@ -17,15 +17,24 @@ from typing import Any, cast
 
 import httpx2
 import msgspec
+from google.genai import types
+from msgspec.structs import replace
 
+from conductor.model.call import Call
 from conductor.model.characters import HalfJoiner, whole_value
+from conductor.model.messages import ToolCall
+from conductor.model.reply import Delta, FinishReason
+from conductor.model.usage import Usage
+from serving.workers.answer_stream import AnswerReader, Provider, finish_of
 from serving.workers.chat_chunks import fields
 from serving.workers.event_stream import Event, WholeEvents, json_of
+from serving.workers.gemini_tools import PartCollector
 from serving.workers.http_errors import error_text
 from serving.workers.http_guard import MAX_ERROR_BYTES, BoundedBody
+from serving.workers.output_limit import OutputMeter
 from serving.workers.stream_errors import error_code, error_in_event, status_in_stream
-from serving.workers.usage import integer
-from serving.workers.wire_tools import object_or_input
+from serving.workers.usage import UsageCheck, has_grown, integer
+from serving.workers.wire_tools import WireTools, object_or_input
 
 COUNTS = (
     "promptTokenCount",
@@ -157,3 +166,71 @@ def _check_usage(chunk: dict[str, Any]) -> bool:
 def _readable(count: object) -> int:
     number = integer(count)
     return NO_COUNT if number is None else min(number, MOST)
+
+
+def usage_of(reported: types.GenerateContentResponseUsageMetadata | None, check: UsageCheck) -> Usage | None:
+    """Return the usage that Gemini reports. It counts thoughts separately from the answer."""
+    if reported is None:
+        return None
+    prompt, tools, answer, thoughts, cached = (
+        check.count(name, getattr(reported, name))
+        for name in (
+            "prompt_token_count",
+            "tool_use_prompt_token_count",
+            "candidates_token_count",
+            "thoughts_token_count",
+            "cached_content_token_count",
+        )
+    )
+    return check.usage(
+        None if prompt is None else prompt + (tools or 0), (answer or 0) + (thoughts or 0), cached, thoughts
+    )
+
+
+class GeminiAnswer(AnswerReader[types.GenerateContentResponse]):
+    """Reader of an answer of the Gemini API."""
+
+    def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
+        super().__init__(call, meter, provider)
+        self._parts = PartCollector(meter)
+
+    def read(self, event: types.GenerateContentResponse) -> tuple[list[Delta], bool]:
+        delta, last = _delta(event, self._check), self.last
+        is_new = self._parts.add(_candidate(event)) | has_grown(last.usage, delta.usage)
+        self.has_calls = self._parts.has_calls
+        usage = delta.usage or last.usage
+        finish = self._finish(event, usage) or last.finish
+        self.last = Delta(finish=finish, usage=usage, model=delta.model or last.model)
+        self.has_words |= bool(delta.text)
+        if not (delta.text or delta.reasoning):
+            return [], is_new
+        return [replace(delta, usage=None) if finish else delta], True  # the last delta has the final usage
+
+    def turn(self, tools: WireTools) -> tuple[tuple[ToolCall, ...], object]:
+        calls = self._parts.calls(tools)
+        return calls, self._parts.turn(calls)
+
+    def _finish(self, chunk: types.GenerateContentResponse, usage: Usage | None) -> FinishReason | None:
+        candidate = _candidate(chunk)
+        if candidate is None:
+            blocked = chunk.prompt_feedback is not None and chunk.prompt_feedback.block_reason is not None
+            return FinishReason.CONTENT_FILTER if blocked else None
+        reason = candidate.finish_reason
+        return finish_of(reason and reason.value, self._faults, usage)
+
+
+def _candidate(chunk: types.GenerateContentResponse) -> types.Candidate | None:
+    """Return the first candidate of a chunk, or None. Requests ask for one candidate, so others are ignored."""
+    return next((each for each in chunk.candidates or () if not each.index), None)
+
+
+def _delta(chunk: types.GenerateContentResponse, check: UsageCheck) -> Delta:
+    candidate = _candidate(chunk)
+    content = candidate.content if candidate else None
+    parts = (content.parts if content else None) or []
+    return Delta(
+        text="".join(part.text or "" for part in parts if not part.thought),
+        reasoning="".join(part.text or "" for part in parts if part.thought),
+        usage=usage_of(chunk.usage_metadata, check),
+        model=chunk.model_version,
+    )

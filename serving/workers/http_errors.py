@@ -36,6 +36,7 @@ from conductor.model.usage import Usage
 from serving.egress.reach import AddressForbidden
 from serving.workers.http_guard import BodyRefused
 from serving.workers.status_words import Meaning, is_certain, meaning_of
+from serving.workers.stream_errors import error_code, status_in_stream
 
 PROVIDERS_HOSTS = ("openai.com", "anthropic.com", "googleapis.com")
 """Domains of the providers. Error messages refer to other servers by their address."""
@@ -228,7 +229,7 @@ class ErrorMapper:
                 detail=f"If this happens often, lower the worker's max_concurrency. {reply}",
             )
         if status >= 500 or status in (408, 409, 425, 499):
-            message = f"The provider of {self.worker} failed. Try again."
+            message = f"{self.worker} failed because of an error at its provider. Try again."
             return WorkerUnavailable(message, worker=self.worker, detail=reply)
         if meaning == "filtered":
             message = f"The content filter of {self.worker}'s provider blocked the prompt. Change the prompt."
@@ -293,6 +294,19 @@ class ErrorMapper:
             if (mapped := self.of_wire(exc)) is not None:
                 raise mapped from exc
             raise
+
+    def in_stream(self, error: object) -> WorkerError:
+        """Return the worker error for an error that the server sent inside the stream."""
+        text = error_text(error)
+        return self.by_status(status_in_stream(error, text), text, {}, error_code(error))
+
+    @contextmanager
+    def in_request(self) -> Generator[None]:
+        """Raise a refusal in place of a `ValueError`, which says why the request cannot be built."""
+        try:
+            yield
+        except ValueError as exc:
+            raise self.refusal(f"{self.worker} was not called: {self.quote(str(exc))}.") from exc
 
 
 class WireErrors:

@@ -26,31 +26,20 @@ import aiohttp
 import httpx2
 import msgspec
 import openai
-from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
 from conductor.model.messages import File, Image, Message, Text
-from conductor.model.operation import TOKENS_GONE, read_tokens
-from conductor.model.reply import Delta, FinishReason, Reply, open_reply
-from conductor.model.usage import Usage
+from conductor.model.operation import TOKENS_GONE, CallKind, read_tokens
+from conductor.model.reply import Delta, Reply, open_reply
 from serving.egress.client import DirectPost, guard, tls_context
 from serving.settings.known_models import OPENAI_MODEL
 from serving.workers.account import ProviderAccount
+from serving.workers.answer_stream import Provider
 from serving.workers.cache_marks import ShowMark, cache_breakpoint, cache_control, no_marks
-from serving.workers.chat_chunks import (
-    ChatChunk,
-    ChunkChoice,
-    ChunkReader,
-    fields,
-    groups_of,
-    plain_words,
-    together,
-    words_of,
-)
-from serving.workers.chat_tools import CallCollector, messages_json, tools_json
+from serving.workers.chat_chunks import ChatChunk, ChunkReader, fields
+from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.clouds import azure_client, credential_errors, entra_tokens
-from serving.workers.ends import end_of, finish_of, is_over
 from serving.workers.event_stream import without_framing
 from serving.workers.http_errors import WireErrors, error_text
 from serving.workers.http_guard import (
@@ -61,17 +50,21 @@ from serving.workers.http_guard import (
     read_error,
     read_whole,
 )
-from serving.workers.openai_content import part_json, response_format_of
 from serving.workers.openai_embeddings import embedding_delta, embedding_request, most_bytes
-from serving.workers.openai_endpoints import address, endpoints
-from serving.workers.openai_hints import THOUGHTS, find_refused_hints, is_for_all, without_hints
-from serving.workers.openai_options import logprobs_of, options_json
-from serving.workers.openai_usage import cost_of, usage_of
+from serving.workers.openai_options import (
+    THOUGHTS,
+    find_refused_hints,
+    is_for_all,
+    options_json,
+    part_json,
+    response_format_of,
+    without_hints,
+)
+from serving.workers.openai_stream import OpenAIAnswer
 from serving.workers.output_limit import OutputMeter, open_metered
-from serving.workers.pictures import check_pictures
 from serving.workers.stall_timer import StallTimer
-from serving.workers.stream_errors import error_code, status_in_stream
-from serving.workers.usage import UsageCheck, has_grown
+from serving.workers.stream_errors import error_code
+from serving.workers.usage import UsageCheck
 from serving.workers.wire_tools import WireTools
 
 CONNECTIONS = httpx2.Limits(max_connections=1000, max_keepalive_connections=100)
@@ -106,8 +99,8 @@ class OpenAIWorker:
         self._post = DirectPost(self._http, account.reach)
         self._tokens = entra_tokens(account)
         sdk = self._sdk()
-        url = address(account, sdk)
-        self._endpoints = endpoints(url)
+        url = _base_url(account, sdk)
+        self._endpoints = _endpoints_below(url)
         is_dated_azure = "api-version" in url.params
         key = {"api-key": account.api_key} if is_dated_azure and not self._tokens else sdk.auth_headers
         defaults = {**sdk.default_headers, **key}
@@ -115,9 +108,10 @@ class OpenAIWorker:
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
         self._wire_errors = WireErrors(self._map_error)
+        self._provider = Provider(account, self.origin, self._faults, lambda: self._wire_errors)
         self._show_mark = _marks_of(account.public_name, url.host)
         self._refused_hints = frozenset(THOUGHTS if self._is_openai else ())
-        """Hints (optional request fields, see `openai_hints.py`) that the server has rejected. They are not
+        """Hints (optional request fields, see `openai_options.py`) that the server has rejected. They are not
         sent again.
         """
 
@@ -142,78 +136,9 @@ class OpenAIWorker:
         if self._tokens is not None:
             await self._tokens.aclose()
 
-    async def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
-        endpoint = self._endpoints[call.site.operation]
-        await check_pictures(call, endpoint.host, self._account.fetches_pictures, self._faults)
-        request, tools = self._request(call), WireTools(call.tools)
-        check, timer = (
-            UsageCheck(call, self._account.price, meter),
-            self._account.timer(self._faults, call),
-        )
-        collector, texts, reader = CallCollector(meter), list[str](), ChunkReader()
-        wants_logprobs = call.sampling.options.top_logprobs is not None
-        last, is_marked = Delta(), False
-        try:
-            async with aclosing(self._arrivals(endpoint, request, timer, reader)) as arrivals:
-                while (chunks := await timer.next(arrivals)) is not None:
-                    is_new, words = False, list[tuple[str, str]]()
-                    with self._wire_errors:
-                        for chunk in chunks:
-                            last, piece, has_more = self._fold(chunk, last, check, collector)
-                            is_new |= has_more
-                            if piece[0] or piece[1]:
-                                words.append(piece)
-                    likely = (
-                        tuple(each for chunk in chunks for each in logprobs_of(chunk))
-                        if wants_logprobs
-                        else ()
-                    )
-                    texts += [text for text, _ in words if text]
-                    is_marked = _is_marked_whole(reader, texts, collector)
-                    ends = is_over(last.finish, has_answer=bool(texts or collector or reader.is_done))
-                    if ends or words or is_new:
-                        timer.hear(is_last=ends, is_new=bool(words) or is_new)
-                    so_far = None if last.finish else last.usage  # the last delta has the final usage
-                    is_one = call.coalesce or wants_logprobs
-                    for group in [words] if is_one and words else groups_of(words, meter.left):
-                        text, reasoning = together(group)
-                        yield Delta(
-                            text,
-                            reasoning,
-                            usage=so_far,
-                            model=last.model,
-                            pieces=len(group),
-                            logprobs=likely,
-                        )
-        except WorkerError:
-            # an answer that is over is complete; only its usage was lost
-            if not (is_marked or is_over(last.finish, has_answer=bool(texts or collector or reader.is_done))):
-                raise
-        if last.finish is None and is_marked:
-            last = replace(last, finish=FinishReason.STOP)
-        if last.finish is not None:
-            with self._wire_errors:
-                last = self._with_calls(last, collector, tools, "".join(texts))
-            yield check.delta(last)
-
-    def _with_calls(self, last: Delta, collector: CallCollector, tools: WireTools, text: str) -> Delta:
-        """Return the last delta with the tool calls of the answer and a finish reason that fits them
-        (`end_of`).
-        """
-        assert last.finish is not None
-        finish = end_of(
-            last.finish,
-            self._faults,
-            tools,
-            has_calls=bool(collector),
-            has_words=bool(text),
-            usage=last.usage,
-        )
-        if finish is not FinishReason.TOOL_CALLS:
-            return replace(last, finish=finish)
-        calls, turn = collector.calls(tools), collector.turn(text)
-        native = None if turn is None else self.origin.sign(turn)
-        return replace(last, finish=finish, tool_calls=calls, native=native)
+    def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
+        answer = OpenAIAnswer(call, meter, self._provider)
+        return answer.deltas(self._endpoints[call.site.operation].host, self._arrivals(call, answer))
 
     async def _embedding(self, call: Call) -> AsyncGenerator[Delta]:
         """Request embeddings, and yield all vectors in one delta."""
@@ -273,12 +198,11 @@ class OpenAIWorker:
             headers = {**headers, "Authorization": f"Bearer {await self._tokens()}"}
         return await self._post(endpoint, msgspec.json.encode(body), headers)
 
-    async def _arrivals(
-        self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer, reader: ChunkReader
-    ) -> AsyncGenerator[list[ChatChunk]]:
+    async def _arrivals(self, call: Call, answer: OpenAIAnswer) -> AsyncGenerator[tuple[list[ChatChunk]]]:
         """Yield lists of chunks. Each list has the chunks that one read from the network completed."""
+        body, reader, timer = self._request(call), answer.chunks, answer.timer
         with self._wire_errors:
-            async with self._response(endpoint, body) as response:
+            async with self._response(self._endpoints[call.site.operation], body) as response:
                 timer.begin()
                 async with aclosing(pieces_of(response)) as pieces:
                     async for piece in pieces:
@@ -286,22 +210,17 @@ class OpenAIWorker:
                         timer.count(len(chunks))
                         if reader.is_done:  # nothing follows `[DONE]`, even if there was no finish reason
                             timer.hear(is_last=True, is_new=False)
-                        yield chunks
+                        yield (chunks,)
                         self._check(reader)
-                yield reader.end()
+                yield (reader.end(),)
                 self._check(reader)
 
     def _check(self, reader: ChunkReader) -> None:
         """Raise the error that the server sent in the stream, or the error of an event that cannot be parsed."""
         if reader.error:
-            raise self._failure_in_stream(reader.error)
+            raise self._faults.in_stream(reader.error)
         if reader.fault:
             raise reader.fault
-
-    def _failure_in_stream(self, error: object) -> WorkerError:
-        """Return the worker error for an error that the server sent inside the stream."""
-        text = error_text(error)
-        return self._faults.by_status(status_in_stream(error, text), text, {}, error_code(error))
 
     def _request(self, call: Call) -> dict[str, Any]:
         messages = self.origin.messages(call, keep_foreign=True)
@@ -361,54 +280,8 @@ class OpenAIWorker:
         shows_more = message.role == "user" and (message.has_image or message.has_pdf)
         if not shows_more and not any(self._show_mark(part.cache) for part in parts):
             return message.text
-        try:
+        with self._faults.in_request():
             return [part_json(part, self._show_mark) for part in parts if part != EMPTY]
-        except ValueError as exc:
-            raise self._faults.refusal(
-                f"{self.name} was not called: {self._faults.quote(str(exc))}."
-            ) from exc
-
-    def _fold(
-        self, chunk: ChatChunk, last: Delta, check: UsageCheck, collector: CallCollector
-    ) -> tuple[Delta, tuple[str, str], bool]:
-        """Add a chunk to the last delta.
-
-        Returns:
-            The new last delta, the answer text and reasoning text of the chunk, and whether the chunk has
-            other new content.
-        """
-        plain = plain_words(chunk, last.model)
-        if plain is not None:
-            return last, (plain, ""), False
-        choice = chunk.choice
-        now = self._last(chunk, choice, last, check)
-        is_new = has_grown(last.usage, now.usage) | collector.add(choice.delta if choice else None)
-        return now, words_of(choice), is_new
-
-    def _last(self, chunk: ChatChunk, choice: ChunkChoice | None, last: Delta, check: UsageCheck) -> Delta:
-        """Return the last delta of the answer, updated from this chunk."""
-        refused = last.finish is FinishReason.CONTENT_FILTER  # servers finish a refusal with "stop"
-        usage = usage_of(chunk.usage, check) or last.usage
-        cost_usd = check.cost_usd(cost_of(chunk))
-        stop = choice.stop_reason if choice else None
-        return Delta(
-            finish=last.finish if refused else self._finish(choice, usage) or last.finish,
-            usage=usage,
-            cost_usd=last.cost_usd if cost_usd is None else cost_usd,
-            cost_is_bound=last.cost_is_bound or fields(chunk.podium).get("cost_is_bound") is True,
-            model=chunk.model if isinstance(chunk.model, str) and chunk.model else last.model,
-            stop_sequence=stop if isinstance(stop, str) else last.stop_sequence,
-        )
-
-    def _finish(self, choice: ChunkChoice | None, usage: Usage | None) -> FinishReason | None:
-        """Return the chunk's finish reason, or None if the answer continues. A refusal counts as a filtered
-        answer.
-        """
-        if choice is None:
-            return None
-        if choice.delta and choice.delta.refusal:
-            return FinishReason.CONTENT_FILTER
-        return finish_of(choice.finish_reason, self._faults, usage)
 
     def _map_error(self, error: Exception) -> WorkerError | None:
         """Return the worker error for an exception, or None if it is a worker error already or is not known."""
@@ -454,8 +327,21 @@ def _marks_of(model: str, host: str) -> ShowMark:
     return cache_breakpoint if is_openais else no_marks
 
 
-def _is_marked_whole(reader: ChunkReader, texts: list[str], collector: CallCollector) -> bool:
-    """Return whether the answer has text or calls and ended with `[DONE]`. Some servers send no finish
-    reason.
-    """
-    return reader.is_done and not (reader.error or reader.fault) and bool(texts or collector)
+PATHS: dict[CallKind, str] = {
+    "chat": "/chat/completions",
+    "plan": "/chat/completions",
+    "text_completion": "/completions",
+    "embeddings": "/embeddings",
+}
+
+
+def _base_url(account: ProviderAccount, sdk: openai.AsyncOpenAI) -> httpx2.URL:
+    """Return the base URL of the account's API, including `/v1` or its equivalent."""
+    if account.access.service == "azure":
+        return sdk.base_url.copy_with(params={"api-version": account.access.api_version})
+    return httpx2.URL(account.base_url) if account.base_url else sdk.base_url
+
+
+def _endpoints_below(url: httpx2.URL) -> dict[CallKind, httpx2.URL]:
+    """Return the endpoints below `url`. Its query, such as Azure's `api-version`, is kept."""
+    return {kind: url.copy_with(path=url.path.rstrip("/") + path) for kind, path in PATHS.items()}

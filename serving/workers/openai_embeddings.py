@@ -7,8 +7,8 @@ Answers may have either form.
 from typing import Any, cast
 
 from conductor.model.call import Call
+from conductor.model.operation import read_vector, vector_text
 from conductor.model.reply import Delta, FinishReason
-from conductor.model.worker import decode, encode
 from serving.workers.chat_chunks import fields
 from serving.workers.usage import UsageCheck, integer
 
@@ -69,10 +69,10 @@ def _index(row: dict[str, object], at: int) -> int:
 def _vector(value: object) -> str:
     """Return a vector as base64 text."""
     if isinstance(value, str):
-        decode(value)
+        read_vector(value)
         return value
     values = cast(list[object], value) if isinstance(value, list) else []
     numbers = [each for each in values if isinstance(each, int | float) and not isinstance(each, bool)]
     if numbers and len(numbers) == len(values):
-        return encode(numbers)
+        return vector_text(numbers)
     raise ValueError("a vector is missing")

@@ -1,17 +1,101 @@
-"""Optional request fields of OpenAI's API, and log probabilities in its chunks.
+"""Optional request fields, message parts and response formats of OpenAI's API.
 
-Log probabilities do not affect the bill, so invalid ones are ignored.
+Hints are optional request fields that do not change the answer. If a server rejects a hint, the request is sent
+again without it.
+
+* Fields for the prompt cache: `prompt_cache_key`, `prompt_cache_retention`, `prompt_cache_options`.
+* Thoughts that a client sends back with an assistant's turn. Some servers want them, others reject them.
+* `encoding_format: base64` of embeddings. The next request has `float`, and then no format if that is rejected too.
 """
 
-from itertools import zip_longest
-from math import isfinite
+import hashlib
+import re
+from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from conductor.model.call import Call
-from conductor.model.characters import whole
-from conductor.model.operation import Likely, TokenLogprob, WireOptions
-from serving.workers.chat_chunks import ChatChunk, fields
-from serving.workers.openai_hints import cache_json
+from conductor.model.messages import File, Image, Text
+from conductor.model.operation import PromptCache, WireOptions
+from serving.schemas.openai import response_format
+from serving.workers.cache_marks import ShowMark, no_marks
+from serving.workers.picture_urls import split_data_url
+
+THOUGHTS = ("reasoning_content", "reasoning", "reasoning_details")
+CACHE = ("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options")
+ENCODING = "encoding_format"
+BASE64 = f"{ENCODING}: base64"
+REFUSALS = (400, 415, 422, 500, 501)
+"""Statuses of a response that may name a rejected field."""
+UNKNOWN = re.compile(
+    r"\b(unsupported|unknown|unrecogni[sz]ed|unexpected|additional|extra|invalid (argument|field|parameter))"
+    r"|\b(not|n't) (be )?(supported?|permitted|allowed|accepted?|available|implemented|recogni[sz]ed|exist)",
+    re.IGNORECASE,
+)
+"""Phrases that say that a server does not know a field. Other phrases may be about the value that one client
+sent.
+"""
+MOST_KEY_CHARS = 64
+"""Longest cache key that OpenAI accepts."""
+Json = dict[str, Any]
+
+
+def cache_json(cache: PromptCache | None) -> dict[str, object]:
+    """Return the request fields for the prompt cache. Fields that are not set are None."""
+    if cache is None:
+        return {}
+    key = cache.key
+    if len(key) > MOST_KEY_CHARS:
+        key = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    options = {name: value for name, value in (("mode", cache.mode), ("ttl", cache.ttl)) if value}
+    return dict(zip(CACHE, (key or None, cache.retention or None, options or None), strict=True))
+
+
+def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> frozenset[str]:
+    """Return the hints in `body` that an error response rejects.
+
+    A server without support for base64 embeddings may not name the field. Therefore statuses 400 and 422
+    always count as a rejection of `base64`.
+    """
+    if status not in REFUSALS:
+        return frozenset()
+    named = {name for name in CACHE if name in body and _names(text, name)}
+    if any(name in message for message in _messages(body) for name in THOUGHTS):
+        named |= {name for name in THOUGHTS if _names(text, name)}
+    form = body.get(ENCODING)
+    is_named = _names(text, ENCODING) or _names(text, "base64")
+    if form is not None and (is_named or (form == "base64" and status in (400, 422))):
+        named.add(BASE64 if form == "base64" else ENCODING)
+    return frozenset(named)
+
+
+def is_for_all(hint: str, text: str) -> bool:
+    """Return whether a server that sent this error rejects `hint` with every value, so that it must not be
+    sent again.
+    """
+    return hint in (BASE64, ENCODING) or UNKNOWN.search(text) is not None
+
+
+def without_hints(body: Json, refused: Collection[str]) -> Json:
+    """Return `body` without the hints that the server rejects."""
+    if not refused:
+        return body
+    less = {name: value for name, value in body.items() if name not in refused or name in THOUGHTS}
+    if BASE64 in refused and less.get(ENCODING) == "base64":
+        less[ENCODING] = "float"
+    if any(name in refused for name in THOUGHTS):
+        less["messages"] = [
+            {name: value for name, value in message.items() if name not in THOUGHTS}
+            for message in _messages(body)
+        ]
+    return less
+
+
+def _messages(body: Mapping[str, Any]) -> list[Json]:
+    return cast(list[Json], body.get("messages") or [])
+
+
+def _names(text: str, field: str) -> bool:
+    return re.search(rf"(?<![\w-]){field}(?![\w-])", text) is not None
 
 
 def options_json(call: Call) -> dict[str, object]:
@@ -39,40 +123,21 @@ def _logprobs_json(call: Call, options: WireOptions) -> dict[str, object]:
     return {"logprobs": True, "top_logprobs": options.top_logprobs or None}
 
 
-def logprobs_of(chunk: ChatChunk) -> tuple[TokenLogprob, ...]:
-    """Return the log probabilities of the chunk's tokens. Both formats are read: of chats and of text
-    completions.
-    """
-    logprobs = fields(chunk.choice.logprobs if chunk.choice else None)
-    if isinstance(content := logprobs.get("content"), list):
-        return tuple(each for each in map(_token, cast(list[Any], content)) if each is not None)
-    tokens, values, top = (_list(logprobs.get(name)) for name in ("tokens", "token_logprobs", "top_logprobs"))
-    rows = zip_longest(tokens, values[: len(tokens)], top[: len(tokens)])
-    return tuple(
-        TokenLogprob(whole(str(token)), _number(value), _likely(fields(more).items()))
-        for token, value, more in rows
-    )
+def part_json(part: Text | Image | File, show_mark: ShowMark = no_marks) -> dict[str, object]:
+    mark = show_mark(part.cache)
+    if isinstance(part, File):
+        return {"type": "file", "file": {"filename": part.name, "file_data": part.url}, **mark}
+    if isinstance(part, Image):
+        if part.url.startswith("data:"):
+            split_data_url(part.url)  # raises here what the server would reject later
+        return {"type": "image_url", "image_url": {"url": part.url, "detail": part.detail}, **mark}
+    return {"type": "text", "text": part.text, **mark}
 
 
-def _token(value: Any) -> TokenLogprob | None:
-    each = fields(value)
-    if not isinstance(token := each.get("token"), str):
+def response_format_of(call: Call) -> dict[str, object] | None:
+    if call.answer_format is not None:
+        return response_format(call.answer_format)
+    if call.grammar is None or call.grammar.json_schema is None:
         return None
-    others = (fields(other) for other in _list(each.get("top_logprobs")))
-    top = _likely((other.get("token"), other.get("logprob")) for other in others)
-    return TokenLogprob(whole(token), _number(each.get("logprob")), top)
-
-
-def _likely(pairs: Any) -> tuple[Likely, ...]:
-    return tuple(Likely(whole(token), _number(value)) for token, value in pairs if isinstance(token, str))
-
-
-def _list(value: object) -> list[object]:
-    return cast(list[object], value) if isinstance(value, list) else []
-
-
-def _number(value: object) -> float:
-    """Return `value` as a number. Anything else becomes -9999, which OpenAI sends for tokens that are too
-    unlikely.
-    """
-    return float(value) if isinstance(value, int | float) and isfinite(value) else -9999.0
+    schema = {"name": call.site.operation, "strict": True, "schema": call.grammar.json_schema}
+    return {"type": "json_schema", "json_schema": schema}

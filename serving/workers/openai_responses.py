@@ -9,24 +9,21 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any, cast
 
-import httpx2
 from msgspec.structs import replace
 
-from conductor.errors import WorkerError
 from conductor.model.call import Call
+from conductor.model.messages import ToolCall
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import ProviderAccount
+from serving.workers.answer_stream import AnswerReader, Provider, finish_of
 from serving.workers.chat_chunks import fields, text_of
-from serving.workers.ends import end_of, finish_of
 from serving.workers.event_stream import Event as SentEvent
 from serving.workers.event_stream import EventReader, json_of
 from serving.workers.http_guard import pieces_of
 from serving.workers.openai import OpenAIWorker
-from serving.workers.openai_content import response_format_of
-from serving.workers.openai_hints import cache_json
+from serving.workers.openai_options import cache_json, response_format_of
 from serving.workers.output_limit import OutputMeter
-from serving.workers.pictures import check_pictures
 from serving.workers.responses_items import ItemCollector, input_json, tools_json
 from serving.workers.stall_timer import StallTimer
 from serving.workers.stream_errors import error_in_event
@@ -54,54 +51,14 @@ class OpenAIResponsesWorker(OpenAIWorker):
     def _deltas(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
         if call.site.operation == "text_completion":
             return super()._deltas(call, meter)
-        return self._answer(call, meter)
+        answer = ResponsesAnswer(call, meter, self._provider)
+        return answer.deltas(self._responses.host, self._events(call, answer.timer))
 
-    async def _answer(self, call: Call, meter: OutputMeter) -> AsyncGenerator[Delta]:
-        await check_pictures(call, self._responses.host, self._account.fetches_pictures, self._faults)
-        body, check = self._body(call), UsageCheck(call, self._account.price, meter)
-        timer = self._account.timer(self._faults, call)
-        items, last = ItemCollector(meter), Delta()
-        is_refused = has_words = has_thoughts = False
-        try:
-            async with aclosing(self._events(self._responses, body, timer)) as arrivals:
-                while (events := await timer.next(arrivals)) is not None:
-                    for event in events:
-                        with self._wire_errors:
-                            is_new = items.add(event)
-                        is_refused |= event.get("type") == "response.refusal.delta"
-                        last = self._last_delta(event, last, check)
-                        delta = _words(event, last.model)
-                        if last.finish is not None and event.get("type") in ENDS:
-                            with self._wire_errors:
-                                items.end(fields(event.get("response")).get("output"))
-                            text, thoughts = items.words  # for servers that do not send them in pieces
-                            missed = Delta("" if has_words else text, "" if has_thoughts else thoughts)
-                            delta = missed if missed.text or missed.reasoning else None
-                        if delta or is_new or last.finish is not None:
-                            timer.hear(is_last=last.finish is not None, is_new=bool(delta) or is_new)
-                        if delta:
-                            has_words, has_thoughts = (
-                                has_words or bool(delta.text),
-                                has_thoughts or bool(delta.reasoning),
-                            )
-                            yield delta
-        except WorkerError:
-            if last.finish is None:
-                raise
-        if last.finish is not None:
-            if is_refused or items.is_refused:
-                last = replace(last, finish=FinishReason.CONTENT_FILTER)
-            with self._wire_errors:
-                last = self._with_items(last, items, WireTools(call.tools), has_words=has_words)
-            yield check.delta(last)
-
-    async def _events(
-        self, endpoint: httpx2.URL, body: dict[str, Any], timer: StallTimer
-    ) -> AsyncGenerator[list[Event]]:
+    async def _events(self, call: Call, timer: StallTimer) -> AsyncGenerator[list[Event]]:
         """Yield lists of events. Each list has the events that one read from the network completed."""
-        reader = EventReader()
+        body, reader = self._body(call), EventReader()
         with self._wire_errors:
-            async with self._response(endpoint, body) as response:
+            async with self._response(self._responses, body) as response:
                 timer.begin()
                 async with aclosing(pieces_of(response)) as pieces:
                     async for piece in pieces:
@@ -119,12 +76,8 @@ class OpenAIResponsesWorker(OpenAIWorker):
         thinks = self._account.accepts.thinks(call.sampling.effort)
         messages = self.origin.messages(call, keep_foreign=not thinks)
         tools = WireTools(call.tools, history=any(message.tool_calls for message in messages))
-        try:
+        with self._faults.in_request():
             items = input_json(messages, takes_custom=self._is_openai, show_mark=self._show_mark)
-        except ValueError as exc:
-            raise self._faults.refusal(
-                f"{self.name} was not called: {self._faults.quote(str(exc))}."
-            ) from exc
         format = fields(response_format_of(call))
         text: dict[str, object] = (
             {"format": {"type": format["type"], **fields(format.get("json_schema"))}} if format else {}
@@ -145,19 +98,53 @@ class OpenAIResponsesWorker(OpenAIWorker):
         options = {name: value for name, value in optional.items() if value is not None}
         return request | options | dict(self._account.extra_body)
 
-    def _last_delta(self, event: Event, last: Delta, check: UsageCheck) -> Delta:
+
+class ResponsesAnswer(AnswerReader[Event]):
+    """Reader of an answer of the Responses API."""
+
+    def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
+        super().__init__(call, meter, provider)
+        self._items, self._is_refused, self._has_thoughts = ItemCollector(meter), False, False
+
+    def read(self, event: Event) -> tuple[list[Delta], bool]:
+        is_new = self._items.add(event)
+        self._is_refused |= event.get("type") == "response.refusal.delta"
+        self.last = self._updated(event)
+        delta = _words(event, self.last.model)
+        if self.last.finish is not None and event.get("type") in ENDS:
+            self.is_done = True
+            self._items.end(fields(event.get("response")).get("output"))
+            text, thoughts = self._items.words  # for servers that do not send them in pieces
+            missed = Delta("" if self.has_words else text, "" if self._has_thoughts else thoughts)
+            delta = missed if missed.text or missed.reasoning else None
+        if delta is None:
+            return [], is_new
+        self.has_words |= bool(delta.text)
+        self._has_thoughts |= bool(delta.reasoning)
+        return [delta], True
+
+    def turn(self, tools: WireTools) -> tuple[tuple[ToolCall, ...], object]:
+        return self._items.calls(tools), self._items.items
+
+    def end(self) -> Delta:
+        if self._is_refused or self._items.is_refused:
+            self.last = replace(self.last, finish=FinishReason.CONTENT_FILTER)
+        self.has_calls = self._items.has_calls
+        return super().end()
+
+    def _updated(self, event: Event) -> Delta:
         """Return the last delta of the answer, updated from this event.
 
         Raises:
             WorkerError: the event reports an error.
         """
-        kind, response = event.get("type"), fields(event.get("response"))
+        kind, response, last = event.get("type"), fields(event.get("response")), self.last
         error = response.get("error") or (
             error_in_event(event) if kind in (None, "error") else event.get("error")
         )
-        usage = _usage(response.get("usage"), check) if kind in ENDS or error else None
+        usage = _usage(response.get("usage"), self._check) if kind in ENDS or error else None
         if error:
-            raise self._failure_in_stream(error)
+            raise self._faults.in_stream(error)
         model = response.get("model")
         last = replace(last, model=model if isinstance(model, str) and model else last.model)
         if kind not in ENDS:
@@ -172,18 +159,6 @@ class OpenAIResponsesWorker(OpenAIWorker):
         if finish is None or finish in (FinishReason.STOP, FinishReason.TOOL_CALLS):
             raise self._faults.odd_end(reason, usage)
         return finish
-
-    def _with_items(self, last: Delta, items: ItemCollector, tools: WireTools, *, has_words: bool) -> Delta:
-        """Return the last delta with the tool calls of the answer and a finish reason that fits them
-        (`end_of`).
-        """
-        assert last.finish is not None
-        calls = items.calls(tools) if last.finish is FinishReason.STOP else ()
-        finish = end_of(
-            last.finish, self._faults, tools, has_calls=bool(calls), has_words=has_words, usage=last.usage
-        )
-        native = self.origin.sign(items.items) if calls else None
-        return replace(last, finish=finish, tool_calls=calls, native=native)
 
 
 def _read_all(wire_events: list[SentEvent]) -> tuple[list[Event], ValueError | None]:

@@ -17,9 +17,10 @@ from msgspec.structs import replace
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
+from conductor.model.characters import byte_size
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Usage, unseen_bytes
-from conductor.run.call import sent_bytes
+from conductor.run.call_bound import sent_bytes
 from serving.workers.account import ProviderAccount
 
 MARGIN = 1.25
@@ -80,12 +81,12 @@ class OutputMeter:
         """Count a piece of the answer. Arguments of tool calls that were counted while they streamed are not
         counted again.
         """
-        arguments = sum(_n_bytes(call.arguments) for call in delta.tool_calls)
+        arguments = sum(byte_size(call.arguments) for call in delta.tool_calls)
         uncounted = max(0, arguments - self._argument_bytes)
         self._argument_bytes += uncounted
         self._likely += len(delta.logprobs)
         self.hides_thoughts &= not delta.reasoning
-        self._count(_n_bytes(delta.text) + _n_bytes(delta.reasoning) + uncounted, delta.pieces)
+        self._count(byte_size(delta.text) + byte_size(delta.reasoning) + uncounted, delta.pieces)
 
     def begin_call(self) -> None:
         """Count a tool call.
@@ -104,7 +105,7 @@ class OutputMeter:
         Raises:
             OutputPassed: the answer exceeds its limit.
         """
-        n_bytes = _n_bytes(piece)
+        n_bytes = byte_size(piece)
         self._argument_bytes += n_bytes
         self._count(n_bytes, 1)
         most = NO_LIMIT_TOKENS if self.limit is None else self.limit
@@ -253,7 +254,3 @@ def _check_last(last: Delta, meter: OutputMeter, limit: int | None) -> Delta:
     if (finish, notes, is_bound) == (last.finish, last.notes, last.billed_at_bound):
         return last
     return replace(last, finish=finish, notes=notes, billed_at_bound=is_bound)
-
-
-def _n_bytes(text: str) -> int:
-    return len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from conductor.model.call import Call
 from conductor.model.messages import Message, Native
-from conductor.plan.marks import with_stable_system
+from conductor.plan.prompt_parts import with_stable_system
 from conductor.plan.prompts import with_tools_as_text
 
 
@@ -44,7 +44,8 @@ class Origin:
             call: the call.
             keep_foreign: whether the provider accepts tool calls of other models. They are kept only if every
                 call has its result. Otherwise they become text.
-            keep_volatile: whether to keep lines that the client changes with each request (`marks.py`).
+            keep_volatile: whether to keep lines that the client changes with each request
+                (`without_volatile_lines`).
         """
         messages = call.messages if keep_volatile else with_stable_system(call.messages)
         if keep_foreign and _is_paired(messages):

@@ -10,14 +10,22 @@ A plugin runs on the router's event loop. Code that blocks or computes for long 
 Slots, retries, fallbacks, spans and prices work as for every other worker.
 """
 
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from importlib import import_module
 from typing import Any
 
+from msgspec.structs import replace
+
 from conductor.errors import did_you_mean
+from conductor.model.call import Call
+from conductor.model.reply import Delta, Reply
 from conductor.model.usage import Price
 from conductor.model.worker import Worker
+from conductor.plan.prompt_parts import with_stable_system
 from serving.settings.settings import SettingsError
+from serving.workers.output_limit import OutputMeter, within_limit
+from serving.workers.stall_timer import Patience, StallTimer
 
 
 def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[str, Any]) -> Worker:
@@ -64,3 +72,39 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
             at=at,
         )
     return worker
+
+
+class PluginWorker:
+    """Plugin whose calls fail if it is silent for longer than `patience` allows, and whose answers are cut off at
+    the call's output limit.
+
+    It also removes volatile lines, which a client changes with each request, from the prompts. Engines and API
+    workers do all of this on their own.
+    """
+
+    def __init__(self, plugin: Worker, patience: Patience) -> None:
+        self.name, self._plugin, self._patience = plugin.name, plugin, patience
+
+    @asynccontextmanager
+    async def open(self, call: Call) -> AsyncGenerator[Reply]:
+        """Open `call` as `Worker.open` does.
+
+        Raises:
+            WorkerUnavailable: the plugin failed, or it was silent for too long. Its call is then closed.
+        """
+        call = replace(call, messages=tuple(with_stable_system(call.messages)))
+        timer = self._patience.with_plugin(self.name, call)
+        async with AsyncExitStack() as stack:
+            reply = await timer.wait(stack.enter_async_context(self._plugin.open(call)))
+            timer.hear()
+            deltas = await stack.enter_async_context(aclosing(_with_timer(reply.deltas, timer)))
+            limited = within_limit(deltas, OutputMeter(call))
+            reply.deltas = await stack.enter_async_context(aclosing(limited))
+            yield reply
+
+
+async def _with_timer(deltas: AsyncGenerator[Delta], timer: StallTimer) -> AsyncGenerator[Delta]:
+    async with aclosing(deltas):
+        while (delta := await timer.next(deltas)) is not None:
+            timer.hear(is_last=delta.finish is not None)
+            yield delta

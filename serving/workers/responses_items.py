@@ -14,8 +14,8 @@ from conductor.model.messages import File, Image, Message, Text, Tool, ToolCall,
 from serving.workers.cache_marks import ShowMark, no_marks
 from serving.workers.chat_chunks import fields, text_of
 from serving.workers.chat_tools import NOTHING
-from serving.workers.images import split_data_url
 from serving.workers.output_limit import OutputMeter
+from serving.workers.picture_urls import split_data_url
 from serving.workers.usage import integer
 from serving.workers.wire_tools import (
     WireTools,
@@ -202,6 +202,11 @@ class ItemCollector:
         self._meter.keep(item)
         self._items.append((index, item))
         return True
+
+    @property
+    def has_calls(self) -> bool:
+        """True if the answer calls tools."""
+        return any(item.get("type") in CALLS for _, item in self._items)
 
     @property
     def items(self) -> list[Item]:

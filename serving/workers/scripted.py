@@ -5,7 +5,10 @@ It is meant for tests, load tests and demonstrations without a model. It sends n
 """
 
 import asyncio
+import hashlib
+import math
 import re
+import struct
 from collections import deque
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
@@ -17,11 +20,10 @@ from msgspec.structs import replace
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.messages import Message, Native, Tool, ToolCall
-from conductor.model.operation import TokenLogprob
+from conductor.model.operation import TokenLogprob, vector_text
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.terms import AttemptLimits
 from conductor.model.usage import FREE, Price, Usage
-from serving.workers.scripted_embedding import embed
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,3 +300,22 @@ def prompt_tokens(call: Call) -> int:
     """Return the number of tokens in a prompt (see `TOKEN`), without building a list of them."""
     texts = [message.text for message in call.messages]
     return sum(len(text.split()) + text[-1:].isspace() for text in texts)
+
+
+DIMENSIONS = 8
+
+
+def embed(texts: list[str], dimensions: int | None = None) -> str:
+    """Return a unit vector for each text, in the format of `Operation`.
+
+    The vectors are computed from a checksum of the text, so equal texts get equal vectors. The vectors have no
+    meaning.
+    """
+    return "\n".join(vector_text(_vector(text, dimensions or DIMENSIONS)) for text in texts)
+
+
+def _vector(text: str, dimensions: int) -> list[float]:
+    noise = hashlib.shake_256(text.encode("utf-8", "surrogatepass")).digest(2 * dimensions)
+    values = [value / 32_768 for value in struct.unpack(f"<{dimensions}h", noise)]
+    length = math.sqrt(sum(value * value for value in values)) or 1.0
+    return [value / length for value in values]

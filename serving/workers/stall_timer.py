@@ -1,30 +1,39 @@
 """Limit for how long a server may send no tokens.
 
 HTTP libraries measure the time between two bytes, so comments, pings and slow headers keep a call alive whose
-model does not answer. This timer measures the time since the last token, or since the call was sent. It also
-limits the number of events without content.
+model does not answer. `StallTimer` measures the time since the last token, or since the call was sent. It also
+limits the number of events without content. `Patience` has the limits of engines and plugins, and `ProviderAccount`
+those of APIs.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
 from conductor.errors import WorkerUnavailable
-from conductor.model.terms import Pauses
+from conductor.model.call import Call
+from conductor.model.terms import Pauses, least
 from serving.workers.event_stream import MOST_EMPTY
 from serving.workers.http_guard import BodyRefused
 
 GOODBYE_S = 10.0
 """Maximum seconds to wait for the usage after the end of an answer. The answer is complete without the usage.
 """
+STALL_S = 120.0
+"""Maximum seconds between two tokens of an engine, including tokens of thoughts. A step that also reads long
+prompts takes long, and so does a request that was preempted for lack of memory.
+"""
+FIRST_TOKEN_S = 300.0
+"""Maximum seconds until the first token of an engine. Calls wait in its queue, and a long prompt takes
+minutes without a GPU. The limit is half of the default deadline of a request, so that a retry has as much
+time.
+"""
+BATCH_S = 600.0
+"""Value of both limits for batch calls, which let all other calls go first."""
 
 T = TypeVar("T")
-
-
-def shorter(one_s: float | None, other_s: float | None) -> float | None:
-    """Return the shorter of two limits. None means no limit."""
-    return min((each for each in (one_s, other_s) if each is not None), default=None)
 
 
 class StallTimer:
@@ -149,3 +158,54 @@ class StallTimer:
     @property
     def _ends_s(self) -> float | None:
         return None if self._left_s == inf else self._since_s + self._left_s
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """Time limits from a worker's settings, in seconds. None stands for the default."""
+
+    stall_timeout_s: float | None = None
+    first_token_timeout_s: float | None = None
+
+    def with_engine(self, call: Call) -> StallTimer:
+        """Build the timer that ends a call if its engine is silent for too long.
+
+        Limits that were learned from the engine's usual first tokens and pauses do not apply to batch calls,
+        which let all other calls go first.
+        """
+        yields = call.terms.priority == "batch"
+        first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
+        silence_s = self.stall_timeout_s or (BATCH_S if yields else STALL_S)
+        usual_s = None if yields or self.first_token_timeout_s else call.terms.limits.first_token_s
+        return StallTimer(
+            silence_s,
+            lambda _: silent("The engine"),
+            self.first_token_timeout_s or first_s,
+            least(usual_s, call.terms.limits.patience_s),
+            None if yields or self.stall_timeout_s else call.terms.limits.pauses,
+        )
+
+    def with_plugin(self, name: str, call: Call) -> StallTimer:
+        """Build the timer that ends a call if the plugin `name` is silent for too long.
+
+        Without limits in the settings, the plugin may be silent forever, unless a fallback needs the rest of
+        the call's time.
+        """
+        silence_s = self.stall_timeout_s or inf
+        return StallTimer(
+            silence_s, lambda _: silent(name), self.first_token_timeout_s, call.terms.limits.patience_s
+        )
+
+
+USUAL = Patience()
+
+
+def silent(name: str) -> WorkerUnavailable:
+    """Return the error for a worker that was silent for too long. The call may be retried, because silence
+    costs nothing.
+    """
+    return WorkerUnavailable(
+        f"{name} sent no output within the time limit. Try again.",
+        worker=name,
+        detail="Raise first_token_timeout_s or stall_timeout_s if the worker needs more time.",
+    )

@@ -21,15 +21,15 @@ from conductor.model.call import Call
 from conductor.model.messages import File, Image
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import FREE, Price, Usage
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from serving.workers.output_limit import MARGIN, NO_LIMIT_TOKENS, OutputMeter
 
 SLACK_FACTOR = 4
 SLACK_TOKENS = 16_384
-TOKENS_PER_FILE = 2_000_000
+SLACK_TOKENS_PER_FILE = 2_000_000
 """Allowed number of tokens for a PDF, which may have many pages in few bytes. No model's context is larger.
 """
-TOKENS_PER_IMAGE = 49_152
+SLACK_TOKENS_PER_IMAGE = 49_152
 """Allowed number of tokens for a picture. Some models count one as 2,833 tokens plus 5,667 for each of eight
 tiles.
 """
@@ -166,7 +166,7 @@ class UsageCheck:
             parts = [part for each in self._call.messages for part in each.all_parts]
             pictures = sum(isinstance(part, Image) for part in parts)
             files = sum(isinstance(part, File) for part in parts)
-            slack = SLACK_TOKENS + TOKENS_PER_IMAGE * pictures + TOKENS_PER_FILE * files
+            slack = SLACK_TOKENS + SLACK_TOKENS_PER_IMAGE * pictures + SLACK_TOKENS_PER_FILE * files
             self._most_tokens = SLACK_FACTOR * (input_bound(self._call) + longest) + slack
         return self._most_tokens
 

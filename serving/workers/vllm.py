@@ -16,11 +16,11 @@ from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.terms import Places, Priority
 from conductor.model.usage import FREE, Price, Usage
-from conductor.plan.marks import with_stable_system
+from conductor.plan.prompt_parts import with_stable_system
 from conductor.plan.prompts import with_tools_as_text
 from serving.workers.chat_tools import messages_json, tools_json
 from serving.workers.own_turns import Origin
-from serving.workers.patience import USUAL, Patience
+from serving.workers.stall_timer import USUAL, Patience
 from serving.workers.wire_tools import WireTools
 
 

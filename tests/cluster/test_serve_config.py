@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.settings.absent import absent_workers, without_workers
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.patch import apply_patch
 from serving.settings.settings import Settings, load
 from serving.settings.workers import VllmSettings

@@ -8,11 +8,11 @@ import pytest
 
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
-from conductor.plan.formats import parser
 from conductor.plan.plan import Plan, Step
+from conductor.run.plan_writer import parser
 from serving import ROOT
 from serving.pool import build_pool
-from serving.settings.absent import absent_workers, without_workers
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.settings import Settings, SettingsError, load
 from serving.settings.workers import API_SETTINGS, ScriptedSettings, VllmSettings
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine

@@ -15,8 +15,7 @@ from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember
-from conductor.plan.formats import Format
-from conductor.plan.plan import Plan, Step
+from conductor.plan.plan import Format, Plan, Step
 from conductor.run.events import AnswerDelta, Event, RunFailed, Terminal
 from conductor.run.ledger import BudgetLedger
 from conductor.run.lifecycle import open_run

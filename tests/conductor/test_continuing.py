@@ -16,7 +16,7 @@ from conductor.errors import BadTask, BudgetExceeded, WorkerRefused
 from conductor.model.call import Sampling
 from conductor.model.usage import Usage
 from conductor.plan.plan import Plan
-from conductor.run.call import input_bound
+from conductor.run.call_bound import input_bound
 from conductor.run.codec import dump, load
 from conductor.run.ledger import Budget
 from conductor.run.lifecycle import open_run, resume_run

@@ -7,7 +7,6 @@ from decimal import Decimal
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from conductor.errors import (
     BudgetExceeded,
@@ -19,13 +18,12 @@ from conductor.errors import (
     WorkerRefused,
     WorkerUnavailable,
 )
-from conductor.model.call import Call, Sampling
+from conductor.model.call import Call
 from conductor.model.failure import Failure
 from conductor.model.messages import Image, Message, Text
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
-from conductor.plan.formats import Format
-from conductor.plan.plan import Plan
+from conductor.plan.plan import Format, Plan
 from conductor.run.event_log import ROOM
 from conductor.run.events import AnswerDelta, Event, RunFailed, RunFinished
 from conductor.run.fold import fold
@@ -34,7 +32,7 @@ from conductor.run.lifecycle import open_run
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.rounds import SAME_AGAIN
-from conductor.run.task import Task, worst_case
+from conductor.run.task import Task
 from conductor.run.team import TEAM as ITSELF
 from conductor.run.team import Team
 from tests.conductor.plans import NAMES, plans
@@ -347,34 +345,6 @@ async def test_a_shuffled_pool_is_numbered_as_it_is_shown() -> None:
         assert run.text == "c"
         orders.add(boss.calls[0].messages[0].text)
     assert len(orders) > 1
-
-
-@given(plans(), st.integers(1, 3_000))
-def test_no_step_reserves_more_than_the_preview_says(plan: Plan, limit: int) -> None:
-    players = [
-        Player(name, lambda call: ["0123"] * min(call.sampling.max_output_tokens, 50), price=DEAR)
-        for name in NAMES
-    ]  # type: ignore[type-var]
-    engine = team(*players)
-    task = ask_for(plan=plan, sampling=Sampling(max_output_tokens=limit))
-    worst, costs = worst_case(plan, engine.pool, task.conversation, task.sampling)
-    bound = sum(cost for cost in costs if cost is not None)
-    tight = replace(
-        task, budget=Budget(max_cost_usd=bound, max_tokens=sum(usage.total_tokens for usage in worst))
-    )
-    run = asyncio.run(run_and_check(engine, tight))
-    assert run.record.status == "finished"
-    assert all(call.sampling.max_output_tokens == limit for player in players for call in player.calls), (
-        "nothing was shortened"
-    )
-    assert [usage == Usage() for usage in worst] == [
-        index not in plan.reachable for index in range(len(plan.steps))
-    ]
-
-
-def test_a_preview_does_not_know_what_nobody_knows() -> None:
-    engine = Team(None, {"a": dataclasses.replace(member(Player("a")), worst_price=None)})
-    assert worst_case(a_plan(("a", ())), engine.pool, ask_for().conversation, Sampling())[1] == [None]
 
 
 # Depth

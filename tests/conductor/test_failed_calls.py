@@ -16,7 +16,7 @@ from conductor.model.reply import Delta, Reply
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import Worker
 from conductor.run import moves
-from conductor.run.call import open_call
+from conductor.run.call_holds import open_call
 from conductor.run.events import CallFailed
 from conductor.run.fold import fold
 from conductor.run.ledger import Budget, BudgetLedger

@@ -9,8 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.errors import InvalidPlan, Reason
-from conductor.plan.formats import Format, parser
-from conductor.plan.plan import Plan, Step
+from conductor.plan.plan import Format, Plan, Step
+from conductor.run.plan_writer import parser
 from tests.conductor.plans import NAMES, cut, plans, words
 from tests.conductor.team import render_plan
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from conductor.model.call import Call
-from conductor.plan.marks import EchoFilter, enclose, mark_key, read_marked
+from conductor.plan.prompt_parts import EchoFilter, enclose, mark_key, read_marked
 from conductor.plan.prompts import ANSWER
 from conductor.run.events import AnswerDelta
 from conductor.run.plan_run import ECHO_NOTE

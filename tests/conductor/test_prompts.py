@@ -17,14 +17,13 @@ from conductor.errors import InvalidPlan, Reason
 from conductor.model.messages import Image, Message, Text
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import PoolMember
-from conductor.plan.attachments import NO_IMAGE
-from conductor.plan.formats import parser
 from conductor.plan.grammars import grammar
 from conductor.plan.instructions import Layout, instructions
-from conductor.plan.marks import read_marked
 from conductor.plan.plan import Plan, Step
+from conductor.plan.prompt_parts import NO_IMAGE, read_marked
 from conductor.plan.prompts import ANSWER, Prompts, read_assignment, work
 from conductor.run.lifecycle import open_run
+from conductor.run.plan_writer import parser
 from conductor.run.team import estimate_price
 from tests.conductor.plans import NAMES, plans
 from tests.conductor.team import Player, ask_for, line, team

@@ -72,7 +72,7 @@ def test_one_family_can_be_asked_alone():
     [
         ("everyday?part=dev", "part='dev' must be one of all, train, test"),
         ("everyday?family=poems", "family='poems' must be one of all, facts"),
-        ("everyday:facts", "does not take 'facts'"),
+        ("everyday:facts", "does not accept 'facts'"),
         ("everyday?seed=1", "no option 'seed'"),
     ],
 )

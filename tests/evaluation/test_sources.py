@@ -175,16 +175,16 @@ def test_a_gzip_file_that_is_damaged_or_torn_is_told_by_file_and_line(tmp_path: 
 
 def test_a_line_that_is_nested_too_deeply_is_told_by_its_number(tmp_path: Path):
     (tmp_path / "a.jsonl").write_text('{"question": "a", "answer": "b"}\n' + "[" * 200_000)
-    with pytest.raises(EvaluationError, match="line 2: nested too deeply"):
+    with pytest.raises(EvaluationError, match="line 2: the JSON is nested too deeply"):
         load(f"jsonl:{tmp_path}/a.jsonl")
 
 
 def test_what_is_not_known_is_refused_with_what_there_is():
     for name, message in (
         ("nothing", "Choose from: skills"),
-        ("jsonl", "needs a path"),
+        ("jsonl", "needs the path of a file"),
         ("gsm8k?x=1", "no option 'x'"),
-        ("gsm8k?x", "not key=value"),
+        ("gsm8k?x", "not of the form key=value"),
     ):
         with pytest.raises(EvaluationError, match=message.replace("?", r"\?")):
             load(name)

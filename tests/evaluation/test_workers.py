@@ -109,7 +109,7 @@ def test_a_replay_that_cannot_be_made_says_which_option_is_at_fault(
 
 
 def test_a_price_for_nobody_is_refused(tmp_path: Path):
-    with pytest.raises(EvaluationError, match="has no such model"):
+    with pytest.raises(EvaluationError, match="name the model 'lab_none'"):
         replay_settings(write_recording(tmp_path), usd_per_call={"lab_none": 1})
 
 

@@ -25,7 +25,7 @@ from podium.client import ClientError, path_part
 from podium.command_line.program import Program
 from podium.command_line.terminal import cell
 from podium.run_text import event_line
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from tests.conftest import PODIUM, ROOT
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import PRICE, Served, plan, scripted, served, step, team
@@ -187,7 +187,7 @@ def test_what_a_server_says_does_not_command_the_terminal_in_any_table() -> None
 
 async def test_an_id_leads_nowhere_else(api: Served, capsys: Any) -> None:
     for id in ("", ".", ".."):
-        with pytest.raises(ClientError, match="not an id or a name"):
+        with pytest.raises(ClientError, match="not a valid id or name"):
             path_part(id)
     for verb in (["show"], ["feedback", "--score", "1"]):
         absent = await podium(capsys, *verb, "../models?x=1#y", "--url", api.url)
@@ -318,7 +318,10 @@ async def test_adapters_of_a_server_and_of_a_folder(api: Served, capsys: Any, tm
     ended = await podium(capsys, "adapters", "--folder", str(ROOT / "adapters"), "--json")
     assert json.loads(ended.out)["adapter"].startswith("conductor@")
     ended = await podium(capsys, "adapters", "--folder", str(tmp_path / "absent"))
-    assert (ended.code, ended.err) == (1, f"podium adapters: Folder {tmp_path / 'absent'} does not exist.\n")
+    assert (ended.code, ended.err) == (
+        1,
+        f"podium adapters: The folder {tmp_path / 'absent'} does not exist.\n",
+    )
 
 
 CHUNK = b'data: {"choices": [{"delta": {"content": "Half."}}]}\n\n'

@@ -213,7 +213,7 @@ BROKEN = [
     Broken(no_key, "keys", "the environment variable A_KEY is not set", "optional: true"),
     Broken(key_file_for_everybody, "keys", "must not be accessible to other users", "chmod 600"),
     Broken(
-        hedge_without_slots, "effect", "`hedge: true` of the worker a", "`max_concurrency` of a to at least 4"
+        hedge_without_slots, "effect", "`hedge: true` of worker a", "`max_concurrency` of a to at least 4"
     ),
     Broken(port_taken, "port", f"pid {os.getpid()}", "make serve PORT="),
     Broken(

@@ -109,7 +109,7 @@ def test_another_conductor_is_one_of_the_files_that_agree(files: Files) -> None:
     application["deployments"].remove(files.deployment("vllm-conductor"))
     assert not [found for found in findings(files.case()) if found.level == "wrong"]
     application["args"]["conductor"] = "nobody"
-    with pytest.raises(CheckError, match=r"These workers can: .*qwen3-32b"):
+    with pytest.raises(CheckError, match=r"These workers can be the conductor: .*qwen3-32b"):
         files.case()
 
 
@@ -433,7 +433,7 @@ def test_the_machines_share_falls_with_the_load() -> None:
 
 def test_a_share_of_machines_at_a_rate_that_they_cannot_serve_says_what_it_is() -> None:
     _, text = run_check("--rps", "1000")
-    assert "whether or not they can serve that rate" in text
+    assert "whether or not the machines can serve that rate" in text
     assert "128 answers concurrently" in text
     assert "podium capacity" in text
 

@@ -171,8 +171,8 @@ async def test_with_a_url_a_servers_teams_keys_budgets_and_policies_are_changed_
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["revoke", "nobody"], "no key 'nobody'"),
-        (["create", "app", "--team", "nobody"], "no team 'nobody'"),
+        (["revoke", "nobody"], "No active key is named 'nobody'"),
+        (["create", "app", "--team", "nobody"], "No team has the id or name 'nobody'"),
         (["create", " "], "name must have"),
         (["list", "--settings", "nowhere.yaml"], "nowhere.yaml cannot be read"),
     ],

@@ -44,11 +44,13 @@ def test_a_ledger_that_does_not_add_up_says_where(
     said = capsys.readouterr()
     assert said.out == "Checked 1 entries ($0.04) and 1 open holds ($0.05): 2 faults\n"
     windows, hold = said.err.splitlines()
-    assert windows.startswith(f"key:{key_id} in day ")
+    assert windows.startswith(f"The totals of key:{key_id} for day ")
     assert windows.endswith(
-        "held $0.05, sum of open holds $0.05; spent $0.040000000001, sum of entries $0.04"
+        "held $0.05, sum of open holds $0.05; spent $0.040000000001, sum of entries $0.04."
     )
-    assert hold.endswith("is voided and has 1 calls, 0 losses, 0 corrections")
+    assert hold.endswith(
+        "is voided, which does not fit its ledger entries: 1 `call`, 0 `lost`, 0 `correction`."
+    )
 
 
 async def _spend_and_tamper(address: Address) -> str:
@@ -93,8 +95,8 @@ def test_the_ledger_is_reconciled_with_an_invoice_and_an_entry_adjusted(
     for wrong, said in (
         ([*adjust, "0.0003"], "already has this amount"),
         ([*adjust, "-1"], "--to must be between 0 and"),
-        (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "has no entry 99"),
-        (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "has no entry 3 for a call"),
+        (["ledger", "adjust", "99", "--to", "1", "--reason", "x"], "No ledger entry of a call has the id 99"),
+        (["ledger", "adjust", "3", "--to", "1", "--reason", "x"], "No ledger entry of a call has the id 3"),
         (["ledger", "adjust", "1", "--to", "1", "--reason", " "], "reason of an adjustment must have"),
         (["ledger", "reconcile", str(tmp_path)], "is not a CSV file"),
     ):

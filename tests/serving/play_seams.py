@@ -115,7 +115,7 @@ class Seams:
             self.missing += b - a if tag == "delete" else 0
             self.doubled += d - c if tag == "insert" else 0
             self.contradicting += max(b - a, d - c) if tag == "replace" else 0
-        if text != expected or (error and "stops after" not in error and "case" not in error and text):
+        if text != expected or (error and "ends after" not in error and "case" not in error and text):
             self.wrong.append((text, error, case))
 
 

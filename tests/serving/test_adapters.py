@@ -165,7 +165,7 @@ def test_a_cache_that_cannot_be_written_says_so_and_what_to_do(tmp_path: Path) -
 
 def test_a_configuration_that_is_none_is_told(tmp_path: Path) -> None:
     folder = adapter(tmp_path / "a")
-    for text, why in (("[]", "not a JSON object"), ("{", "not JSON")):
+    for text, why in (("[]", "must contain a JSON object"), ("{", "not valid JSON")):
         (folder / "adapter_config.json").write_text(text)
         with pytest.raises(AdapterError, match=why):
             digest(folder)

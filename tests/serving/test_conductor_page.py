@@ -10,10 +10,11 @@ from jsonschema import Draft202012Validator
 from tokenizers import Tokenizer
 from xgrammar.testing import _is_grammar_accept_string as accepts
 
-from conductor.plan.formats import Format, parser
 from conductor.plan.grammars import grammar
 from conductor.plan.instructions import instructions, role
+from conductor.plan.plan import Format
 from conductor.plan.prompts import ANSWER
+from conductor.run.plan_writer import parser
 from podium.docs.conductor_page import (
     MAX_STEPS,
     SETTINGS,

@@ -7,12 +7,10 @@ import pytest
 
 from conductor.model.usage import Price
 from serving.pool import Pool, build_pool
-from serving.settings.absent import without_workers
-from serving.settings.fallbacks import MOST, Fallback, chain_of, fallbacks_of
-from serving.settings.likeness import likeness
+from serving.settings.fallbacks import MOST, Fallback, chain_of, fallbacks_of, likeness, takes_of
+from serving.settings.keys import without_workers
 from serving.settings.patch import apply_patch
 from serving.settings.settings import Settings, SettingsError, parse
-from serving.settings.wire_options import takes_of
 
 Json = dict[str, Any]
 MATHS = "Hard mathematics: proofs, algebra, geometry."

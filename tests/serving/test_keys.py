@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from serving.pool import build_pool
-from serving.settings.absent import absent_workers
+from serving.settings.keys import absent_workers
 from serving.settings.settings import Settings, SettingsError, parse
 
 GPT: dict[str, Any] = {"name": "gpt", "kind": "openai", "model": "m", "base_url": "http://127.0.0.1:1/v1"}
@@ -102,7 +102,7 @@ def test_a_secret_in_the_settings_own_environment_is_refused(name: str) -> None:
 def test_a_key_that_the_routers_process_has_not_is_told_with_where_it_must_be() -> None:
     settings = parse({"workers": [GPT | {"api_key_env": "MY_KEY"}]})
     with pytest.raises(
-        SettingsError, match=r"MY_KEY.*where the router runs.*every router node.*`serve deploy`"
+        SettingsError, match=r"MY_KEY.*router's environment.*every router node.*`serve deploy`"
     ):
         build_pool(settings, {}, {})
 

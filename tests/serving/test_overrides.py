@@ -59,7 +59,9 @@ def test_a_model_takes_the_place_of_every_local_engines_but_not_of_those_who_sha
 
 
 def test_a_model_for_settings_without_a_local_engine_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"MODEL=hub/m .* no engine .* Omit MODEL"):
+    with pytest.raises(
+        SettingsError, match=r"MODEL=hub/m .* no vllm worker with its own engine.* Omit MODEL"
+    ):
         settings_to_serve(API, "hub/m")
 
 
@@ -197,7 +199,10 @@ def test_who_cannot_lead_is_refused_with_the_reason_and_those_who_can(
     with pytest.raises(SettingsError, match=message) as refused:
         with_conductor(full, name)
     if "models" not in changes:
-        assert "These workers can: a, b, gpt (key: OPENAI_API_KEY), v, v2." in refused.value.message
+        assert (
+            "These workers can be the conductor: a, b, gpt (API key: OPENAI_API_KEY), v, v2."
+            in refused.value.message
+        )
 
 
 def test_a_conductor_without_its_key_is_told_of_with_the_variable_and_nobody_takes_its_place(
@@ -238,12 +243,12 @@ def test_what_set_up_is_told_to_install_has_no_conductor_s_model_in_it() -> None
     assert (packages.stdout, packages.stderr) == ('{"engine": true, "models": ["models/smollm2-135m"]}\n', "")
     for arguments, fault in (
         (["--conductor=gpt-5"], "Set OPENAI_API_KEY"),
-        (["--conductor=gtp-5"], "no worker has this name"),
+        (["--conductor=gtp-5"], "No worker has this name"),
     ):
         refused = needs(*arguments)
         assert refused.returncode == 1
         assert fault in refused.stderr
-        assert "writer, solver, critic, gpt-5 (key: OPENAI_API_KEY)" in refused.stderr
+        assert "writer, solver, critic, gpt-5 (API key: OPENAI_API_KEY)" in refused.stderr
 
 
 def test_make_hands_the_conductor_to_set_up_and_to_the_server() -> None:

@@ -30,7 +30,7 @@ def addresses_in(call: EngineCall) -> list[str]:
 async def test_an_address_elsewhere_is_refused_with_the_setting_that_would_allow_it(
     url: str, hosts: tuple[str, ...]
 ) -> None:
-    with pytest.raises(WorkerRefused, match=r"data:image/.*engine\.allowed_media_domains"):
+    with pytest.raises(WorkerRefused, match=r"Send the image as data:.*engine\.allowed_media_domains"):
         await inline_pictures(showing(DATA_URL, url), hosts)
 
 

@@ -9,12 +9,12 @@ import pytest
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.usage import FREE, Price
+from conductor.run.call_holds import with_defaults
 from serving.accounts.caller import ANYBODY
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
-from serving.dispatch.adaptive import AdaptiveLimiter
 from serving.dispatch.dispatcher import Dispatcher
-from serving.dispatch.limiter import Limiter
+from serving.dispatch.limiter import AdaptiveLimiter, Limiter
 from serving.dispatch.route import Route
 from serving.pool import Pool, build_pool
 from serving.sessions.service import Service
@@ -166,7 +166,7 @@ def test_a_member_knows_what_the_settings_say():
         True,
         "Be kind.",
     )
-    call = Call(CALL.messages, member.with_defaults(CALL.sampling))
+    call = Call(CALL.messages, with_defaults(member, CALL.sampling))
     assert (
         call.sampling.temperature,
         call.sampling.top_p,

@@ -12,8 +12,8 @@ from conductor.model.usage import Usage
 from serving.pool import build_pool
 from serving.settings import price_table
 from serving.settings.price_table import PriceQuery, look_up, question_of, with_known_prices
-from serving.settings.prices import PriceSettings
 from serving.settings.settings import Settings, load, parse
+from serving.settings.worker_base import PriceSettings
 from serving.settings.workers import API_SETTINGS, ApiSettings
 
 ROOT = Path(__file__).parents[2]

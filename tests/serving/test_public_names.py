@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from serving.settings.public_names import public_name
 from serving.settings.settings import parse
+from serving.settings.worker_profile import public_name
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conductor.errors import PodiumError
-from serving.settings.absent import absent_workers, without_workers
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.patch import apply_patch
 from serving.settings.settings import Settings, SettingsError, load, parse
 from serving.settings.workers import ScriptedSettings
@@ -365,9 +365,9 @@ def test_a_file_is_loaded_and_what_is_wrong_with_one_is_said(tmp_path: Path):
     odd.write_text("workers: 7")
     assert load(good).pool == ["v"]
     for path, message in [
-        (bad, "is not YAML"),
+        (bad, "is not valid YAML"),
         (latin, "is not UTF-8"),
-        (odd, f"{odd} cannot be used: line 1: workers: must be a list"),
+        (odd, f"{odd} cannot be used: line 1: workers must be a list"),
         (tmp_path / "none.yaml", "cannot be read: No such"),
     ]:
         with pytest.raises(SettingsError, match=message):
@@ -389,5 +389,5 @@ def test_reading_settings_again_takes_milliseconds():
 )  # fmt: skip
 def test_a_setting_s_old_name_is_refused_with_its_new_one(old: str, new: str, section: str) -> None:
     worker = {"name": "w", "kind": "vllm", "model": "m", section: {old: 5}}
-    with pytest.raises(SettingsError, match=f"{section}.{old}: was renamed to {new}"):
+    with pytest.raises(SettingsError, match=f"{section}.{old} was renamed to `{new}`"):
         parse({"workers": [worker]})

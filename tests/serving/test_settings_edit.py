@@ -115,8 +115,8 @@ def test_a_value_that_another_worker_inherits_is_not_changed_for_both():
         ("shared: &c old\nworkers: [{name: a, card: *c}]", "alias"),
         ("workers: [{name: a, card: &c old}, {name: b, card: *c}]", "make the file invalid YAML"),
         ("workers: [{name: b}]", "No worker is named 'a'. Known workers: b"),
-        ("workers: {a: 1}", "no list of `workers`"),
-        ("workers: [", "not YAML"),
+        ("workers: {a: 1}", "must have a list named `workers`"),
+        ("workers: [", "not valid YAML"),
     ],
 )
 def test_what_cannot_be_set_is_refused(text: str, message: str):

@@ -34,7 +34,7 @@ def test_a_hedge_that_can_never_be_made_is_told_with_its_worker():
         "whose slots all deployments share"
     )
     (one,) = messages_for(api | {"deployments": places["deployments"][:1]})
-    assert "another of its `deployments`, and there is only one" in one
+    assert "another deployment and the worker has only one" in one
     assert messages_for(api, scripted("b", hedge=True, max_concurrency=4)) == [], (
         "many servers may be behind one address"
     )
@@ -57,7 +57,7 @@ def test_an_answering_step_that_is_to_be_skipped_is_told_with_its_place():
     skipped, kept = {"worker": "a", "on_failure": "skip"}, {"worker": "a", "access": "all"}
     (line,) = messages_for(scripted("a"), workflows={"fine": [skipped, kept], "duo": [kept, skipped]})
     assert "workflows.duo[1].on_failure" in line, line
-    assert "Give its worker a `fallbacks`, or remove the step's `on_failure`." in line, line
+    assert "Add `fallbacks` to the worker a, or remove `on_failure` from the step." in line, line
 
 
 def test_the_log_tells_it_when_a_pool_is_made(caplog: pytest.LogCaptureFixture):

@@ -33,7 +33,7 @@ FINE = {
         ({"bias": "all"}, "trains biases"),
         ({"modules_to_save": ["lm_head"]}, "replaces whole modules"),
         ({"use_dora": True}, "DoRA"),
-        ({"peft_type": "IA3"}, "not LORA"),
+        ({"peft_type": "IA3"}, "instead of LORA"),
         ({"target_modules": ["lm_head"]}, "embeddings or the output head"),
         ({"rank_pattern": {"q_proj": 8}}, "differs between modules"),
     ],

@@ -159,7 +159,7 @@ def test_a_config_that_is_not_there_not_utf8_or_not_yaml_is_told(tmp_path: Path)
     with pytest.raises(SettingsError, match=r"c.yaml is not UTF-8: .* Save it as UTF-8"):
         load(path)
     path.write_text("name: [", "utf-8")
-    with pytest.raises(SettingsError, match=r"c.yaml is not YAML"):
+    with pytest.raises(SettingsError, match=r"c.yaml is not valid YAML"):
         load(path)
 
 

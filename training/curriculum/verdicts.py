@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from statistics import mean
 
 from conductor.errors import InvalidPlan
-from conductor.plan.formats import Format, parser
-from conductor.plan.plan import Step
+from conductor.plan.plan import Format, Step
+from conductor.run.plan_writer import parser
 from training.curriculum.about import is_about, share_named
 from training.curriculum.materials import SMALL_TALK
 from training.curriculum.questions import RequestQuestion

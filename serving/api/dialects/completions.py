@@ -4,42 +4,35 @@ Wire format: https://platform.openai.com/docs/api-reference/completions. A strea
 chat, but its chunks differ.
 """
 
+from collections.abc import Sequence
+from itertools import accumulate
 from typing import Annotated, Any, cast
 
 from msgspec.structs import replace
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import Field, field_validator
 
-from conductor.errors import PodiumError
 from conductor.model.call import Sampling
-from conductor.model.failure import Failure
-from conductor.model.operation import tokens_text
-from conductor.run.events import (
-    AnswerDelta,
-    Event,
-    RunCancelled,
-    RunDetached,
-    RunFailed,
-    RunFinished,
-    StepFirstToken,
-)
+from conductor.model.messages import PendingCall
+from conductor.model.operation import TokenLogprob, tokens_text
+from conductor.model.reply import FinishReason
+from conductor.run.events import AnswerDelta, Event
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect
-from serving.api.dialects.chat.encoding import ChatEncoder, chat_error_body
+from serving.api.dialects.chat.dialect import ChatEncoder
 from serving.api.dialects.chat.schema import (
     MOST_CHOICES,
     NotedFields,
     SamplerFields,
-    StopSequences,
+    StopField,
     StreamOptions,
     TierFields,
     WireFields,
 )
 from serving.api.dialects.prompts import Prompts, messages
 from serving.api.dialects.read_body import read_body
-from serving.api.dialects.text_logprobs import text_logprobs_json
 from serving.api.record_json import model_name, summary, usage
-from serving.api.request import MOST, ApiRequest, Podium, or_empty
+from serving.api.request import MOST, ApiRequest, PodiumField
 
 USUAL_TOKENS = 16
 """OpenAI's default for `max_tokens`."""
@@ -59,10 +52,10 @@ class CompletionRequest(WireFields, SamplerFields, TierFields, NotedFields):
     max_tokens: Annotated[int, Field(ge=1, le=MOST)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    stop: StopSequences = None
+    stop: StopField = None
     seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     logprobs: Annotated[int, Field(ge=0, le=5)] | None = None
-    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
+    podium: PodiumField
 
     @field_validator("echo", "suffix")
     @classmethod
@@ -129,9 +122,6 @@ class CompletionsDialect(Dialect):
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> "CompletionEncoder":
         return CompletionEncoder(run, request, call_id)
 
-    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        return chat_error_body(error, workflow_id)
-
 
 class CompletionEncoder(ChatEncoder):
     """Encoder of a stream in the format of OpenAI's Completions. It works like that of a chat, but its chunks
@@ -147,20 +137,20 @@ class CompletionEncoder(ChatEncoder):
         """Return nothing: the format has no role."""
         return b""
 
-    def encode(self, event: Event) -> bytes:
-        match event:
-            case AnswerDelta(text=text, logprobs=logprobs):
-                likely, self._length = text_logprobs_json(logprobs, self._length), self._length + len(text)
-                return self.chunk({"choices": [text_choice(text, likely, None)]}) if text else b""
-            case RunFinished(finish=finish):
-                return self.last_chunks(text_choice("", None, finish.value))
-            case StepFirstToken():
-                super().encode(event)  # notes which worker answers
-                return b""
-            case RunFailed() | RunCancelled() | RunDetached():
-                return super().encode(event)
-            case _:
-                return b""
+    def _answer(self, piece: AnswerDelta) -> bytes:
+        likely = text_logprobs_json(piece.logprobs, self._length)
+        self._length += len(piece.text)
+        return self.chunk({"choices": [text_choice(piece.text, likely, None)]}) if piece.text else b""
+
+    def _finish(self, finish: FinishReason) -> bytes:
+        return self.last_chunks(text_choice("", None, finish.value))
+
+    def _suspend(self, calls: tuple[PendingCall, ...]) -> bytes:
+        return b""
+
+    def _progress(self, event: Event) -> bytes:
+        super()._progress(event)  # notes which worker answers
+        return b""
 
 
 def text_choice(text: str, logprobs: dict[str, Any] | None, finish: str | None) -> dict[str, Any]:
@@ -171,3 +161,21 @@ def text_choice(text: str, logprobs: dict[str, Any] | None, finish: str | None) 
 def completion_id(workflow_id: str) -> str:
     """Return OpenAI's id for the answer of a run."""
     return "cmpl-" + workflow_id.removeprefix("wf_")
+
+
+def text_logprobs_json(tokens: Sequence[TokenLogprob], begins_at: int = 0) -> dict[str, Any] | None:
+    """Return `logprobs` of a choice, or None if there are none.
+
+    Args:
+        tokens: tokens in order.
+        begins_at: number of characters of the answer before the first of `tokens`.
+    """
+    if not tokens:
+        return None
+    offsets = accumulate((len(each.token) for each in tokens), initial=begins_at)
+    return {
+        "tokens": [each.token for each in tokens],
+        "token_logprobs": [each.logprob for each in tokens],
+        "top_logprobs": [{other.token: other.logprob for other in each.top} for each in tokens],
+        "text_offset": [*offsets][:-1],
+    }

@@ -5,22 +5,18 @@ Wire format: https://platform.openai.com/docs/api-reference/embeddings/create.
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from conductor.errors import PodiumError
 from conductor.model.call import Sampling
-from conductor.model.failure import Failure
-from conductor.model.operation import WireOptions
-from conductor.model.worker import decode
+from conductor.model.operation import WireOptions, read_vector
 from conductor.run.record import RunRecords
 from conductor.run.run import Run
 from serving.api.dialect import CallId, Dialect, Encoder
-from serving.api.dialects.chat.encoding import chat_error_body
 from serving.api.dialects.chat.schema import NotedFields
 from serving.api.dialects.prompts import Texts, messages
 from serving.api.dialects.read_body import read_body
 from serving.api.record_json import model_name, summary
-from serving.api.request import ApiRequest, Podium, or_empty
+from serving.api.request import ApiRequest, PodiumField
 
 
 class EmbeddingsRequest(NotedFields):
@@ -30,7 +26,7 @@ class EmbeddingsRequest(NotedFields):
     input: Texts
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: Annotated[int, Field(ge=1, le=65_536)] | None = None
-    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
+    podium: PodiumField
 
 
 class EmbeddingsDialect(Dialect):
@@ -66,7 +62,7 @@ class EmbeddingsDialect(Dialect):
                 {
                     "object": "embedding",
                     "index": index,
-                    "embedding": each if request.as_base64 else decode(each),
+                    "embedding": each if request.as_base64 else read_vector(each),
                 }
                 for index, each in enumerate(vectors)
             ],
@@ -77,6 +73,3 @@ class EmbeddingsDialect(Dialect):
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
         raise AssertionError("embeddings are not streamed")
-
-    def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        return chat_error_body(error, workflow_id)

@@ -1,11 +1,13 @@
 """Parsing of JSON bodies, and the fields that dialects share."""
 
 import re
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar, cast
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Annotated, Any, Literal, TypeVar, cast
 
+from fastapi import Request, Response
+from fastapi.routing import APIRoute
 from msgspec.structs import replace
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails, from_json
 
 from conductor.errors import BadTask, quote
@@ -97,6 +99,22 @@ def check_parts(body: bytes) -> None:
     PartCount().add(body)
 
 
+class BoundedRoute(APIRoute):
+    """Route class for an `APIRouter` whose routes declare their bodies. FastAPI would otherwise parse a body
+    before its parts are counted.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """Return FastAPI's handler, with the bound checked first."""
+        handle = super().get_route_handler()
+
+        async def handle_bounded(request: Request) -> Response:
+            check_parts(await request.body())
+            return await handle(request)
+
+        return handle_bounded
+
+
 class PartCount:
     """Counts the parts of all JSON in a request, including the JSON inside its compaction items."""
 
@@ -174,6 +192,14 @@ class LenientModel(BaseModel):
     """Base of models that ignore unknown fields, such as those of betas."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
+
+
+def _or_blank(value: Any) -> Any:
+    return "" if value is None else value
+
+
+NullableText = Annotated[str, BeforeValidator(_or_blank)]
+"""Text. null means the same as no text."""
 
 
 class CacheControl(LenientModel):

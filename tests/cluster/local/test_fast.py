@@ -340,5 +340,5 @@ def test_a_taken_port_of_haproxys_is_told_before_anything_starts() -> None:
             "RAY_SERVE_HAPROXY_STATS_PORT": str(other),
             "RAY_SERVE_HAPROXY_METRICS_PORT": str(free_port()),
         }
-        with pytest.raises(ServeError, match=f"Port {other} is taken"):
+        with pytest.raises(ServeError, match=f"Port {other} is in use"):
             check_nothing_in_the_way(free_port(), fast_environment() | ports)

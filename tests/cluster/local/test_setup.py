@@ -365,7 +365,7 @@ def test_set_up_installs_vllm_only_for_settings_that_serve_it_and_takes_nothing_
     assert (ended.returncode, packages(checkout)) == (1, {"podium", "pydantic"}), (
         "said before anything is installed for it"
     )
-    assert "Set OPENAI_API_KEY. These workers can: writer, solver" in ended.stderr
+    assert "Set OPENAI_API_KEY. These workers can be the conductor: writer, solver" in ended.stderr
 
     ended = set_up(checkout, "--settings", "cluster/local.yaml")
     assert ended.returncode == 0, ended.stdout + ended.stderr

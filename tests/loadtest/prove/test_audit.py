@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import text
 
 from loadtest.prove.audit import audit, count_lost_records, wait_until_settled
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from serving.database.address import Address
 from tests.serving.accounts.ledgers import Ledgers, bill, open_ledgers
 

@@ -9,9 +9,8 @@ import signal
 import sys
 from typing import Any
 
-from serving.accounts.hold import Bill, HoldRequest
+from serving.accounts.hold import Bill, HoldRequest, days_and_months
 from serving.accounts.ledger_store import LedgerStore
-from serving.accounts.rates import days_and_months
 from serving.database.address import parse_address
 from tests.serving.accounts.ledgers import now_us
 

@@ -9,12 +9,11 @@ from decimal import Decimal
 
 from sqlalchemy import text
 
-from serving.accounts.budgets import read_spending, set_budget
-from serving.accounts.hold import Bill, HoldRequest
+from serving.accounts.budget_limits import read_spending, set_budget
+from serving.accounts.hold import Bill, HoldRequest, days_and_months, key_subject, team_subject
 from serving.accounts.ledger_check import find_faults
 from serving.accounts.ledger_store import LedgerStore
 from serving.accounts.money import to_pico
-from serving.accounts.rates import days_and_months, key_subject, team_subject
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.migrate import open_database

@@ -19,9 +19,9 @@ from conductor.run.lifecycle import open_run
 from conductor.run.task import Task
 from conductor.run.team import Team
 from serving.accounts.account_ledger import AccountLedger
-from serving.accounts.budgets import Spending, read_spending
+from serving.accounts.budget_limits import Spending, read_spending
+from serving.accounts.hold import key_subject
 from serving.accounts.ledger_store import LedgerStore
-from serving.accounts.rates import key_subject
 from serving.database.address import Address
 from tests.conductor.team import Player, a_plan
 from tests.databases import make_address

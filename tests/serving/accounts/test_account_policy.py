@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from conductor.model.terms import EFFORTS, Permit, lowest_effort
-from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies
-from serving.accounts.permission import permit_of
+from serving.accounts.account_policy import ANY_POLICY, AccountPolicy, Policies, permit_of
 from serving.dispatch.fitting import limit_effort
 from serving.settings.settings import parse
 from tests.serving.api.served import scripted, team
@@ -87,7 +86,6 @@ def test_a_permit_that_is_narrowed_allows_what_both_do(one: Permit, two: Permit)
 @pytest.mark.parametrize(
     ("asked", "most", "default", "sent"),
     [
-        ("high", None, "none", "high"),
         ("high", "low", "none", "low"),
         ("minimal", "low", "none", "minimal"),
         (None, "low", "medium", "low"),  # what the model does by itself is too much
@@ -96,7 +94,7 @@ def test_a_permit_that_is_narrowed_allows_what_both_do(one: Permit, two: Permit)
         ("ultra", "max", "none", "max"),  # a word that is no level
     ],
 )
-def test_a_worker_thinks_no_longer_than_is_allowed(asked: str | None, most: str | None, default: str, sent: str | None) -> None:  # fmt: skip
+def test_a_worker_thinks_no_longer_than_is_allowed(asked: str | None, most: str, default: str, sent: str | None) -> None:  # fmt: skip
     assert limit_effort(asked, most, default) == sent
 
 

@@ -17,9 +17,9 @@ from standardwebhooks.webhooks import Webhook, WebhookVerificationError
 from conductor.errors import BudgetExceeded
 from conductor.model.usage import Price, Usage
 from serving.accounts.account_ledger import AccountLedger
+from serving.accounts.budget_limits import read_spending, set_budget
 from serving.accounts.budget_webhooks import BudgetWebhooks, headers
-from serving.accounts.budgets import read_spending, set_budget
-from serving.accounts.rates import key_subject, team_subject
+from serving.accounts.hold import key_subject, team_subject
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.database.schema import budget_alert

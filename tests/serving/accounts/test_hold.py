@@ -3,8 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.accounts.hold import HoldRequest, decide, sums
-from serving.accounts.rates import Window, days_and_months
+from serving.accounts.hold import HoldRequest, Window, days_and_months, decide, sums
 
 AMOUNTS = st.integers(0, 100)
 REQUESTS = st.lists(

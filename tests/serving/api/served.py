@@ -21,7 +21,7 @@ from serving.accounts.budget_webhooks import BudgetWebhooks
 from serving.accounts.directory import Directory
 from serving.accounts.ledger_store import LedgerStore
 from serving.api.app import build_api
-from serving.api.dialects.responses.conversation_turns import ConversationTurns
+from serving.api.dialects.responses.conversations import ConversationTurns
 from serving.api.dialects.table import DIALECTS
 from serving.api.feed import Feeds
 from serving.batches.memory_store import MemoryBatchStore
@@ -29,7 +29,7 @@ from serving.batches.runner import Batches, Clock
 from serving.batches.store import BatchStore
 from serving.database.clock import now_us
 from serving.database.writer import Writer
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import ReaderProtocol, guard_protocol
 from serving.egress.client import tls_context

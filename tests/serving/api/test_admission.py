@@ -382,7 +382,7 @@ def test_a_room_keeps_its_last_part_for_who_has_less_than_the_others() -> None:
     for team_id in ("a", "b"):
         room.take(Account(f"{team_id}1", team_id), 25)
         with pytest.raises(
-            Overloaded, match=r"This key has .* a quarter of the server.s \(limits\.max_reads\)"
+            Overloaded, match=r"This key has .* a quarter of the server.s limit \(limits\.max_reads\)"
         ):
             room.take(Account(f"{team_id}1", team_id))
         room.take(Account(f"{team_id}2", team_id), 20)

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.messages import File, Message, Text
-from conductor.run.call import MOST_PDF_TOKENS, PDF_TOKENS, file_tokens
+from conductor.run.call_bound import MOST_PDF_TOKENS, PDF_TOKENS, file_tokens
 from serving.api.attachments import NAME_CHARS, file_of, to_file
-from serving.settings.pdf_reading import reads_pdfs
 from serving.settings.settings import parse
+from serving.settings.worker_profile import reads_pdfs
 
 
 def base64_of(content: bytes) -> str:

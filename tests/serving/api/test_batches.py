@@ -15,13 +15,14 @@ from conductor.run.record import NOBODY
 from serving.accounts.caller import Caller
 from serving.accounts.replica_store import ReplicaStore
 from serving.batches.database_store import DatabaseBatchStore
-from serving.batches.kept_text import kept_lines
-from serving.batches.lines import parse_lines
+from serving.batches.kept_text import kept_in_steps
+from serving.batches.lines import parse_in_steps
 from serving.batches.model import StoredFile
 from serving.batches.runner import LineAnswer
 from serving.database.clock import now_us
 from serving.redaction.personal import PersonalDataRedactor
 from serving.redaction.secrets import redact_secrets
+from serving.redaction.slices import finish
 from tests.databases import make_file
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import PRICE, Json, Served, scripted, served, team
@@ -347,7 +348,7 @@ def test_the_lines_of_a_file_take_little_more_memory_than_its_bytes() -> None:
     content = jsonl(*(line(str(n)) for n in range(5_000)))
     tracemalloc.start()
     try:
-        lines, errors = parse_lines(content, CHAT, 5_000)
+        lines, errors = finish(parse_in_steps(content, CHAT, 5_000))
         peak_bytes = tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
@@ -457,7 +458,7 @@ async def test_lines_that_are_not_let_in_hold_no_place(tmp_path: Path) -> None:
 async def test_who_may_not_keep_texts_may_not_upload(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         await limit(it, "policy", store_content=False)
-        with pytest.raises(openai.PermissionDeniedError, match="does not allow texts to be stored"):
+        with pytest.raises(openai.PermissionDeniedError, match="does not allow storing text"):
             await upload(sdk_of(it, "mine"), line("1"))
 
 
@@ -501,8 +502,8 @@ async def test_a_file_of_many_lines_is_read_without_a_copy_of_it() -> None:
     content = jsonl(*(line(str(n)) for n in range(4_000)))
     tracemalloc.start()
     try:
-        assert kept_lines(content, redact_secrets) is content
-        lines, errors = parse_lines(content, CHAT, 4_000)
+        assert finish(kept_in_steps(content, redact_secrets)) is content
+        lines, errors = finish(parse_in_steps(content, CHAT, 4_000))
         assert (len(lines), errors) == (4_000, [])
         assert tracemalloc.get_traced_memory()[1] < 3 * len(content)
     finally:
@@ -513,7 +514,8 @@ def test_ids_of_lines_that_are_e_mail_addresses_stay_different_once_they_are_tak
     ids = ["a@example.com", "b@example.com", "a@example.com", "plain"]
     content = b"".join(b'{"custom_id":"%s"}\n' % each.encode() for each in ids)
     lines = [
-        json.loads(line)["custom_id"] for line in kept_lines(content, PersonalDataRedactor()).splitlines()
+        json.loads(line)["custom_id"]
+        for line in finish(kept_in_steps(content, PersonalDataRedactor())).splitlines()
     ]
     removed = "[e-mail address removed]"
     assert lines == [removed, f"{removed} 2", removed, "plain"], "what was sent twice is still found"

@@ -11,10 +11,10 @@ import pytest
 from sqlalchemy import text
 
 from conductor.model.usage import Usage
+from serving.accounts.hold import key_subject
 from serving.accounts.ledger_check import find_faults
-from serving.accounts.rates import key_subject
 from serving.database.address import Address
-from serving.settings.prices import PriceSettings
+from serving.settings.worker_base import PriceSettings
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, Json, parsed, said, scripted
 from tests.serving.api.test_upstreams import only, remote

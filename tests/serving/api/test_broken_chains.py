@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 
-from serving.dispatch import limits
+from serving.dispatch import target
 from tests.serving.api.served import ASK, Json, Served, parsed, said, scripted, served, step
 from tests.states import until
 from tests.wires.openai import OpenAIWire
@@ -114,8 +114,8 @@ async def test_who_broke_this_answer_off_is_passed_over_for_that_reason():
 async def test_a_pause_that_is_far_longer_than_usual_ends_the_call_and_the_next_one_goes_on(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limits, "LEAST_PAUSE_S", 0.3)
-    monkeypatch.setattr(limits, "KNOWN_CALLS", 0)
+    monkeypatch.setattr(target, "LEAST_PAUSE_S", 0.3)
+    monkeypatch.setattr(target, "KNOWN_CALLS", 0)
 
     def silent(_: Request) -> Answer:
         return Answer(text=TEXT, stall_after=4)

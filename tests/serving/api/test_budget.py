@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.accounts.rates import key_subject, team_subject
+from serving.accounts.hold import key_subject, team_subject
 from tests.serving.api.keyed import keyed
 from tests.serving.api.served import ASK, scripted, served, team
 

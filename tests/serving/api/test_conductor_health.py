@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from serving.sessions.conductor_health import FAILURES_UNTIL_DEGRADED
+from serving.sessions.pools import FAILURES_UNTIL_DEGRADED
 from serving.telemetry import metrics
 from tests.serving.api.served import Json, Served, plan, served, step, team
 from tests.states import until

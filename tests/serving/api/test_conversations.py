@@ -234,7 +234,7 @@ async def test_a_policy_that_keeps_no_text_allows_no_conversation(tmp_path: Path
         ):
             refused = await it.ask("mine", "POST", path, body)
             assert refused.status_code == 403, refused.text
-            assert "does not allow texts to be stored" in refused.json()["error"]["message"]
+            assert "does not allow storing text" in refused.json()["error"]["message"]
 
 
 async def test_secrets_are_not_kept() -> None:

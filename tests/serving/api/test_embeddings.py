@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from conductor.model.worker import decode
+from conductor.model.operation import read_vector
 from tests.serving.api.served import PRICE, Json, scripted, served, team
 from tests.serving.api.test_upstreams import remote
 from tests.serving.workers.test_http import PROVIDERS
@@ -38,7 +38,7 @@ async def test_numbers_and_base64_are_the_same_vector_as_long_as_it_was_asked_fo
             for form in ("float", "base64")
         ]
     numbers, text = [answer["data"][0]["embedding"] for answer in answers]
-    assert decode(text) == numbers
+    assert read_vector(text) == numbers
     assert len(numbers) == 3
 
 
@@ -55,13 +55,13 @@ async def test_they_are_paid_and_kept_as_every_call() -> None:
     ("body", "status", "param", "message"),
     [
         ({"model": "mini"}, 400, "model", "Use 'vectors'"),
-        ({"model": "a"}, 400, "model", "does not serve /v1/embeddings"),
-        ({"model": "none"}, 404, "model", "No model"),
+        ({"model": "a"}, 400, "model", "does not support /v1/embeddings"),
+        ({"model": "none"}, 404, "model", "does not exist"),
         ({"input": []}, 400, "input", "at least 1"),
         ({"input": ""}, 400, "input[0]", "at least 1"),
         ({"input": [1, 2]}, 400, "input", "not token ids"),
         ({"encoding_format": "hex"}, 400, "encoding_format", "base64"),
-        ({"dimensions": 0}, 400, "dimensions", "greater"),
+        ({"dimensions": 0}, 400, "dimensions", "at least 1"),
     ],
 )
 async def test_what_cannot_be_served_is_told_by_its_field(
@@ -76,8 +76,8 @@ async def test_what_cannot_be_served_is_told_by_its_field(
 
 async def test_a_worker_of_vectors_is_in_no_plan_and_holds_no_chat() -> None:
     async with served(pool()) as api, api.sdk as sdk:
-        assert "vectors" not in api.service.pool.settings.pool
-        with pytest.raises(openai.BadRequestError, match="does not serve /v1/chat/completions"):
+        assert "vectors" not in api.service.settings().pool
+        with pytest.raises(openai.BadRequestError, match="does not support /v1/chat/completions"):
             await sdk.chat.completions.create(model="vectors", messages=[{"role": "user", "content": "?"}])
 
 
@@ -112,7 +112,7 @@ async def test_a_server_that_makes_no_base64_is_asked_for_numbers(
                 assert answer.status_code == 200, answer.text
         forms = [request.body["encoding_format"] for request in upstream.requests]
     vector = answer.json()["data"][0]["embedding"]
-    assert (decode(vector) if form == "base64" else vector) == pytest.approx([0.6, 0.8])
+    assert (read_vector(vector) if form == "base64" else vector) == pytest.approx([0.6, 0.8])
     assert forms == (["float"] * 2 if form == "float" else ["base64", "float", "float"])
 
 

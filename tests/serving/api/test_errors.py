@@ -9,7 +9,7 @@ import pytest
 from conductor import errors
 from conductor.model.failure import Attempt
 from serving import errors as api_errors
-from serving.api.dialects.chat.encoding import chat_error_body
+from serving.api.dialects.table import CHAT
 from serving.api.error_json import operator_json
 from serving.settings.settings import SettingsError
 
@@ -59,7 +59,7 @@ def test_every_body_is_an_error_of_the_sdks_right_class(kind: type[errors.Podium
     error = kind("It went wrong.", param="podium.x")
     answer = httpx2.Response(
         api_errors.row(error).status,
-        json=chat_error_body(error),
+        json=CHAT.error_body(error, None),
         headers=api_errors.headers(error),
         request=httpx2.Request("POST", "http://x"),
     )
@@ -102,7 +102,7 @@ def test_retry_after_is_told_where_it_is_known_in_whole_seconds_and_never_too_ea
     ("said_s", "told_s"), [(7.2, 7.2), (1e9, 300.0), (math.inf, 300.0), (math.nan, None), (-5.0, 0.0)]
 )
 def test_a_body_says_no_other_time_to_come_back_than_the_header(said_s: float, told_s: float | None):
-    error = chat_error_body(errors.WorkerBusy("x", retry_after_s=said_s))["error"]
+    error = CHAT.error_body(errors.WorkerBusy("x", retry_after_s=said_s), None)["error"]
     assert error["podium"]["retry_after_s"] == told_s
 
 
@@ -123,7 +123,7 @@ def test_clients_are_told_to_ask_again_where_that_may_help_and_nowhere_else():
 def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
     tried = Attempt("a", "WorkerBusy", "busy", 0.5, "at 10.0.0.7")
     error = errors.WorkerRefused("x", detail="at 10.0.0.8", attempts=(tried,))
-    assert "10.0.0" not in str(chat_error_body(error))
+    assert "10.0.0" not in str(CHAT.error_body(error, None))
     recorded = operator_json(error)
     assert recorded["detail"] == "at 10.0.0.8"
     assert recorded["podium"]["attempts"][0]["detail"] == "at 10.0.0.7"
@@ -131,7 +131,7 @@ def test_a_detail_is_in_what_the_record_says_and_not_in_a_body():
 
 def test_a_body_tells_the_facts_and_keeps_openais_shape():
     tried = Attempt("a", "WorkerBusy", "busy", 0.5)
-    body = chat_error_body(errors.WorkerUnavailable("x", worker="a", step=0, attempts=(tried,)), "wf_1")[
+    body = CHAT.error_body(errors.WorkerUnavailable("x", worker="a", step=0, attempts=(tried,)), "wf_1")[
         "error"
     ]
     assert body == {
@@ -141,7 +141,7 @@ def test_a_body_tells_the_facts_and_keeps_openais_shape():
             "attempts": [{"worker": "a", "error": "WorkerBusy", "message": "busy", "waited_s": 0.5, "took_s": None, "outcome": "failed", "hedge": False, "cost_usd": None, "cost_is_bound": False}],
         },
     }  # fmt: skip
-    assert chat_error_body(errors.BudgetExceeded("x", spent="$1", held="$2", limit="$3"))["error"]["podium"] == {
+    assert CHAT.error_body(errors.BudgetExceeded("x", spent="$1", held="$2", limit="$3"), None)["error"]["podium"] == {
         "spent": "$1", "held": "$2", "limit": "$3",
     }  # fmt: skip
-    assert "podium" not in chat_error_body(errors.BadTask("x"))["error"]
+    assert "podium" not in CHAT.error_body(errors.BadTask("x"), None)["error"]

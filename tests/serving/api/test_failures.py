@@ -140,7 +140,7 @@ async def test_a_fallback_that_nobody_named_answers_and_the_record_says_how_it_w
     assert (step_json["worker"], step_json["served_by"]) == ("a", "same")
     assert [t["worker"] for t in step_json["attempts"]] == ["a", "alike"]
     how = "by price, because no card is similar, at the same price"
-    assert record["steps"][0]["notes"] == [f"same answers in place of a: chosen {how}."]
+    assert record["steps"][0]["notes"] == [f"same answered in place of a. Podium chose this fallback {how}."]
     assert {each["id"]: each["fallbacks"] for each in listed}["a"] == [
         {"worker": "alike", "chosen": "by similarity of the cards (0.8), at the same price"},
         {"worker": "same", "chosen": how},
@@ -283,7 +283,7 @@ async def test_who_is_not_to_ask_again_is_not_told_to_try_again(path: str, strea
         async with served(settings) as api:
             unpaid = await api.http.post(path, json=body | {"model": "down"})
             paid = await api.http.post(path, json=body | {"model": "paid"})
-    failed = "The provider of down failed."
+    failed = "down failed because of an error at its provider."
     assert (unpaid.headers["x-should-retry"], paid.headers["x-should-retry"]) == ("true", "false")
     assert unpaid.json()["error"]["message"] == f"{failed} Try again."
     assert paid.json()["error"]["message"] == f"{failed} A new request is billed again."

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import parse_address
 from serving.telemetry.logs import JsonLines
 from tests.serving.api.keyed import keyed
@@ -65,7 +66,7 @@ async def test_a_store_that_is_away_is_a_503_that_names_no_address_and_no_passwo
     address = parse_address("postgresql://podium:planted-5f2@127.0.0.1:1/podium")
     assert "planted" not in repr(address)
     async with keyed(tmp_path) as it:
-        it.directory._database, it.directory._address = None, address
+        it.directory._store = ReplicaStore(address)
         for path in ("/v1/models", CHAT):
             answer = await it.ask("mine", "GET", path)
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")

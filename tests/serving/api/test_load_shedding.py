@@ -12,8 +12,8 @@ import pytest
 
 from conductor.run.waiting import end_task
 from serving.database.address import sqlite_address
-from serving.edge import capacity
-from serving.edge.capacity import LONG_S
+from serving.edge import exchange
+from serving.edge.exchange import LONG_S
 from tests.serving.api.served import Served, scripted, served, team
 from tests.serving.store.stores import replicas
 from tests.states import until
@@ -26,7 +26,7 @@ SOON_S, TURN_S = 0.05, 0.075
 
 @pytest.fixture
 def soon_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capacity, "LONG_S", SOON_S)
+    monkeypatch.setattr(exchange, "LONG_S", SOON_S)
 
 
 def work_for(seconds: float) -> None:

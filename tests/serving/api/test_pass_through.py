@@ -8,11 +8,10 @@ import pytest
 
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message
-from conductor.model.operation import Likely, TokenLogprob
-from conductor.model.worker import decode, encode
+from conductor.model.operation import Likely, TokenLogprob, read_vector, vector_text
 from serving.workers.chat_chunks import decode as read_chunk
 from serving.workers.openai_embeddings import embedding_delta
-from serving.workers.openai_options import logprobs_of
+from serving.workers.openai_stream import logprobs_of
 from serving.workers.usage import UsageCheck
 from tests.serving.api.served import ASK, PRICE, Json, Served, scripted, served, team
 
@@ -134,9 +133,9 @@ def row(index: int, vector: object) -> Json:
 
 
 def test_vectors_are_read_in_the_order_of_their_indices_as_numbers_or_base64() -> None:
-    answer = {"data": [row(1, [2.0, 3.0]), row(0, encode([0.5, 1.0]))], "usage": {"prompt_tokens": 2}}
+    answer = {"data": [row(1, [2.0, 3.0]), row(0, vector_text([0.5, 1.0]))], "usage": {"prompt_tokens": 2}}
     delta = embedding_delta(answer, CALL, UsageCheck(CALL, None))
-    assert [decode(line) for line in delta.text.split("\n")] == [[0.5, 1.0], [2.0, 3.0]]
+    assert [read_vector(line) for line in delta.text.split("\n")] == [[0.5, 1.0], [2.0, 3.0]]
 
 
 @pytest.mark.parametrize(

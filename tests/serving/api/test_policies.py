@@ -59,8 +59,8 @@ async def ask(it: Keyed, who: str = "mine", **body: Any) -> Any:
         ({"max_effort": "low"}, {"reasoning_effort": "high"}, "reasoning_effort", "limits the reasoning effort to 'low'"),
         ({"tools": []}, {"tools": [TOOL]}, "tools", "does not allow the tool 'look_up'"),
         ({"tools": ["other"]}, {"tools": [TOOL], "model": "a", "tool_choice": "none"}, "tools", "does not allow the tool 'look_up'"),
-        ({"store_content": False}, {"podium": {"keep": True}}, "podium.keep", "does not allow texts to be stored"),
-        ({"store_content": False}, {"podium": {"background": True}}, "podium.background", "does not allow texts to be stored"),
+        ({"store_content": False}, {"podium": {"keep": True}}, "podium.keep", "does not allow storing text"),
+        ({"store_content": False}, {"podium": {"background": True}}, "podium.background", "does not allow storing text"),
     ],
 )  # fmt: skip
 async def test_what_is_refused_names_the_field_and_who_may_change_it(

@@ -13,7 +13,8 @@ from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import RunRecords
 from evaluation.backends.over_http import outcome_of_answer, outcome_of_workflow
 from serving.api import event_json, record_json
-from serving.api.dialects.chat.encoding import completion, in_words
+from serving.api.dialects.chat.dialect import completion
+from serving.api.event_json import in_words
 from serving.telemetry import metrics
 from serving.telemetry.measurement import of_run
 from tests.conductor.team import NEVER, Player, ask_for, line, team

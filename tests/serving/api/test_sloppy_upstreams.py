@@ -195,5 +195,5 @@ async def test_a_call_that_did_not_come_is_asked_for_again_and_else_a_clear_erro
         upstream.respond = lambda _: first_answer
         async with served(whole_team(remote(name, upstream.url), scripted("b"))) as api:
             refused = await api.post({"model": "a", "tools": CHAT_TOOLS, "stream": stream})
-    assert "sent no call" in refused.text
-    assert "none was offered" not in refused.text
+    assert "sent no tool call" in refused.text
+    assert "the request offers none" not in refused.text

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from serving.accounts.hold import key_subject
 from serving.accounts.ledger_check import find_faults
-from serving.accounts.rates import key_subject
 from serving.database import database
 from serving.database.address import Address, sqlite_address
 from tests.databases import Postgres

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.api.encode import dumps
+from serving.api.record_json import dumps
 from tests.serving.api.served import ASK, PRICE, Json, Served, plan, said, scripted, served, step, team
 from tests.serving.workers.test_http import PROVIDERS, Provider
 from tests.states import until

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from serving.accounts.hold import key_subject, team_subject
 from serving.accounts.ledger_check import find_faults
-from serving.accounts.rates import key_subject, team_subject
 from serving.database.address import Address
 from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import ASK, scripted, step, team

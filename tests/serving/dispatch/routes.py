@@ -5,14 +5,14 @@ from math import inf
 from conductor.model.terms import Callee
 from conductor.model.usage import FREE, Price
 from conductor.model.worker import Worker
-from serving.dispatch.call_span import SpanFacts
 from serving.dispatch.dispatcher import Dispatcher
 from serving.dispatch.fitting import ModelProfile
-from serving.dispatch.limiter import Limiter, SharedLimiter
-from serving.dispatch.retry_budget import RetryBudget
-from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.limiter import Limiter
+from serving.dispatch.route import RetryRules, Route, SharedLimiter
 from serving.dispatch.target import Target
 from serving.health import WorkerHealth
+from serving.telemetry.spans import SpanFacts
+from serving.traffic import RetryBudget
 
 
 def target(

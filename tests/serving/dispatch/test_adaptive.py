@@ -9,8 +9,8 @@ from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.terms import Terms
 from conductor.model.worker import Worker
-from serving.dispatch import adaptive
-from serving.dispatch.adaptive import AdaptiveLimiter, Slots
+from serving.dispatch.limiter import AdaptiveLimiter
+from serving.dispatch.slots import Slots
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import dispatcher, route
 
@@ -72,7 +72,7 @@ def test_after_a_short_time_in_which_it_was_busy_a_worker_soon_takes_what_it_too
 
 
 def test_where_it_is_busy_again_on_the_way_there_it_grows_slowly(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(adaptive, "LOWER_EVERY_S", 0.0)
+    monkeypatch.setattr("serving.dispatch.slots.LOWER_EVERY_S", 0.0)
     slots, refused = Slots(64), 0
     for _ in range(5000):
         if slots.n > 32:

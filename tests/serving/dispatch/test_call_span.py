@@ -14,8 +14,8 @@ from conductor.model.call import Call, CallSite, Sampling
 from conductor.model.messages import Message
 from conductor.model.terms import Permit, Terms
 from conductor.model.usage import Price, Usage
-from serving.dispatch.call_span import SpanFacts
 from serving.telemetry import spans
+from serving.telemetry.spans import SpanFacts
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import dispatcher, route
 from tests.serving.spans import SPANS

@@ -14,7 +14,7 @@ from conductor.model.messages import Message, Native, Text, Tool, ToolCall, Tool
 from conductor.model.reply import CallResult, Delta, FinishReason, open_reply
 from conductor.model.usage import Price, Usage
 from conductor.model.worker import PoolMember
-from conductor.run.call import open_call
+from conductor.run.call_holds import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.dispatch.conforming import FENCE_NOTE, STOP_NOTE
 from serving.schemas import vllm

@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import openai
 import pytest
 
-from serving.dispatch.retry_budget import TokenBucket
 from serving.dispatch.target import BUSY_REST_S
 from serving.health import FAILURES_BEFORE_REST
-from serving.settings.absent import absent_workers, without_workers
+from serving.settings.keys import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
+from serving.traffic import TokenBucket
 from tests.serving.api.served import PRICE, Json, Served, served
 from tests.states import until
 from tests.wires.openai import OpenAIWire

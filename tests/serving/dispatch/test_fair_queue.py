@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conductor.model.terms import Priority
-from serving.dispatch.fair_queue import BATCH_EVERY, FEWEST, FairQueue
+from serving.dispatch.slots import BATCH_EVERY, FEWEST, FairQueue
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 Event = tuple[str, int]

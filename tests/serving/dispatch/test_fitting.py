@@ -21,9 +21,9 @@ from conductor.plan.grammars import grammar
 from serving.dispatch import stop_sequences
 from serving.dispatch.fitting import ModelProfile, fit
 from serving.dispatch.stop_sequences import UNREAD, cut_at
-from serving.settings.accepts import LEVELS, Accepts
-from serving.settings.known_models import accepts_by_name, accepts_of
+from serving.settings.known_models import LEVELS, Accepts, accepts_by_name
 from serving.settings.settings import parse
+from serving.settings.worker_profile import accepts_of
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker

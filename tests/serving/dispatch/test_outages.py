@@ -18,19 +18,18 @@ from conductor.model.messages import Message
 from conductor.model.reply import Reply
 from conductor.model.terms import Terms
 from conductor.model.worker import Worker
-from serving.dispatch import limits
+from serving.dispatch import target as targets
 from serving.dispatch.build import retry_reserve
 from serving.dispatch.limiter import Limiter
-from serving.dispatch.limits import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.dispatch.resume_point import MARK
-from serving.dispatch.retry_budget import RESERVE, RetryBudget
+from serving.dispatch.target import FAILING_S, KNOWN_CALLS, LEAST_S, START_S, usual_limit_s
 from serving.health import FAILURES_BEFORE_REST, PROBE_S, WINDOW, Health, WorkerHealth
 from serving.pool import Pool, build_pool
 from serving.settings.settings import Settings, parse
-from serving.witnesses import OFTEN
-from serving.workers.patience import Patience
+from serving.traffic import OFTEN, RESERVE, RetryBudget
+from serving.workers.plugin import PluginWorker
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
-from serving.workers.timed import Timed
+from serving.workers.stall_timer import Patience
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.states import until
 from tests.wires.faults import COMMENTS, SILENT, Fault, faulty
@@ -132,7 +131,7 @@ class Silent:
 
 
 async def test_so_does_a_silent_worker_of_ones_own():
-    a = route(Timed(Silent(), Patience()), learns_first_token=False)
+    a = route(PluginWorker(Silent(), Patience()), learns_first_token=False)
     line = dispatcher(a, ScriptedWorker("b", ["Instead."]))
     async with asyncio.timeout(1.0), line.open(due(1.0)) as reply:
         assert "".join([delta.text async for delta in reply]) == "Instead."
@@ -140,7 +139,7 @@ async def test_so_does_a_silent_worker_of_ones_own():
 
 @pytest.mark.parametrize("ends", ["at their deadline", "with their client"])
 async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "LEAST_S", 0.1)
+    monkeypatch.setattr(targets, "LEAST_S", 0.1)
     async with faulty(Fault()) as upstream:
         own = pool(api(upstream.url, retry=ONCE, fallbacks=["b"]), INSTEAD)
         for _ in range(FAILURES_BEFORE_REST):
@@ -165,7 +164,7 @@ async def test_calls_that_end_in_long_silence_open_the_circuit(ends: str, monkey
 async def test_clients_that_leave_a_worker_that_is_well_do_not_open_its_circuit(
     why: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limits, "LEAST_S", 10.0 if why == "it was early" else 0.02)
+    monkeypatch.setattr(targets, "LEAST_S", 10.0 if why == "it was early" else 0.02)
     health, start = WorkerHealth(), asyncio.Event()
 
     class Starting(Silent):
@@ -734,7 +733,7 @@ def _stall_on_hard_ones(request: Request) -> Answer:
 async def test_calls_that_are_slower_than_usual_are_no_failures_while_others_are_answered(
     places: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limits, "LEAST_S", SHORT_S)
+    monkeypatch.setattr(targets, "LEAST_S", SHORT_S)
     async with serving(OpenAIWire()) as upstream:
         upstream.respond = _stall_on_hard_ones
         settings = api(upstream.url, retry=ONCE, fallbacks=["b"], deployments=[{"name": p} for p in places])

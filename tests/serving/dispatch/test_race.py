@@ -11,27 +11,21 @@ from itertools import cycle, repeat
 import pytest
 from msgspec.structs import replace
 
-from conductor.errors import (
-    BudgetExceeded,
-    StoreUnavailable,
-    WorkerError,
-    WorkerRefused,
-    WorkerUnavailable,
-)
+from conductor.errors import BudgetExceeded, StoreUnavailable, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call
 from conductor.model.messages import Message
 from conductor.model.reply import CallResult, Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember, Worker
-from conductor.run.call import call_bound, open_call
-from conductor.run.call_holds import CallHolds
+from conductor.run.call_bound import call_bound
+from conductor.run.call_holds import CallHolds, open_call, with_defaults
 from conductor.run.ledger import Budget, BudgetLedger, Hold
 from serving.dispatch.build import HEDGE_SHARE
 from serving.dispatch.limiter import Limiter
 from serving.dispatch.policy import HEDGE_KNOWN_CALLS
-from serving.dispatch.retry_budget import RetryBudget
 from serving.dispatch.target import Target
 from serving.health import FAILURES_BEFORE_REST, WINDOW, WorkerHealth
+from serving.traffic import RetryBudget
 from serving.workers.vllm import Chunk, EngineCall, VllmWorker
 from tests.serving.dispatch.routes import deployed, dispatcher, route, target
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
@@ -198,7 +192,7 @@ async def test_a_call_that_lost_is_billed_at_the_price_of_whom_it_was_sent_to_an
     inner.delays_s = iter([SLOW, FAST])
     result = await it.ask()
     (attempt,) = result.attempts
-    bound = call_bound(it.member, replace(CALL, sampling=it.member.with_defaults(CALL.sampling)))
+    bound = call_bound(it.member, replace(CALL, sampling=with_defaults(it.member, CALL.sampling)))
     assert (attempt.outcome, attempt.deployment, attempt.cost_usd) == ("lost_race", "east", PRICE.most(bound))
     assert it.ledger.spent_usd == (result.cost_usd or 0) + PRICE.most(bound)
 
@@ -212,7 +206,7 @@ async def test_a_call_that_is_left_before_its_first_word_counts_at_the_price_of_
     await until(lambda: inner.n_open == 2, "it and its hedge are under way")
     asking.cancel()
     await asyncio.wait([asking])
-    bound = call_bound(it.member, replace(CALL, sampling=it.member.with_defaults(CALL.sampling)))
+    bound = call_bound(it.member, replace(CALL, sampling=with_defaults(it.member, CALL.sampling)))
     assert it.ledger.spent_usd == 2 * PRICE.most(bound)
 
 

@@ -19,8 +19,8 @@ from serving.api import edge_hook as hook
 from serving.api.app import build_api
 from serving.api.dialect import Dialects
 from serving.api.dialects.table import DIALECTS
-from serving.edge.capacity import WaitingRoom
 from serving.edge.checks import MOST_PICTURES, check_text
+from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import EdgeProtocol, ReaderProtocol, guard_protocol
@@ -43,7 +43,7 @@ async def listening(dialects: Dialects = DIALECTS, **http: Any) -> AsyncGenerato
     app = Edge(
         build_api(Service(build_pool(settings, {}, engines={})), dialects), policy, room, dialects.error_body
     )
-    config = uvicorn.Config(app, http=guard_protocol(policy, room, dialects.error_body), log_level="critical", lifespan="off", ws="none", timeout_keep_alive=60, port=0)  # fmt: skip
+    config = uvicorn.Config(app, http=guard_protocol(policy, room, dialects.error_body, EdgeProtocol), log_level="critical", lifespan="off", ws="none", timeout_keep_alive=60, port=0)  # fmt: skip
     config.load()
     server = uvicorn.Server(config)
     server.lifespan = config.lifespan_class(config)

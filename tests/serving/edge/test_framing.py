@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 
 from serving.api.dialects.table import DIALECTS
-from serving.edge.capacity import WaitingRoom
+from serving.edge.exchange import WaitingRoom
 from serving.edge.middleware import UNREAD_BYTES, Edge
 from serving.edge.policy import HttpPolicy
 from serving.edge.protocol import (

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.edge.capacity import Ticket, WaitingRoom
+from serving.edge.exchange import Ticket, WaitingRoom
 
 
 def filled(places: int, peers: list[str], room_bytes: int = 10**9) -> tuple[WaitingRoom, list[str]]:

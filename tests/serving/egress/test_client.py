@@ -154,7 +154,7 @@ async def test_a_server_inside_is_not_given_the_address_of_a_picture(
             worker = provider.make(url)
             error = await failing(worker, SHOWN)
             assert (type(error), error.every_call) == (WorkerRefused, False)
-            assert "data:image/" in error.message
+            assert "Send the image as data:" in error.message
             assert "fetches_pictures" in error.detail
             await worker.aclose()
         assert server.requests == []

@@ -9,7 +9,7 @@ import pytest
 
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.caller import ANYBODY
-from serving.accounts.rates import team_subject
+from serving.accounts.hold import team_subject
 from serving.api.dialects.chat.dialect import ChatDialect
 from serving.api.resolve import resolve
 from serving.database.address import Address
@@ -207,7 +207,7 @@ async def test_an_answer_is_gone_with_the_content_of_its_run(store_address: Addr
         assert "cached_from" in (await one.api.ok())["podium"]
         while not (await one.rows("SELECT 1 FROM run WHERE body IS NOT NULL")):
             await asyncio.sleep(0.02)
-        await one.records._journal._idle.wait()
+        await one.records._idle.wait()
         await one.change("UPDATE run SET body = NULL, body_bytes = 0")
         await one.change("DELETE FROM run_event")
         assert "cached_from" not in (await one.api.ok())["podium"]

@@ -148,7 +148,7 @@ async def test_a_key_that_is_rotated_in_its_file_is_used_by_the_next_request(tmp
 @pytest.mark.parametrize(
     ("bad", "fault"),
     [
-        ("workers: [", "is not YAML"),
+        ("workers: [", "is not valid YAML"),
         ({"workers": []}, "workers"),
         ({"workers": [scripted("w", prise={})]}, "is not a known setting"),
         ({"workers": [{"name": "w", "kind": "openai", "model": "m", "api_key_env": "NOT_THERE"}]}, "NOT_THERE"),

@@ -79,10 +79,7 @@ class AwayStore:
     def __init__(self) -> None:
         self.asked = 0
 
-    async def ledger(self) -> Any:
-        return SimpleNamespace(writer=self)
-
-    async def do(self, *_: object) -> None:
+    async def write(self, *_: object) -> None:
         self.asked += 1
         if self.asked > 1:
             await asyncio.Event().wait()
@@ -99,7 +96,7 @@ async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
     """A journal whose store is away, and known to be."""
     store: Any = AwayStore()
     journal = RunJournal(store, lambda: limits)
-    journal.put(ended("wf_0"))
+    await journal.put(ended("wf_0"))
     await until(lambda: store.asked == 2, "it is tried again")
     try:
         yield journal
@@ -110,7 +107,7 @@ async def away_journal(limits: LimitSettings) -> AsyncGenerator[RunJournal]:
 
 async def test_runs_that_wait_for_a_store_that_is_away_keep_their_places_and_bytes():
     async with away_journal(LimitSettings()) as journal:
-        journal.put(ended("wf_1", "flood", 100_000 * "x"))
+        await journal.put(ended("wf_1", "flood", 100_000 * "x"))
         assert journal.n_unwritten == 2
         assert 100_000 < journal.unwritten_bytes()["flood"] < 110_000
         assert journal.find("wf_0")
@@ -118,15 +115,15 @@ async def test_runs_that_wait_for_a_store_that_is_away_keep_their_places_and_byt
 
 async def test_what_waits_for_a_store_that_is_away_is_bounded_by_bytes_and_the_key_with_most_loses_first():
     async with away_journal(LimitSettings(records=50, records_bytes=1_000_000)) as journal:
-        journal.put(ended("wf_modest", "modest"))
+        await journal.put(ended("wf_modest", "modest"))
         for n in range(60):
-            journal.put(ended(f"wf_flood{n}", "flood", 100_000 * "x"))
+            await journal.put(ended(f"wf_flood{n}", "flood", 100_000 * "x"))
             assert journal.unwritten_bytes().total() <= 1_000_000
         assert journal.find("wf_modest")
         assert journal.find("wf_flood59")
         assert not journal.find("wf_flood0")
         for n in range(60):
-            journal.put(ended(f"wf_small{n}", "flood"))
+            await journal.put(ended(f"wf_small{n}", "flood"))
         assert journal.n_unwritten == 50
         assert journal.find("wf_modest")
 

@@ -19,9 +19,10 @@ from conductor.run.record import Account, Record, RunRecords
 from conductor.run.task import Task
 from serving.accounts.account_policy import AccountPolicy
 from serving.accounts.directory import Directory
-from serving.batches.kept_text import kept_lines
+from serving.batches.kept_text import kept_in_steps
 from serving.database.address import Address
 from serving.redaction.personal import MOST_CHECKED, PersonalDataRedactor
+from serving.redaction.slices import finish
 from serving.redaction.texts import map_texts
 from serving.store.content import ContentJournal, kept_part
 from serving.store.retention import DAY_US
@@ -62,7 +63,7 @@ async def limited(
 
 async def everything(router: Replica) -> bytes:
     """All that the store has of runs, once it is written."""
-    await router.records._journal._idle.wait()
+    await router.records._idle.wait()
     found: list[Any] = []
     for query in ("SELECT numbers, body FROM run", "SELECT body, NULL FROM run_event"):
         for row in await router.rows(query):
@@ -178,7 +179,8 @@ def test_the_lines_of_a_file_share_what_may_be_checked_of_them() -> None:
     lines = [f'["+999 {n:09}"]\n'.encode() for n in range(20)]
     redact = PersonalDataRedactor(most_checked=5)
     assert (
-        kept_lines(b"".join(lines), redact) == b"".join(lines[:5]) + b'["[telephone number removed]"]\n' * 15
+        finish(kept_in_steps(b"".join(lines), redact))
+        == b"".join(lines[:5]) + b'["[telephone number removed]"]\n' * 15
     )
 
 

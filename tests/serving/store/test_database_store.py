@@ -257,7 +257,7 @@ async def test_runs_wait_for_a_store_that_is_away_and_are_readable_here(postgres
             await asyncio.to_thread(postgres.start)
         assert await store.get("wf_2") == RunRecords(record)
         await store.aclose()
-        assert not list(store._journal.waiting())
+        assert not list(store.waiting())
         assert await ids(store) == ["wf_2", "wf_1"]
 
 

@@ -15,7 +15,7 @@ import pytest
 from conductor.run.events import CallQueued
 from serving.database.address import Address
 from serving.sessions.following import ASK_S
-from serving.store.claims import Claim
+from serving.store.idempotency import Claim
 from tests.serving.api.served import ASK, PRICE, parsed, said, scripted, team
 from tests.serving.sessions.test_following import events_of
 from tests.serving.store.stores import Replica, replicas
@@ -174,7 +174,7 @@ async def test_a_run_that_two_sweeps_find_is_continued_once_even_if_it_ends_betw
             await one.api.service.aclose()
             await first
             await one.store.aclose()
-        find_seq, held = other.records._stored.newest_seq, asyncio.Event()
+        find_seq, held = other.records.newest_seq, asyncio.Event()
 
         async def find_seq_late(id: str) -> int:
             seq = await find_seq(id)
@@ -183,7 +183,7 @@ async def test_a_run_that_two_sweeps_find_is_continued_once_even_if_it_ends_betw
                 await asyncio.sleep(5)
             return seq
 
-        other.records._stored.newest_seq = find_seq_late  # pyright: ignore[reportAttributeAccessIssue]
+        other.records.newest_seq = find_seq_late  # pyright: ignore[reportAttributeAccessIssue]
         sweeps = asyncio.gather(other.records.take_over(), other.records.take_over())
         await held.wait()
         assert sum(await sweeps) == 1

@@ -163,7 +163,7 @@ async def test_a_run_in_memory_that_has_waited_too_long_says_so_at_once() -> Non
         await asyncio.sleep(0.2)
         late = await api.http.post(PATH, json=answer, timeout=2)
         assert late.status_code == 400
-        assert "no longer waits" in late.json()["error"]["message"]
+        assert "no longer waiting" in late.json()["error"]["message"]
 
 
 async def test_results_of_some_calls_without_tools_get_the_calls_that_are_left() -> None:

@@ -12,8 +12,7 @@ from conductor.model.messages import File, Image, Message, Text
 from conductor.model.reply import Delta, FinishReason
 from conductor.model.usage import Usage
 from serving.workers.account import ProviderAccount
-from serving.workers.anthropic import AnthropicWorker, fault
-from serving.workers.anthropic_thinking import thinking_for
+from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
 from serving.workers.http_errors import ErrorMapper
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, WireServer, serving

@@ -18,8 +18,8 @@ from conductor.model.usage import (
     Usage,
     estimate,
 )
-from conductor.run.call import input_bound
-from serving.settings.accepts import Accepts
+from conductor.run.call_bound import input_bound
+from serving.settings.known_models import Accepts
 from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import CALL, DIALECTS
 from tests.serving.workers.subjects import MODEL, PRICE, SECRET
@@ -160,7 +160,7 @@ async def test_or_as_it_was_counted(name: str):
 @pytest.mark.parametrize("name", DIALECTS)
 async def test_tools_that_were_called_and_not_offered_are_billed_as_counted(name: str):
     error, _ = await broken(name, CALLED[name], cut=False, call=replace(CALL, tools=NO_TOOLS))
-    assert "none was offered" in error.message
+    assert "the request offers none" in error.message
     assert (error.usage, error.cost_usd, error.billed_at_bound) == (FIVE, PRICE.of(FIVE), False)
 
 

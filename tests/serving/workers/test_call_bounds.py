@@ -79,7 +79,7 @@ async def test_an_answer_calls_so_many_tools_and_no_more(dialect: Dialect):
         reply = await ask(worker)
         await asyncio.wait_for(server.requests[-1].hung_up.wait(), SOON_S)
     assert (reply.finish, reply.tool_calls) == (FinishReason.LENGTH, [])
-    assert f"more than {MOST_CALLS} tools" in reply.notes[0]
+    assert f"more than {MOST_CALLS} tool calls" in reply.notes[0]
 
 
 KEPT = {
@@ -102,7 +102,7 @@ async def test_what_goes_back_with_a_turn_is_kept_to_its_bound(name: str, monkey
     async with asking(dialect, answer) as (worker, _):
         reply = await ask(worker)
     assert reply.finish is FinishReason.LENGTH
-    assert "besides text" in reply.notes[0]
+    assert "in addition to text" in reply.notes[0]
 
 
 async def test_the_tokens_whose_likelihood_is_told_are_tokens():

@@ -19,9 +19,8 @@ from conductor.model.call import Call, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.usage import Usage
 from serving.workers.account import ProviderAccount
-from serving.workers.ends import NO_REASON, REASONS
-from serving.workers.gemini import GeminiWorker, fault
-from serving.workers.gemini_thinking import thinking_for
+from serving.workers.answer_stream import NO_REASON, REASONS
+from serving.workers.gemini import GeminiWorker, fault, thinking_for
 from serving.workers.http_errors import GARBLED, ErrorMapper
 from tests.wires.gemini import GeminiWire
 from tests.wires.server import Answer, WireServer, serving

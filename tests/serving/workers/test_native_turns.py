@@ -15,7 +15,7 @@ from conductor.model.call import Call, Sampling
 from conductor.model.messages import File, Image, Message, Native, Text, Tool, ToolChoice, ToolResult, Toolset
 from conductor.model.reply import CallResult, FinishReason
 from conductor.model.worker import Worker
-from serving.settings.accepts import Accepts
+from serving.settings.known_models import Accepts
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker
 from serving.workers.gemini import GeminiWorker
@@ -204,7 +204,7 @@ async def test_a_model_that_calls_what_it_was_not_offered_is_refused(provider: P
     none = replace(TOOLS, choice=ToolChoice("none"))
     async with asking(provider) as (worker, server):
         server.respond = lambda request: _call_anyway(provider, request)
-        with pytest.raises(WorkerRefused, match="none was offered"):
+        with pytest.raises(WorkerRefused, match="the request offers none"):
             await ask(worker, START, none)
         assert not server.body["tools"]
         await worker.aclose()  # pyright: ignore[reportAttributeAccessIssue]

@@ -8,7 +8,7 @@ from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRef
 from conductor.model.call import Call, CallSite, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
 from conductor.model.reply import Delta, FinishReason
-from serving.settings.accepts import Accepts
+from serving.settings.known_models import Accepts
 from serving.workers.account import ProviderAccount
 from serving.workers.openai import OpenAIWorker
 from tests.wires.openai import OpenAIWire

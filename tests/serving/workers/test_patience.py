@@ -16,13 +16,13 @@ from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.terms import AttemptLimits, Pauses, Priority, Terms
 from conductor.model.usage import Price
-from serving.dispatch import limits
-from serving.dispatch.limits import KNOWN_CALLS
+from serving.dispatch import target
+from serving.dispatch.target import KNOWN_CALLS
 from serving.health import Health
 from serving.pool import Pool, build_pool
 from serving.settings.settings import parse
 from serving.workers import stall_timer
-from serving.workers.patience import BATCH_S, FIRST_TOKEN_S, STALL_S, Patience
+from serving.workers.stall_timer import BATCH_S, FIRST_TOKEN_S, STALL_S, Patience
 from serving.workers.vllm import Chunk, EngineCall
 from tests.serving.workers.subjects import Behaviour, ScriptedEngine
 
@@ -153,7 +153,7 @@ async def test_an_answer_is_whole_with_its_finish(monkeypatch: pytest.MonkeyPatc
 
 
 async def test_what_an_engines_first_token_may_take_is_learned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "LEAST_S", SHORT_S)
+    monkeypatch.setattr(target, "LEAST_S", SHORT_S)
     engine = ScriptedEngine(SILENT)
     own = pool(engine, fallbacks=["b"])
     for _ in range(KNOWN_CALLS):
@@ -173,7 +173,7 @@ def warm_up(own: Pool, pause_s: float = 0.001) -> Pool:
 
 
 async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "LEAST_PAUSE_S", SHORT_S)
+    monkeypatch.setattr(target, "LEAST_PAUSE_S", SHORT_S)
     engine = ScriptedEngine(dataclasses.replace(SILENT, stalls_after_words=1))
     own = warm_up(pool(engine, fallbacks=["b"]))
     with pytest.raises(WorkerUnavailable) as caught:
@@ -195,7 +195,7 @@ async def test_how_long_an_engine_may_pause_in_an_answer_is_learned(monkeypatch:
 async def test_a_pause_is_waited_for_where(
     call: Call, worker: dict[str, Any], pauses_s: float, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(limits, "LEAST_PAUSE_S", SHORT_S)
+    monkeypatch.setattr(target, "LEAST_PAUSE_S", SHORT_S)
     own = warm_up(pool(PacedEngine(0.001, SHORT_S * 2), **worker), pauses_s)
     assert (await ask(own, call))[0] == "Done."
 
@@ -291,7 +291,7 @@ def slow(first_s: float, second_s: float, **worker: Any) -> Pool:
 
 
 async def test_a_worker_of_ones_own_takes_as_long_as_it_takes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(limits, "LEAST_S", SHORT_S / 10)
+    monkeypatch.setattr(target, "LEAST_S", SHORT_S / 10)
     own = slow(SHORT_S, SHORT_S, fallbacks=["b"])
     for _ in range(KNOWN_CALLS):
         own.health["a"].speak(0.001)

@@ -9,7 +9,7 @@ from conductor.model.call import Call, Sampling
 from conductor.model.messages import Message
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
 from conductor.model.usage import Price, Usage
-from conductor.run.call import open_call
+from conductor.run.call_holds import open_call
 from conductor.run.ledger import BudgetLedger
 from serving.pool import build_pool
 from serving.settings.settings import SettingsError, parse
@@ -79,7 +79,7 @@ def test_its_price_is_unknown_unless_it_is_set():
         ({"factory": f"{HERE}:Missing"}, "has no function or class 'Missing'"),
         ({"factory": f"{HERE}:Parrot", "options": {"times": 0}}, "times is 0; at least 1 is needed"),
         ({"factory": f"{HERE}:Parrot", "options": {"loud": True}}, "unexpected keyword argument 'loud'"),
-        ({"factory": f"{HERE}:no_worker"}, "returns str, which is not a worker"),
+        ({"factory": f"{HERE}:no_worker"}, "must return a worker, but the str that it returns"),
         ({"factory": "Parrot"}, "workers[0].factory"),
     ],
 )

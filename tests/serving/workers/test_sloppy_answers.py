@@ -11,8 +11,8 @@ import pytest
 from conductor.errors import WorkerUnavailable
 from conductor.model.call import Call, CallSite
 from conductor.model.messages import Message, Tool, Toolset
+from conductor.model.operation import vector_text
 from conductor.model.reply import FinishReason, Reply
-from conductor.model.worker import encode
 from conductor.run.codec import dump
 from serving.workers.account import ProviderAccount
 from tests.serving.workers.fuzz_streams import DIALECTS
@@ -461,7 +461,7 @@ NO_CALL = {
 @pytest.mark.parametrize("call", [CALL, BARE], ids=["with tools", "without tools"])
 @pytest.mark.parametrize("name", NO_CALL)
 async def test_a_call_that_did_not_come_is_said_so_and_may_be_asked_for_again(name: str, call: Call):
-    with pytest.raises(WorkerUnavailable, match="sent no call") as caught:
+    with pytest.raises(WorkerUnavailable, match="sent no tool call") as caught:
         await read(name.partition(",")[0], NO_CALL[name], call)
     assert caught.value.retryable
 
@@ -568,7 +568,7 @@ EMBEDDINGS = {
 async def test_embeddings_are_read_generously(events: Sequence[bytes]):
     call = Call((*USER, *USER), site=CallSite(operation="embeddings"))
     reply = await read("openai", events, call)
-    assert reply.result.output == f"{encode(VECTOR)}\n{encode([1.0, 2.0])}"
+    assert reply.result.output == f"{vector_text(VECTOR)}\n{vector_text([1.0, 2.0])}"
 
 
 JSON_ANSWERS = {

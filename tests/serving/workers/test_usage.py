@@ -12,7 +12,8 @@ from conductor.model.messages import Message
 from conductor.model.reply import FinishReason, Reply
 from conductor.model.usage import FREE, Price, Usage
 from conductor.model.worker import PoolMember
-from conductor.run.call import input_bound, open_call
+from conductor.run.call_bound import input_bound
+from conductor.run.call_holds import open_call
 from conductor.run.ledger import Budget, BudgetLedger
 from serving.workers.account import ProviderAccount
 from serving.workers.chat_chunks import decode
@@ -118,7 +119,7 @@ async def test_an_answer_a_little_over_its_limit_is_billed_as_told_and_noted(
         Usage(12, 240),
     )
     assert got.cost_usd == got.ledger.spent_usd == PRICE.of(Usage(12, 240))
-    assert ["exceeds max_output_tokens" in note for note in got.reply.notes] == [True]
+    assert ["more output tokens than max_output_tokens" in note for note in got.reply.notes] == [True]
 
 
 @pytest.mark.parametrize("part", ["cached_tokens", "reasoning_tokens"])

@@ -4,15 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationInfo,
-    field_validator,
-    model_validator,
-)
+from msgspec.structs import replace
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from conductor.errors import BadTask
 from conductor.model.call import AnswerFormat
@@ -30,8 +23,8 @@ from serving.api.dialects.read_body import (
     MarkFields,
     read_body,
 )
-from serving.api.request import MOST, Effort, Podium, Tier, or_empty, priority_of
-from serving.workers.images import picture_url
+from serving.api.request import MOST, Effort, Podium, PodiumField, Tier, priority_of
+from serving.workers.picture_urls import picture_url
 
 LEGACY_ROLE = "function"
 LEGACY = {
@@ -50,10 +43,8 @@ class Neutral:
     values: tuple[object, ...]
 
 
-class UnservedFields(BaseModel):
+class UnservedFields(LenientModel):
     """Fields of a request that are not supported; see `refuse_unserved`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     functions: Any = None
     function_call: Annotated[Any, Neutral(("none", "auto"))] = None
@@ -63,10 +54,8 @@ class UnservedFields(BaseModel):
     moderation: Any = None
 
 
-class UnservedMessageFields(BaseModel):
+class UnservedMessageFields(LenientModel):
     """Fields of a message that are not supported; see `refuse_unserved`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     function_call: Any = None
     audio: Any = None
@@ -102,10 +91,8 @@ def _refuse(place: str, value: object, neutral: Sequence[object] = ()) -> None:
     raise BadTask(f"{place} is not supported, and ignoring it would change the answer. {remedy}", param=place)
 
 
-class JsonSchema(BaseModel):
+class JsonSchema(LenientModel):
     """JSON Schema for the answer, with its name."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     name: str
     schema_: Any = Field(default=None, alias="schema")
@@ -113,10 +100,8 @@ class JsonSchema(BaseModel):
     strict: bool | None = None
 
 
-class ResponseFormat(BaseModel):
+class ResponseFormat(LenientModel):
     """Format of the answer."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -152,10 +137,8 @@ TokenNumber = Annotated[str, Field(pattern=r"^[0-9]{1,9}$")]
 Bias = Annotated[float, Field(ge=-100, le=100)]
 
 
-class WireFields(BaseModel):
+class WireFields(LenientModel):
     """Options that only some APIs support. Only workers that support them are called; see `check_options`."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     frequency_penalty: Penalty | None = None
     presence_penalty: Penalty | None = None
@@ -168,12 +151,10 @@ class WireFields(BaseModel):
         return WireOptions(self.frequency_penalty or None, self.presence_penalty or None, bias or None)
 
 
-class SamplerFields(BaseModel):
+class SamplerFields(LenientModel):
     """Sampling options of vLLM and OpenRouter that OpenAI does not have. A model that does not support an
     option ignores it, and the record has a note.
     """
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -204,20 +185,15 @@ class ChatOptionFields(WireFields, SamplerFields):
     @property
     def options(self) -> WireOptions:
         """The options that are set and not neutral."""
-        own = self.penalties
-        return WireOptions(
-            own.frequency_penalty,
-            own.presence_penalty,
-            own.logit_bias,
-            (self.top_logprobs or 0) if self.logprobs else None,
-            None if self.verbosity == "medium" else self.verbosity,
+        return replace(
+            self.penalties,
+            top_logprobs=(self.top_logprobs or 0) if self.logprobs else None,
+            verbosity=None if self.verbosity == "medium" else self.verbosity,
         )
 
 
-class TierFields(BaseModel):
+class TierFields(LenientModel):
     """Service tier of a request."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore", protected_namespaces=())
 
     service_tier: Tier | None = None
 
@@ -371,14 +347,11 @@ def _list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-StopSequences = (
-    Annotated[
-        list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
-        Field(max_length=16, fail_fast=True),
-        BeforeValidator(_list),
-    ]
-    | None
-)
+StopSequences = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
+    Field(max_length=16, fail_fast=True),
+]
+StopField = Annotated[StopSequences, BeforeValidator(_list)] | None
 
 
 class ChatRequest(ChatToolFields, ChatOptionFields, CacheFields, TierFields, UnservedFields, NotedFields):
@@ -392,11 +365,11 @@ class ChatRequest(ChatToolFields, ChatOptionFields, CacheFields, TierFields, Uns
     max_completion_tokens: int | None = Field(default=None, ge=1, le=MOST)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
-    stop: StopSequences = None
+    stop: StopField = None
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     response_format: ResponseFormat | None = None
     reasoning_effort: Effort | None = None
-    podium: Annotated[Podium, BeforeValidator(or_empty)] = Field(default_factory=Podium)
+    podium: PodiumField
 
 
 def read(body: bytes) -> ChatRequest:

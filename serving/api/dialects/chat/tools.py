@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import Discriminator, Field, Tag
 
 from conductor.errors import BadTask, quote
 from conductor.model.messages import AUTO, Tool, ToolCall, ToolChoice, Toolset
-from serving.api.dialects.read_body import LenientModel, MarkFields
+from serving.api.dialects.read_body import LenientModel, MarkFields, NullableText
 
 HostedTools = Mapping[str, str]
 """Type of each hosted tool, by its place in the request. A hosted tool is one that a provider runs."""
@@ -68,20 +68,17 @@ sends that call back.
 """
 
 
-def _empty(value: Any) -> Any:
-    return "" if value is None else value
-
-
-Words = Annotated[str, BeforeValidator(_empty)]
-
-
-class Function(MarkFields):
-    """Function that the model may call."""
+class FunctionFields(LenientModel):
+    """Name, description and input format of a function."""
 
     name: ToolName
-    description: Words = ""
+    description: NullableText = ""
     parameters: Json | None = None
     strict: bool | None = None
+
+
+class Function(FunctionFields, MarkFields):
+    """Function that the model may call."""
 
 
 class FunctionTool(MarkFields):
@@ -107,7 +104,7 @@ class Custom(LenientModel):
     """Name, description and input format of a custom tool."""
 
     name: ToolName
-    description: Words = ""
+    description: NullableText = ""
     format: Json | None = None
 
 
@@ -230,7 +227,7 @@ class ChatToolFields(LenientModel):
 
 class _FunctionOfCall(LenientModel):
     name: CalledName
-    arguments: Words = ""
+    arguments: NullableText = ""
 
 
 class FunctionCall(LenientModel):
@@ -247,7 +244,7 @@ class FunctionCall(LenientModel):
 
 class _CustomOfCall(LenientModel):
     name: CalledName
-    input: Words = ""
+    input: NullableText = ""
 
 
 class CustomCall(LenientModel):

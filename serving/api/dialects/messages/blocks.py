@@ -16,7 +16,7 @@ from conductor.model.messages import File, Image, Part, Text, ToolCall, ToolResu
 from serving.api.attachments import NO_ADDRESS, file_by_id, one_line, to_file
 from serving.api.dialects.chat.tools import CalledName
 from serving.api.dialects.read_body import LenientModel, MarkFields
-from serving.workers.images import picture_url, plain_media_type
+from serving.workers.picture_urls import picture_url, plain_media_type
 
 MOST_BLOCKS = 2048
 """Maximum number of blocks in a message, as in a chat."""

@@ -6,19 +6,16 @@ from typing import Any
 from conductor.errors import PodiumError
 from conductor.model.call import Sampling
 from conductor.model.failure import Failure
-from conductor.plan.plan import Step
-from conductor.run.events import StepPlanned
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
 from serving import errors
 from serving.api.dialect import CallId, Dialect
-from serving.api.dialects.chat.encoding import in_words
 from serving.api.dialects.messages.conversation import conversation, notes_of_blocks
-from serving.api.dialects.messages.errors import messages_error_body
-from serving.api.dialects.messages.message import message
+from serving.api.dialects.messages.message import message, messages_error_body
 from serving.api.dialects.messages.schema import Prompt, read, read_prompt
 from serving.api.dialects.messages.stream import MessagesEncoder
 from serving.api.dialects.read_body import mark_last
+from serving.api.event_json import plan_in_words
 from serving.api.request import ApiRequest, Podium
 
 FINAL = 403
@@ -96,13 +93,5 @@ def _thoughts(record: Record) -> str:
     """Return what a stream would have shown as reasoning: the plan, and the reasoning of the answering
     worker.
     """
-    plan = record.answering_plan
-    planned = [
-        in_words(
-            StepPlanned(
-                step.planned_s, 0, step.index, Step(step.worker, step.subtask, step.access, step.needs)
-            )
-        )
-        for step in (plan.steps if plan else ())
-    ]
-    return "".join(planned) + (record.answering.reasoning if record.answering else "")
+    reasoning = record.answering.reasoning if record.answering else ""
+    return plan_in_words(record.answering_plan) + reasoning

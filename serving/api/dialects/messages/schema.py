@@ -4,17 +4,17 @@ Unknown fields are ignored, because agents send fields of the newest betas. Unsu
 change the answer are rejected by name, and so are unknown fields of `podium`.
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from conductor.model.call import AnswerFormat
 from serving.api.answer_format import read_schema
-from serving.api.dialects.chat.schema import MOST_PARTS, MOST_STOP_CHARS
+from serving.api.dialects.chat.schema import MOST_PARTS, StopSequences
 from serving.api.dialects.messages.blocks import MOST_BLOCKS, Block, Json, TextBlock
 from serving.api.dialects.messages.tools import ToolFields
 from serving.api.dialects.read_body import ExtraFields, LenientModel, MarkFields, read_body
-from serving.api.request import MOST, Effort, Podium
+from serving.api.request import MOST, Effort, Podium, PodiumField
 
 WITHOUT_EFFECT = frozenset(
     {
@@ -72,10 +72,6 @@ class OutputConfig(LenientModel):
     format: JsonFormat | None = None
 
 
-def _or_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
 class Prompt(ToolFields, MarkFields):
     """Body of `POST /v1/messages/count_tokens`."""
 
@@ -102,17 +98,11 @@ class MessagesRequest(Prompt, ExtraFields):
 
     max_tokens: int = Field(ge=1, le=MOST)
     stream: bool | None = False
-    stop_sequences: (
-        Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=MOST_STOP_CHARS)]],
-            Field(max_length=16, fail_fast=True),
-        ]
-        | None
-    ) = None
+    stop_sequences: StopSequences | None = None
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0, lt=2**31)
-    podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
+    podium: PodiumField
 
     @property
     def shown(self) -> Podium:

@@ -6,32 +6,23 @@ without it.
 
 from typing import Any, Literal
 
+from conductor.model.failure import Failure
 from conductor.model.messages import PendingCall
-from conductor.run.events import (
-    AnswerDelta,
-    Event,
-    RunCancelled,
-    RunDetached,
-    RunFailed,
-    RunFinished,
-    RunSuspended,
-)
+from conductor.model.reply import FinishReason
+from conductor.run.events import AnswerDelta
 from conductor.run.run import Run
-from serving.api import event_json, record_json
-from serving.api.dialect import CallId, cancellation_error, interruption_error
-from serving.api.dialects.chat.encoding import in_words
-from serving.api.dialects.messages.errors import messages_error_body
+from serving.api.dialect import CallId, Encoder
 from serving.api.dialects.messages.message import (
     NO_CITATIONS,
     head,
     input_json,
+    messages_error_body,
     signature,
     stop_of,
     tool_use,
     usage,
 )
-from serving.api.encode import dumps
-from serving.api.error_json import caller_failure
+from serving.api.record_json import dumps, summary
 from serving.api.request import ApiRequest
 
 Json = dict[str, Any]
@@ -46,16 +37,15 @@ IN_DELTA = (
 """Fields of the usage in `message_delta`. They are running totals, and some clients read them only here."""
 
 
-class MessagesEncoder:
+class MessagesEncoder(Encoder):
     """Encodes events as Anthropic's stream. It does not use Pydantic, because an event is only a few
     dictionaries.
     """
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
-        self._run, self._podium, self._call_id = run, request.podium, call_id
+        super().__init__(run, request.podium, call_id)
         self._index = -1
         self._open: Literal["thinking", "text"] | None = None
-        self._answering = False
 
     def begin(self) -> bytes:
         return _frame("message_start", {"message": head(self._run.record)}) + self.heartbeat()
@@ -63,36 +53,25 @@ class MessagesEncoder:
     def heartbeat(self) -> bytes:
         return _frame("ping", {})
 
-    def encode(self, event: Event) -> bytes:
-        match event:
-            case AnswerDelta(text=text, reasoning=reasoning):
-                self._answering = True
-                return self._think(reasoning) + self._say(text)
-            case RunFinished():
-                return self._close() + self._end()
-            case RunSuspended(calls=calls):
-                return self._close() + b"".join(map(self._call, calls)) + self._end()
-            case RunFailed(failure=failure):
-                error = caller_failure(failure, self._run.record)
-                return _frame("error", messages_error_body(error, self._run.record.id))
-            case RunCancelled():
-                return _frame("error", messages_error_body(cancellation_error(), self._run.record.id))
-            case RunDetached():
-                return _frame("error", messages_error_body(interruption_error(), self._run.record.id))
-            case _:
-                return self._progress(event)
+    def _answer(self, piece: AnswerDelta) -> bytes:
+        return self._think(piece.reasoning) + self._say(piece.text)
 
-    def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "off" or (progress := event_json.progress(event)) is None:
-            return b""
-        if self._podium.progress == "events":
-            return _frame("ping", {"podium": progress})
-        return b"" if self._answering else self._think(in_words(event))
+    def _finish(self, finish: FinishReason) -> bytes:
+        return self._close() + self._end()
 
-    def _think(self, thought: str) -> bytes:
-        if not thought or self._podium.progress != "reasoning":
+    def _suspend(self, calls: tuple[PendingCall, ...]) -> bytes:
+        return self._close() + b"".join(map(self._call, calls)) + self._end()
+
+    def _fail(self, failure: Failure) -> bytes:
+        return _frame("error", messages_error_body(failure, self._run.record.id))
+
+    def _show(self, progress: Json) -> bytes:
+        return _frame("ping", {"podium": progress})
+
+    def _think(self, text: str) -> bytes:
+        if not text or self._podium.progress != "reasoning":
             return b""
-        delta = {"type": "thinking_delta", "thinking": thought}
+        delta = {"type": "thinking_delta", "thinking": text}
         return self._into("thinking", {"thinking": "", "signature": ""}) + self._delta(delta)
 
     def _say(self, text: str) -> bytes:
@@ -142,7 +121,7 @@ class MessagesEncoder:
         last = {
             "delta": stop_of(records.record) | {"stop_details": None, "container": None},
             "usage": {name: usage_json[name] for name in IN_DELTA},
-            "podium": record_json.summary(records.record, records.inner, trace=self._podium.trace),
+            "podium": summary(records.record, records.inner, trace=self._podium.trace),
         }
         return _frame("message_delta", last) + _frame("message_stop", {})
 

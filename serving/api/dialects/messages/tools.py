@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Discriminator, Field, Tag, model_validator
 
 from conductor.model.messages import AUTO, Tool, ToolChoice, Toolset
-from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, Words, toolset
+from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, toolset
 from serving.api.dialects.messages.blocks import Json, Marked
-from serving.api.dialects.read_body import LenientModel
+from serving.api.dialects.read_body import LenientModel, NullableText
 
 NOT_HOSTED = ("custom", "function")
 """Types of tools that the client runs. `function` belongs to Chat Completions; such a tool is rejected for
@@ -23,7 +23,7 @@ class ClientTool(Marked):
 
     type: Literal["custom"] | None = None
     name: ToolName
-    description: Words = ""
+    description: NullableText = ""
     input_schema: Json
     strict: bool | None = None
 

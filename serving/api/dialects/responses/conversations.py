@@ -1,23 +1,37 @@
-"""`/v1/conversations`: items that clients store between responses. `conversation_turns.py` adds responses to
-them.
+"""`/v1/conversations`: items that clients store between responses, and the responses of their runs.
+
+Items of clients are validated like those of a request, and each gets a new id. Secrets are removed. If a
+policy requires it, personal data is removed too.
 """
 
+import uuid
+from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
+from orjson import loads
 from pydantic import Field
 from starlette.responses import Response
 
 from conductor.errors import BadTask, TooLarge, UnknownName, quote
+from conductor.run.record import RunRecords
+from serving.accounts.account_policy import Policies
 from serving.accounts.caller import Caller
 from serving.api.authentication import caller_of
-from serving.api.dialects.read_body import LenientModel, read_body
-from serving.api.dialects.responses.new_items import new_id, new_items, redact_metadata
+from serving.api.dialects.read_body import LenientModel, PartCount, read_body
+from serving.api.dialects.responses.earlier import CallersRuns, check_room, input_items, show_again
+from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import remedy
-from serving.api.earlier_runs import CallersRuns, check_room
+from serving.api.dialects.responses.segments import part_of, response_id
+from serving.api.record_json import dumps
 from serving.api.request import NameText
 from serving.api.respond import success
+from serving.batches.kept_text import redactor_of
+from serving.redaction.slices import in_turns
+from serving.redaction.texts import json_in_steps, map_texts
 from serving.sessions.service import Service
+from serving.store.content import kept_part
 from serving.store.conversations import (
     MOST_BYTES_OF_TEAM,
     MOST_OF_TEAM,
@@ -25,11 +39,16 @@ from serving.store.conversations import (
     ConversationStore,
     new_conversation,
 )
+from serving.store.tool_ids import CallName
 
 router = APIRouter(prefix="/v1/conversations")
 Json = dict[str, Any]
 MOST_AT_ONCE = 20
 SECOND_US = 1_000_000
+PREFIXES = {"reasoning": "rs", "compaction": "cmp", "compaction_summary": "cmp"}
+ENDED_WELL = ("finished", "waiting")
+MOST_KNOWN = 100
+"""Number of the newest turns to remember as stored."""
 Items = Annotated[list[Json], Field(fail_fast=True, max_length=MOST_AT_ONCE)]
 Metadata = Annotated[
     dict[Annotated[NameText, Field(max_length=64)], Annotated[NameText, Field(max_length=512)]],
@@ -110,7 +129,7 @@ async def add_items(request: Request, conversation_id: str) -> Response:
     check_room(current, "items")
     await _check_room(store, caller)
     await store.append(conversation_id, items)
-    return success(_page(items, has_more=False))
+    return success(page_json(items, has_more=False))
 
 
 @router.get("/{conversation_id}/items")
@@ -128,7 +147,7 @@ async def items(
     except KeyError:
         message = f"after: item {quote(after or '')} is not in this conversation."
         raise BadTask(message, param="after") from None
-    return success(_page(listed[:limit], has_more=len(listed) > limit))
+    return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 @router.get("/{conversation_id}/items/{item_id}")
@@ -157,7 +176,8 @@ def conversation_json(conversation: Conversation) -> Json:
     }
 
 
-def _page(items: list[Json], *, has_more: bool) -> Json:
+def page_json(items: list[Json], *, has_more: bool) -> Json:
+    """Return a page of items in OpenAI's format."""
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": "", "last_id": ""}  # fmt: skip
     return {"object": "list", "data": items, "has_more": has_more} | ends
 
@@ -196,3 +216,72 @@ async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) ->
 def _store(request: Request) -> ConversationStore:
     service: Service = request.app.state.service
     return service.conversations
+
+
+def new_id(prefix: str) -> str:
+    """Return a unique id."""
+    return f"{prefix}_{uuid.uuid4().hex}"
+
+
+async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
+    """Return `items` as they will be stored. Redaction runs in slices, so that other keys get their turns in
+    between.
+
+    Raises:
+        BadTask: an item is invalid, not supported or cannot be stored. The message names its place.
+    """
+    redact = redactor_of(caller.policies)
+    redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account.key_id)
+    packed = PartCount()
+    return [_new_item(item, f"items[{n}]", packed) for n, item in enumerate(redacted_items)]
+
+
+def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
+    """Return the metadata of a conversation as it will be stored. It is redacted, because it may contain any
+    text.
+    """
+    return dict(map_texts(metadata or {}, redactor_of(policies)))
+
+
+def _new_item(item: Json, at: str, packed: PartCount) -> Json:
+    if item.get("type") == "item_reference":
+        message = f"{at}.type: an item reference cannot be stored. Send the item itself."
+        raise BadTask(message, param=f"{at}.type")
+    transcript = Transcript(packed=packed)
+    transcript.add_item(item, at, lambda _item, _at: ())
+    kind = str(item.get("type") or "message")
+    custom = {str(item["call_id"])} if kind == "custom_tool_call_output" else set[str]()
+    read = [each for message in transcript.messages for each in items_of(message, 0, "", 0, custom)]
+    if not read or kind in PREFIXES:  # it becomes no message, or several: store it as sent
+        return item | {"id": new_id(PREFIXES.get(kind, "item"))}
+    role = {"role": item["role"]} if kind == "message" else {}
+    return read[0] | role | {"id": new_id(read[0]["id"].partition("_")[0])}
+
+
+class ConversationTurns:
+    """Adds the newest response of a run to the conversation of the run. Implements `TurnKeeper`."""
+
+    def __init__(self) -> None:
+        self._newest = deque[str](maxlen=MOST_KNOWN)
+
+    async def __call__(self, service: Service, records: RunRecords) -> None:
+        """Add the response, unless it was added before or belongs to no conversation."""
+        record = records.record
+        echo: dict[str, Any] = record.task.echo.get("response", {})
+        conversation = echo.get("conversation")
+        if conversation is None or record.status not in ENDED_WELL or not record.task.permit.stores:
+            return
+        turn = response_id(record.id, part_of(record))
+        if turn in self._newest:  # called before the answer is sent, and again when the run is closed
+            return
+        stored_run = service.sessions.find_kept(record.id) or kept_part(records)
+        ids = await service.store.call_ids()
+
+        def call_id(number: int) -> str:
+            return ids.sign(CallName(record.id, number))
+
+        response = show_again(stored_run, call_id)
+        # `dumps` replaces lone surrogates in a model's text
+        items = loads(dumps([*input_items(stored_run, call_id), *response["output"]]))
+        await service.conversations.append(conversation["id"], items, turn=turn)
+        self._newest.append(turn)

@@ -4,29 +4,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from conductor.errors import BadTask, PodiumError, quote
+from conductor.errors import BadTask, BudgetExceeded, PodiumError, Unauthenticated, quote
 from conductor.model.call import AnswerFormat, Sampling
 from conductor.model.failure import Failure
 from conductor.model.messages import Message
 from conductor.run.record import Record, RunRecords
 from conductor.run.run import Run
+from serving import errors
+from serving.accounts.caller import Caller
 from serving.api.answer_format import ANY_OBJECT, read_schema
-from serving.api.dialect import CallId, Dialect, EarlierRuns
+from serving.api.dialect import CallId, Dialect
 from serving.api.dialects.read_body import read_body
-from serving.api.dialects.responses import errors
-from serving.api.dialects.responses.earlier import conversation_of
+from serving.api.dialects.responses.earlier import CallersRuns, conversation_of
 from serving.api.dialects.responses.items import Transcript
 from serving.api.dialects.responses.resource import echo_of
-from serving.api.dialects.responses.schema import (
-    ResponsesRequest,
-    TextFormat,
-    check_served,
-    remedy,
-)
+from serving.api.dialects.responses.schema import ResponsesRequest, TextFormat, check_served, remedy
 from serving.api.dialects.responses.segments import echo_changes
 from serving.api.dialects.responses.stream import ResponsesEncoder, show
 from serving.api.dialects.responses.tools import read_tools
 from serving.api.request import ApiRequest, Podium, priority_of
+from serving.sessions.service import Service
+
+QUOTA = "insufficient_quota"
+TOO_MANY = 429
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class ResponsesDialect(Dialect):
             body=request,
         )
 
-    async def complete(self, request: ApiRequest, earlier: EarlierRuns) -> ApiRequest:
+    async def complete(self, request: ApiRequest, service: Service, caller: Caller) -> ApiRequest:
         """Load earlier turns and referenced items; see `Dialect.complete`."""
         body = request.body if isinstance(request, SentRequest) else None
         assert body is not None, "this dialect parsed the request"
-        conversation, n_earlier = await conversation_of(body, earlier)
+        conversation, n_earlier = await conversation_of(body, CallersRuns(service, caller))
         conversation = (*_instructions(body), *conversation)
         return replace(
             request,
@@ -109,10 +109,24 @@ class ResponsesDialect(Dialect):
         return ResponsesEncoder(run, dict(request.echo), request.tools, request.podium, call_id)
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
-        return errors.error_body(error, workflow_id)
+        body = super().error_body(error, workflow_id)
+        kind = error.error_class if isinstance(error, Failure) else type(error)
+        if issubclass(kind, BudgetExceeded):
+            body["error"] |= {"type": QUOTA, "code": QUOTA}
+        return body
 
     def status(self, error: PodiumError, *, is_paid: bool, is_joined: bool) -> int:
-        return errors.status(error, is_paid=is_paid)
+        """Return the HTTP status of an error; see `Dialect.status`.
+
+        Whatever the headers, Codex retries 30 times after a 5xx and 6 times after most other errors. It
+        retries only once after a 400, or after a 429 with the code `insufficient_quota`. So an error that
+        must not be retried gets one of these two.
+        """
+        if isinstance(error, BudgetExceeded):
+            return TOO_MANY
+        if isinstance(error, BadTask | Unauthenticated):
+            return errors.row(error).status
+        return errors.FINAL if is_paid or not error.retryable else errors.row(error).status
 
 
 def _conversation(echo: Mapping[str, Any]) -> str | None:

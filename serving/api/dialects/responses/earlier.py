@@ -1,16 +1,16 @@
-"""Lookup of the earlier responses and items that a request refers to. They are rebuilt from the records of
-their runs.
+"""Lookup of the earlier responses, conversations and items that a request refers to. Responses are rebuilt
+from the records of their runs.
 """
 
 import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conductor.errors import BadTask, quote
+from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
 from conductor.model.messages import Message
 from conductor.run.record import RunRecords
-from serving.api.dialect import CallId, EarlierRuns
-from serving.api.dialects.responses.ids import response_of, run_of
+from serving.accounts.caller import Caller
+from serving.api.dialect import CallId
 from serving.api.dialects.responses.items import Transcript, items_of
 from serving.api.dialects.responses.schema import Referred
 from serving.api.dialects.responses.segments import (
@@ -19,10 +19,15 @@ from serving.api.dialects.responses.segments import (
     input_messages,
     own_conversation,
     part_of,
+    response_of,
+    run_of,
     turns_of,
 )
 from serving.api.dialects.responses.stream import show
 from serving.api.request import ApiRequest, Podium, check_size
+from serving.sessions.service import Service
+from serving.store.conversations import Conversation
+from serving.store.tool_ids import CallName
 
 Json = dict[str, Any]
 References = Mapping[str, Sequence[Message]]
@@ -31,7 +36,95 @@ LOOKS, POLL_S = 10, 0.05
 """Number and interval of lookups for a response that another replica may be about to store."""
 
 
-async def find_response(response: str, earlier: EarlierRuns, *, is_over: bool = False) -> RunRecords | None:
+class CallersRuns:
+    """Stored runs and conversations that `caller` may continue or read."""
+
+    def __init__(self, service: Service, caller: Caller) -> None:
+        self._service, self._caller = service, caller
+
+    async def find(self, id: str) -> RunRecords | None:
+        """Return a run, or None if the caller has no such run.
+
+        Raises:
+            StoreUnavailable: the store is unreachable.
+        """
+        records = await self._service.records(id, self._caller)
+        return records if records is not None and self._caller.reads(records.record.account) else None
+
+    async def call_id(self, id: str) -> CallId:
+        """Return a function that gives the client's id of each tool call of a run. It raises the same errors
+        as `find`.
+        """
+        ids = await self._service.store.call_ids()
+        return lambda number: ids.sign(CallName(id, number))
+
+    async def items(self, conversation: str) -> list[Json]:
+        """Return the items of a conversation, oldest first.
+
+        Raises:
+            UnknownName: the caller has no such conversation.
+            NotAllowed: the caller's policy does not allow texts to be stored.
+            TooLarge: the conversation is full.
+            StoreUnavailable: the store is unreachable.
+        """
+        self.check_keeps()
+        check_room(await self.own_conversation(conversation, "conversation"), "conversation")
+        return await self._service.conversations.items(conversation)
+
+    async def conversation(self, id: str, param: str = "conversation_id") -> Conversation:
+        """Return a conversation. A conversation of another team counts as missing.
+
+        Raises:
+            UnknownName: the caller has no such conversation.
+            StoreUnavailable: the store is unreachable.
+        """
+        stored = await self._service.conversations.get(id)
+        if stored is None or not self._caller.reads(stored.account):
+            raise UnknownName(f"{param}: conversation {quote(id)} not found.", param=param)
+        return stored
+
+    async def own_conversation(self, id: str, param: str = "conversation_id") -> Conversation:
+        """Return a conversation that the caller may change.
+
+        Raises:
+            UnknownName: the caller has no such conversation.
+            NotAllowed: the conversation belongs to another team, and the caller is an administrator.
+        """
+        stored = await self.conversation(id, param)
+        if not self._caller.owns(stored.account):
+            message = (
+                f"{param}: the conversation belongs to another team. "
+                "Administrators can read and delete it, but not change it."
+            )
+            raise NotAllowed(message, param=param)
+        return stored
+
+    def check_keeps(self) -> None:
+        """Check that the caller's policy allows storing text, which conversations need.
+
+        Raises:
+            NotAllowed: a policy of the caller forbids it.
+        """
+        if whose := self._caller.policies.whose(lambda policy: policy.store_content):
+            raise NotAllowed(
+                f"conversation: the policy of this {whose} does not allow storing text, which conversations require. "
+                f"Send the earlier turns in `input`. An administrator can change it with `podium {whose}s policy`.",
+                param="conversation",
+            )
+
+
+def check_room(conversation: Conversation, param: str) -> None:
+    """Check that a conversation can take more items.
+
+    Raises:
+        TooLarge: the conversation is full.
+    """
+    if conversation.is_full:
+        message = f"{param}: conversation {quote(conversation.id)} is full. Start a new one with the items that you need."
+        raise TooLarge(message, param=param)
+
+
+async def find_response(response: str, earlier: CallersRuns, *, is_over: bool = False) -> RunRecords | None:
     """Return the run of a response as it was when the response ended, or None if the caller has no such
     response.
 
@@ -61,7 +154,7 @@ def _is_stored(records: RunRecords) -> bool:
     return records.has_content and bool(record.task.echo) and echo_of_newest(record)["response"]["store"]
 
 
-async def conversation_of(request: Referred, earlier: EarlierRuns) -> tuple[tuple[Message, ...], int]:
+async def conversation_of(request: Referred, earlier: CallersRuns) -> tuple[tuple[Message, ...], int]:
     """Return all messages of the conversation, earlier turns first, and the number of earlier messages.
 
     Raises:
@@ -100,7 +193,7 @@ def answerable(items: Sequence[Json]) -> list[Json]:
     ]
 
 
-async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, ...]:
+async def _turns_before(response: str, earlier: CallersRuns) -> tuple[Message, ...]:
     param = "previous_response_id"
     records = await find_response(response, earlier, is_over=True)
     if records is None:
@@ -112,7 +205,7 @@ async def _turns_before(response: str, earlier: EarlierRuns) -> tuple[Message, .
     return turns_of(records.record, await earlier.call_id(records.record.id))
 
 
-async def _find_references(items: str | Sequence[Json], earlier: EarlierRuns) -> References:
+async def _find_references(items: str | Sequence[Json], earlier: CallersRuns) -> References:
     """Return the messages of each item that `items` refers to, by id. Reasoning items have none."""
     if isinstance(items, str):
         return {}
@@ -127,7 +220,7 @@ async def _find_references(items: str | Sequence[Json], earlier: EarlierRuns) ->
     return messages
 
 
-async def _find_items(response: str, ids: Sequence[str], earlier: EarlierRuns) -> References:
+async def _find_items(response: str, ids: Sequence[str], earlier: CallersRuns) -> References:
     """Return the messages of the items of one response, by id. Missing items are left out."""
     records = await find_response(response, earlier)
     if records is None:

@@ -10,16 +10,16 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, cast
 
 from msgspec.structs import replace
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from conductor.errors import BadTask, quote
 from conductor.model.messages import File, Image, Message, Text, ToolCall, ToolResult
 from serving.api.attachments import NO_ADDRESS, file_by_id, to_file
 from serving.api.dialects.chat.schema import MOST_PARTS, ImageUrl
-from serving.api.dialects.read_body import LenientModel, MarkFields, PartCount
+from serving.api.dialects.read_body import LenientModel, MarkFields, NullableText, PartCount
 from serving.api.dialects.responses.compaction import MOST_ITEMS, unpack
-from serving.api.dialects.responses.ids import item_id, response_id
 from serving.api.dialects.responses.schema import read_part
+from serving.api.dialects.responses.segments import item_id, response_id
 
 Json = dict[str, Any]
 Parts = list[Text | Image | File]
@@ -71,7 +71,7 @@ class _FunctionCall(LenientModel):
     call_id: CallId
     name: str
     arguments: str = ""
-    namespace: Annotated[str, BeforeValidator(lambda value: "" if value is None else value)] = ""
+    namespace: NullableText = ""
 
 
 class _CustomCall(_FunctionCall):

@@ -4,6 +4,7 @@ starts a run.
 
 import time
 import uuid
+from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -17,22 +18,23 @@ from serving.api.authentication import caller_of, is_still_accepted
 from serving.api.dialect import CallId
 from serving.api.dialects.read_body import read_body
 from serving.api.dialects.responses.compaction import pack
+from serving.api.dialects.responses.conversations import page_json
 from serving.api.dialects.responses.earlier import (
+    CallersRuns,
     conversation_of,
     find_response,
     input_items,
     request_of,
     show_again,
 )
-from serving.api.dialects.responses.ids import item_id
 from serving.api.dialects.responses.schema import Referred, remedy
-from serving.api.dialects.responses.segments import echo_of_newest, part_of
+from serving.api.dialects.responses.segments import echo_of_newest, item_id, part_of
 from serving.api.dialects.responses.tools import read_tools
-from serving.api.earlier_runs import CallersRuns
 from serving.api.request import ApiRequest, Podium
 from serving.api.resolve import check_name
 from serving.api.respond import success
-from serving.api.run_response import ReplayResponse
+from serving.api.run_response import RunResponse, Wire
+from serving.sessions.following import follow_segment, retell
 from serving.sessions.service import Service
 
 router = APIRouter(prefix="/v1/responses")
@@ -50,6 +52,53 @@ class CompactRequest(Referred):
     """Body of `POST /v1/responses/compact`."""
 
     model: str
+
+
+class ReplayResponse(RunResponse, Response):
+    """Response that streams the run of an earlier request from its beginning. The stream ends early if the
+    key is no longer accepted.
+
+    Args:
+        records: the run as it was when the replayed segment ended. A segment lasts until the run waits for
+            tool results, or ends.
+        segment: number of the replayed segment, from 0.
+        is_same: whether to replay the stored events of a background run, which are the same for all readers.
+        is_accepted: function that returns whether the key is still accepted.
+        args, named: as for `RunResponse`. `request` is the earlier request, with the fields that its response
+            repeats.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        records: RunRecords,
+        segment: int,
+        is_same: bool,
+        is_accepted: Callable[[], Awaitable[bool]],
+        **named: Any,
+    ) -> None:
+        RunResponse.__init__(self, *args, **named)
+        Response.__init__(self)  # FastAPI returns only a `Response` as it is
+        self._records, self._segment, self._is_same = records, segment, is_same
+        self._is_accepted = is_accepted
+
+    async def _answer(self, wire: Wire) -> None:
+        store, id = self._service.store, self._records.record.id
+        self._call_ids = await store.call_ids()
+        if self._is_same:
+            opened = retell(store, id, self._segment)
+        else:
+            await store.watch(id)
+            opened = follow_segment(store, self._records, self._segment - 1)
+        async with self._service.sessions.follow(id, self._caller.account, opened) as run:
+            wire.run = run
+            encoder = self._dialect.encoder(run, self._request, self._call_id(id))
+            await wire.begin_stream()
+            await wire.send(encoder.begin())
+            await self._stream_rest(run, encoder, wire)
+
+    async def _may_continue(self) -> bool:
+        return await self._is_accepted()
 
 
 @router.post("/input_tokens")
@@ -176,9 +225,7 @@ async def items(
         if place is None:
             raise BadTask(f"after: item {quote(after)} is not in this response.", param="after")
         listed = listed[place + 1 :]
-    page = listed[:limit]
-    ends = {"first_id": page[0]["id"], "last_id": page[-1]["id"]} if page else {"first_id": "", "last_id": ""}
-    return success({"object": "list", "data": page, "has_more": len(listed) > limit} | ends)
+    return success(page_json(listed[:limit], has_more=len(listed) > limit))
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:

@@ -12,7 +12,7 @@ from conductor.errors import BadTask
 from conductor.model.operation import WireOptions
 from serving.api.dialects.chat.schema import MOST_PARTS, Penalty, SamplerFields
 from serving.api.dialects.read_body import CacheFields, ExtraFields, LenientModel, innermost
-from serving.api.request import MOST, Effort, NameText, Podium, Tier
+from serving.api.request import MOST, Effort, NameText, Podium, PodiumField, Tier, or_empty
 from serving.errors import explain_fault
 
 Json = dict[str, Any]
@@ -53,14 +53,10 @@ class TextFormat(LenientModel):
     strict: bool | None = None
 
 
-def _or_empty(value: Any) -> Any:
-    return {} if value is None else value
-
-
 class TextOptions(LenientModel):
     """Options for the text of the answer."""
 
-    format: Annotated[TextFormat, BeforeValidator(_or_empty)] = TextFormat()
+    format: Annotated[TextFormat, BeforeValidator(or_empty)] = TextFormat()
     verbosity: Literal["low", "medium", "high"] | None = None
 
 
@@ -99,17 +95,17 @@ class ResponsesRequest(Referred, SamplerFields, CacheFields, ExtraFields):
         Annotated[dict[NameText, Annotated[NameText, Field(max_length=512)]], Field(max_length=16)] | None
     ) = None
     parallel_tool_calls: bool | None = None
-    reasoning: Annotated[Reasoning, BeforeValidator(_or_empty)] = Reasoning()
+    reasoning: Annotated[Reasoning, BeforeValidator(or_empty)] = Reasoning()
     safety_identifier: str | None = None
     service_tier: Tier | None = None
     temperature: float | None = Field(default=None, ge=0, le=2)
-    text: Annotated[TextOptions, BeforeValidator(_or_empty)] = TextOptions()
+    text: Annotated[TextOptions, BeforeValidator(or_empty)] = TextOptions()
     tools: Annotated[list[Json], Field(fail_fast=True, max_length=1024)] | None = None
     tool_choice: str | Json | None = None
     top_p: float | None = Field(default=None, gt=0, le=1)
     truncation: Literal["auto", "disabled"] | None = None
     user: str | None = None
-    podium: Annotated[Podium, BeforeValidator(_or_empty)] = Field(default_factory=Podium)
+    podium: PodiumField
     prompt: Any = None
     moderation: Any = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None

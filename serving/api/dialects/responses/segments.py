@@ -1,8 +1,10 @@
 """Responses of a run: one until the run first waits for tools, and one more each time that it gets results.
 
-Each response is a segment of the run (`conductor/run/turns.py`).
+Each response is a segment of the run (`conductor/run/turns.py`). The ids of responses and of their items are
+derived from the id of the run, so that they need not be stored. The id of a response ends in its number.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,6 +14,10 @@ from conductor.model.messages import Message, Part, Text, ToolCall, ToolResult
 from conductor.run.record import Record, RunRecords
 from conductor.run.turns import Given, Segment
 from serving.api.dialect import CallId
+
+RESPONSE = re.compile(r"resp_([0-9a-f]{32})([0-9a-f]{2,6})")
+ITEM = re.compile(r"(rs|msg|fc|ctc|cmp)_([0-9a-f]{32})([0-9a-f]{2,6})_i?\d{1,6}")
+MOST_PART = 16**6 - 1
 
 
 def part_of(record: Record) -> int:
@@ -94,3 +100,29 @@ def _calls_messages(
                 ToolCall(call_id(pending.number), call.name, call.arguments, call.kind, call.namespace)
             )
     return [Message("assistant", tuple(parts))] if parts else []
+
+
+def response_id(run_id: str, part: int = 0) -> str:
+    """Return the id of one response of a run. `part` is the number of the response, from 0."""
+    return f"resp_{run_id.removeprefix('wf_')}{min(part, MOST_PART):02x}"
+
+
+def run_of(response: str) -> tuple[str, int] | None:
+    """Return the id of a response's run and the number of the response, or None if `response` has another
+    format.
+    """
+    match = RESPONSE.fullmatch(response)
+    return (f"wf_{match[1]}", int(match[2], 16)) if match else None
+
+
+def item_id(kind: str, response: str, index: int, *, is_input: bool = False) -> str:
+    """Return the id of an item of a response: `kind` is its prefix, `index` its place in the output or the
+    input.
+    """
+    return f"{kind}_{response.removeprefix('resp_')}_{'i' if is_input else ''}{index}"
+
+
+def response_of(item: str) -> str | None:
+    """Return the id of an item's response, or None if the id has another format."""
+    match = ITEM.fullmatch(item)
+    return f"resp_{match[2]}{match[3]}" if match else None

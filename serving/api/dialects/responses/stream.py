@@ -2,41 +2,29 @@
 
 from typing import Any
 
-from conductor.errors import PodiumError
 from conductor.model.failure import Failure
 from conductor.model.messages import PendingCall, Toolset
-from conductor.plan.plan import Step
-from conductor.run.events import (
-    AnswerDelta,
-    Event,
-    RunCancelled,
-    RunDetached,
-    RunFailed,
-    RunFinished,
-    RunSuspended,
-    StepPlanned,
-)
-from conductor.run.record import Record, RunRecords
+from conductor.model.reply import FinishReason
+from conductor.run.events import AnswerDelta
+from conductor.run.record import RunRecords
 from conductor.run.run import Run
-from serving.api import event_json
-from serving.api.dialect import CallId, cancellation_error, interruption_error
-from serving.api.dialects.chat.encoding import in_words
-from serving.api.dialects.responses.ids import response_id
+from serving.api.dialect import CallId, Encoder, interruption_error
 from serving.api.dialects.responses.items import call_item
 from serving.api.dialects.responses.resource import INCOMPLETE, error_of, resource, status_of
-from serving.api.dialects.responses.segments import part_of
+from serving.api.dialects.responses.segments import part_of, response_id
 from serving.api.dialects.responses.writer import ResponseWriter
+from serving.api.event_json import plan_in_words
 from serving.api.request import Podium
 
 Json = dict[str, Any]
 
 
-class ResponsesEncoder:
-    """Encodes the events of a run as a stream; see `Encoder`."""
+class ResponsesEncoder(Encoder):
+    """Encodes events as OpenAI's stream of a response."""
 
     def __init__(self, run: Run, echo: Json, tools: Toolset, podium: Podium, call_id: CallId) -> None:
-        self._run, self._echo, self._tools, self._podium = run, echo, tools, podium
-        self._call_id, self._is_answering = call_id, False
+        super().__init__(run, podium, call_id)
+        self._echo, self._tools = echo, tools
         self._id = response_id(run.record.id, part_of(run.record))
         self._writer = ResponseWriter(
             self._id, shows_encrypted=echo["shows_encrypted"], after=echo.get("after", -1)
@@ -54,32 +42,12 @@ class ResponsesEncoder:
         write = self._writer.again if self._echo["response"]["background"] else self._writer.event
         return write("response.in_progress", response=self._resource("in_progress"))
 
-    def encode(self, event: Event) -> bytes:
-        match event:
-            case AnswerDelta(text=text, reasoning=reasoning, logprobs=logprobs):
-                self._is_answering = True
-                thought = self._writer.think(reasoning) if reasoning else b""
-                return thought + (self._writer.say(text, logprobs) if text else b"")
-            case RunFinished(finish=finish):
-                return self._finish("incomplete" if finish in INCOMPLETE else "completed")
-            case RunSuspended(calls=calls):
-                return self._suspend(calls)
-            case RunFailed(failure=failure):
-                return self._fail(failure)
-            case RunCancelled():
-                return self._fail(cancellation_error())
-            case RunDetached():
-                return self._fail(interruption_error())
-            case _:
-                return self._progress(event)
+    def _answer(self, piece: AnswerDelta) -> bytes:
+        thought = self._writer.think(piece.reasoning) if piece.reasoning else b""
+        return thought + (self._writer.say(piece.text, piece.logprobs) if piece.text else b"")
 
-    def _progress(self, event: Event) -> bytes:
-        if self._podium.progress == "events" and (progress := event_json.progress(event)) is not None:
-            return self._state("in_progress", "in_progress", podium=progress)
-        line = in_words(event) if self._podium.progress == "reasoning" and not self._is_answering else ""
-        return self._writer.think(line) if line else b""
-
-    def _finish(self, status: str) -> bytes:
+    def _finish(self, finish: FinishReason) -> bytes:
+        status = "incomplete" if finish in INCOMPLETE else "completed"
         has_message = any(item["type"] == "message" for item in self._writer.output)
         events = self._writer.close("final_answer", status)
         if not has_message and not any(item["type"] == "message" for item in self._writer.output):
@@ -93,9 +61,15 @@ class ResponsesEncoder:
         ]
         return closed + b"".join(frames) + self._state("completed", "completed")
 
-    def _fail(self, failure: Failure | PodiumError) -> bytes:
+    def _fail(self, failure: Failure) -> bytes:
         error = error_of(failure, self._run.record)
         return self._writer.close("commentary", "incomplete") + self._state("failed", "failed", error)
+
+    def _show(self, progress: Json) -> bytes:
+        return self._state("in_progress", "in_progress", podium=progress)
+
+    def _think(self, text: str) -> bytes:
+        return self._writer.think(text)
 
     def _state(self, kind: str, status: str, error: Json | None = None, **fields: Any) -> bytes:
         return self._writer.event(
@@ -115,7 +89,9 @@ def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id
     id = response_id(record.id, part_of(record))
     writer = ResponseWriter(id, shows_encrypted=echo["shows_encrypted"])
     reasoning = record.answering.reasoning if record.answering else ""
-    lines = _plan_in_words(record) if podium.progress == "reasoning" else ""
+    plan = record.answering_plan
+    shows_plan = podium.progress == "reasoning" and plan is not None and plan.source != "worker"
+    lines = plan_in_words(plan) if shows_plan else ""
     if lines or reasoning:
         writer.think(lines + reasoning)
     status = status_of(record)
@@ -134,16 +110,3 @@ def show(records: RunRecords, echo: Any, tools: Toolset, podium: Podium, call_id
 
 def _item_status(status: str) -> str:
     return "incomplete" if status == "incomplete" else "completed"
-
-
-def _plan_in_words(record: Record) -> str:
-    plan = record.answering_plan
-    if plan is None or plan.source == "worker":
-        return ""
-    steps = [
-        StepPlanned(
-            step.planned_s, plan.index, step.index, Step(step.worker, step.subtask, step.access, step.needs)
-        )
-        for step in plan.steps
-    ]
-    return "".join(map(in_words, steps))

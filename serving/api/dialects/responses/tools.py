@@ -3,35 +3,15 @@
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
 from conductor.errors import BadTask, quote
 from conductor.model.messages import AUTO, Tool, ToolChoice, Toolset
-from serving.api.dialects.chat.tools import MOST_TOOLS, ToolName, toolset
+from serving.api.dialects.chat.tools import MOST_TOOLS, Custom, FunctionFields, ToolName, toolset
 from serving.api.dialects.read_body import LenientModel
 from serving.api.dialects.responses.schema import read_part
 
 Json = dict[str, Any]
-
-
-def _or_blank(value: Any) -> Any:
-    return "" if value is None else value
-
-
-Words = Annotated[str, BeforeValidator(_or_blank)]
-
-
-class _Function(LenientModel):
-    name: ToolName
-    description: Words = ""
-    parameters: Json | None = None
-    strict: bool | None = None
-
-
-class _Custom(LenientModel):
-    name: ToolName
-    description: Words = ""
-    format: Json | None = None
 
 
 class _Namespace(LenientModel):
@@ -65,7 +45,7 @@ def read_tools(
     for at, item, namespace in _flat(items or ()):
         match item.get("type"):
             case "function":
-                function = read_part(_Function, item, at)
+                function = read_part(FunctionFields, item, at)
                 tools.append(
                     Tool(
                         function.name,
@@ -76,7 +56,7 @@ def read_tools(
                     )
                 )
             case "custom":
-                own = read_part(_Custom, item, at)
+                own = read_part(Custom, item, at)
                 is_free = own.format is None or own.format.get("type") == "text"
                 tools.append(
                     Tool(

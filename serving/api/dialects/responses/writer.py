@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from conductor.model.operation import TokenLogprob
-from serving.api.dialects.chat.encoding import content_json
-from serving.api.dialects.responses.ids import item_id
-from serving.api.encode import dumps
+from serving.api.dialects.chat.dialect import content_json
+from serving.api.dialects.responses.segments import item_id
+from serving.api.record_json import dumps
 
 Json = dict[str, Any]
 Phase = Literal["commentary", "final_answer"]

@@ -185,5 +185,7 @@ def test_a_missing_package_is_named():
     class NeedsNothingThatExists(Calculator):
         packages = ("no_such_package",)
 
-    with pytest.raises(ValueError, match=r"no_such_package\. Install Podium's extra `cpu`"):
+    with pytest.raises(
+        ValueError, match=r"no_such_package\. Install them with `pip install 'podium\[cpu\]'`"
+    ):
         NeedsNothingThatExists("calculator")

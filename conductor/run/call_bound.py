@@ -1,0 +1,92 @@
+"""Upper bounds of the tokens that a call can use. They are computed without a tokenizer."""
+
+import json
+
+from conductor.model.call import AnswerFormat, Call
+from conductor.model.characters import byte_size
+from conductor.model.messages import File, Image, Message, Part, Text, Tool, ToolCall, ToolResult
+from conductor.model.usage import Usage
+from conductor.model.worker import PoolMember
+
+RESERVED_TOKENS_PER_IMAGE = 2_048
+"""Number of tokens that are reserved for an image. If a model counts more, the excess is billed anyway."""
+PDF_TOKENS, BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS = 4_096, 16, 300_000
+"""Estimate for a PDF: base tokens, bytes per additional token, and the maximum, which is the most that
+providers accept.
+"""
+TOKENS_PER_MESSAGE = 16
+"""Upper bound of a chat template's markup around a message, a call or a tool."""
+TOKENS_PER_CONTINUATION = 1_024
+"""Reserve for the prompt that asks a model to continue an answer, in tokens."""
+TOKENS_PER_FORMAT = 3_072
+"""Reserve for the prompts around an answer's schema and for the repair of an answer, in tokens."""
+
+
+def call_bound(member: PoolMember, call: Call) -> Usage:
+    """Return the maximum token usage of `call` at `member`. `call` must already contain the member's defaults."""
+    return Usage(input_bound(call), call.sampling.max_output_tokens or member.max_output_tokens)
+
+
+def input_bound(call: Call) -> int:
+    """Return an upper bound of the prompt's tokens without a tokenizer: a token is at least one UTF-8 byte."""
+    messages = sum(_message_bound(message) for message in call.messages)
+    tools = sum(_tool_bound(tool) for tool in call.tools.offered)
+    prefix_bound = TOKENS_PER_CONTINUATION + byte_size(call.prefix) if call.prefix else 0
+    return TOKENS_PER_MESSAGE + messages + tools + prefix_bound + _format_bound(call.answer_format)
+
+
+def sent_bytes(call: Call) -> int:
+    """Return the approximate size of the prompt of `call` in bytes. Reserves for prompts that may be added are
+    not included.
+    """
+    reserved_tokens = TOKENS_PER_CONTINUATION if call.prefix else 0
+    if answer_format := call.answer_format:
+        reserved_tokens += TOKENS_PER_FORMAT + _format_size(answer_format)
+    return input_bound(call) - reserved_tokens
+
+
+def _message_bound(message: Message) -> int:
+    native = _json_size(message.native.payload) if message.native else 0
+    native += _json_size(message.thoughts) if message.thoughts else 0
+    return TOKENS_PER_MESSAGE + native + sum(_part_bound(part) for part in message.parts)
+
+
+def _part_bound(part: Part) -> int:
+    match part:
+        case Text(text=text):
+            return byte_size(text)
+        case Image():
+            return RESERVED_TOKENS_PER_IMAGE
+        case File():
+            return TOKENS_PER_MESSAGE + byte_size(part.name) + file_tokens(part)
+        case ToolCall():
+            return TOKENS_PER_MESSAGE + byte_size(part.name) + byte_size(part.arguments)
+        case ToolResult():
+            return TOKENS_PER_MESSAGE + sum(_part_bound(each) for each in part.parts)
+
+
+def file_tokens(file: File) -> int:
+    """Return an upper estimate of the tokens of a file."""
+    if file.text is not None:
+        return file.n_bytes
+    return min(PDF_TOKENS + file.n_bytes // BYTES_PER_PDF_TOKEN, MOST_PDF_TOKENS)
+
+
+def _tool_bound(tool: Tool) -> int:
+    schemas = _json_size(tool.parameters) + _json_size(tool.format)
+    return TOKENS_PER_MESSAGE + byte_size(tool.name) + byte_size(tool.description) + schemas
+
+
+def _format_bound(wanted: AnswerFormat | None) -> int:
+    """Count the schema twice: a server may receive it as a parameter and in the prompt."""
+    if wanted is None:
+        return 0
+    return TOKENS_PER_FORMAT + 2 * _format_size(wanted)
+
+
+def _format_size(wanted: AnswerFormat) -> int:
+    return _json_size(wanted.schema) + byte_size(wanted.description)
+
+
+def _json_size(value: object) -> int:
+    return 0 if value is None else byte_size(json.dumps(value, default=str))

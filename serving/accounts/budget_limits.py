@@ -1,0 +1,127 @@
+"""Budgets of keys and teams: set their limits and read what was spent.
+
+A new limit also applies to the current day and month, because spending is counted even without a limit.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from sqlalchemy import ColumnElement, and_, delete, or_, select
+
+from serving.accounts.hold import Period, days_and_months
+from serving.accounts.money import to_pico, to_usd
+from serving.database.database import Database
+from serving.database.inserts import insert_into
+from serving.database.schema import budget, spend_window
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """Spending of a key or a team in the current day or month. `limit_usd` is None if there is no limit."""
+
+    period: Period
+    limit_usd: Decimal | None
+    spent_usd: Decimal
+    held_usd: Decimal
+
+    @property
+    def left_usd(self) -> Decimal | None:
+        """Amount that is neither spent nor reserved, or None if there is no limit.
+
+        It can be negative, for example if a call cost more than was reserved for it.
+        """
+        return None if self.limit_usd is None else self.limit_usd - self.spent_usd - self.held_usd
+
+    @property
+    def resets_at(self) -> datetime:
+        """Start of the next day or month (UTC)."""
+        now = datetime.now(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        if self.period == "day":
+            return now + timedelta(days=1)
+        return (now.replace(day=28) + timedelta(days=4)).replace(day=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """Amount that is left of the tightest budget.
+
+    Args:
+        usd: the amount. See `Spending.left_usd`.
+        whose: the budget's owner, `key` or `team`.
+        period: the budget's period.
+    """
+
+    usd: Decimal
+    whose: str
+    period: Period
+
+
+def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
+    """Return what is left of the budget with the smallest remainder, or None if there is no limit.
+
+    Args:
+        budgets: spending by owner, `key` or `team`.
+    """
+    amounts = [
+        Left(each.left_usd, whose, each.period)
+        for whose, windows in budgets.items()
+        for each in windows
+        if each.left_usd is not None
+    ]
+    return min(amounts, key=lambda each: each.usd, default=None)
+
+
+async def set_budget(database: Database, subject: str, period: Period, limit_usd: Decimal | None) -> None:
+    """Set or remove the limit of what a key or a team may spend per day or per month.
+
+    Args:
+        database: the database of the store.
+        subject: the key or the team. See `hold.key_subject` and `hold.team_subject`.
+        period: the period in which the limit applies.
+        limit_usd: the limit in US dollars, or None to remove it.
+
+    Raises:
+        ValueError: the limit is not a valid amount.
+        StoreUnavailable: the database cannot be reached.
+    """
+    async with database.writing() as connection:
+        if limit_usd is None:
+            await connection.execute(
+                delete(budget).where(budget.c.subject == subject, budget.c.period == period)
+            )
+            return
+        row = insert_into(database.address.kind, budget).values(
+            subject=subject, period=period, cap=to_pico(limit_usd)
+        )
+        await connection.execute(
+            row.on_conflict_do_update(index_elements=("subject", "period"), set_={"cap": row.excluded.cap})
+        )
+
+
+async def read_spending(database: Database, subject: str) -> list[Spending]:
+    """Return the spending and limits of a key or a team in the current day and month.
+
+    Raises:
+        StoreUnavailable: the database cannot be reached.
+    """
+    day, month = days_and_months(time.time_ns() // 1000)
+    starts: dict[Period, int] = {"day": day, "month": month}
+    window, under_way = spend_window.c, or_(*(_is_window(*each) for each in starts.items()))
+    caps = select(budget.c.period, budget.c.cap).where(budget.c.subject == subject)
+    spent = select(window.period, window.spent, window.held).where(window.subject == subject, under_way)
+    async with database.reading() as connection:
+        cap_of = {row.period: row.cap for row in await connection.execute(caps)}
+        spent_of = {row.period: (row.spent, row.held) for row in await connection.execute(spent)}
+    windows: list[Spending] = []
+    for period in starts:
+        cap, (spent_pico, held_pico) = cap_of.get(period), spent_of.get(period, (0, 0))
+        limit_usd = None if cap is None else to_usd(cap)
+        windows.append(Spending(period, limit_usd, to_usd(spent_pico), to_usd(held_pico)))
+    return windows
+
+
+def _is_window(period: Period, starts: int) -> ColumnElement[bool]:
+    return and_(spend_window.c.period == period, spend_window.c.starts == starts)

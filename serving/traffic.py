@@ -1,0 +1,191 @@
+"""Traffic of a worker: the parties that call it, the evidence of its errors, and budgets for retries and rates.
+
+`Witnesses` decides whether an error affects all callers or only the prompts of one party.
+
+A party is a team with all its keys, or a key without a team. An error affects all callers if it occurs in
+calls of two parties. If only one party calls the worker, two of its prompts are enough. If keys are turned
+off, there are no parties to protect from each other, and one call is enough.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from conductor.model.call import Call
+
+TRAFFIC_S = 10.0
+"""Seconds after its last call during which a party counts as a caller."""
+MEMORY_S = 120.0
+"""Seconds for which an event counts as evidence."""
+MOST = 100
+"""Maximum number of stored parties, and of stored witnesses of each event. More would add no evidence."""
+OFTEN = 6
+"""Number of times that an event must occur with the same prompt to count as evidence, if only one party calls
+the worker.
+"""
+
+T = TypeVar("T")
+
+
+class Witness(NamedTuple):
+    """Party and prompt of a call in which an event, such as an error, occurred."""
+
+    party: str
+    """See `Terms.tenant`."""
+    prompt: int
+    """Hash of the prompt."""
+
+
+def witness_of(call: Call) -> Witness:
+    """Return the party and the prompt of `call`."""
+    return Witness(call.terms.tenant, hash(tuple(message.text for message in call.messages)))
+
+
+class Traffic:
+    """Parties that have called a worker recently."""
+
+    def __init__(self) -> None:
+        self._called_at_s: dict[str, float] = {}
+        """Time of each party's last call (`time.monotonic`), newest last."""
+
+    def note(self, party: str) -> None:
+        """Record a call of `party`."""
+        _note(self._called_at_s, party, MEMORY_S)
+
+    def others(self, party: str, within_s: float = TRAFFIC_S) -> Iterator[str]:
+        """Yield the other parties that have called within `within_s` seconds."""
+        now_s = time.monotonic()
+        return (
+            each for each, at_s in self._called_at_s.items() if each != party and now_s - at_s <= within_s
+        )
+
+    def has_others(self, party: str) -> bool:
+        """Return whether another party calls the worker too."""
+        return any(True for _ in self.others(party))
+
+
+class Witnesses:
+    """Recent events at one worker, and the calls in which they occurred. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self._witnesses: dict[str, dict[Witness, float]] = {}
+        """Witnesses of each event, with the time of its last occurrence (`time.monotonic`), newest last."""
+        self._times = Counter[str]()
+        """Number of times that each event has occurred since its newest new witness."""
+
+    def tell(self, what: str, witness: Witness, *, is_clear: bool = True) -> bool:
+        """Record an event, and return whether it probably affects all callers.
+
+        Args:
+            what: kind of event, such as the type of an error.
+            witness: party and prompt of the call.
+            is_clear: whether one call is enough evidence if keys are turned off.
+        """
+        witnesses = self._witnesses.setdefault(what, {})
+        _drop_old(witnesses, MEMORY_S)
+        self._times[what] = self._times[what] + 1 if witness in witnesses else 1
+        _note(witnesses, witness, MEMORY_S)
+        if (is_clear and not witness.party) or len({each.party for each in witnesses}) > 1:
+            return True
+        is_alone = not self.traffic.has_others(witness.party)
+        return is_alone and (len(witnesses) > 1 or self._times[what] >= OFTEN)
+
+    def forget(self, what: str) -> None:
+        """Drop all witnesses of the event `what`, because it has ended."""
+        self._witnesses.pop(what, None)
+        self._times.pop(what, None)
+
+
+def _note(times: dict[T, float], key: T, max_age_s: float) -> None:
+    times.pop(key, None)
+    times[key] = time.monotonic()
+    _drop_old(times, max_age_s)
+
+
+def _drop_old(times: dict[T, float], max_age_s: float) -> None:
+    now_s = time.monotonic()
+    while len(times) > MOST or (times and now_s - times[next(iter(times))] > max_age_s):
+        del times[next(iter(times))]
+
+
+RESERVE = 10.0
+"""Default capacity of a retry budget, in retries. A budget starts full, so that a few calls can always be
+retried. The capacity is higher if the loss of one replica breaks more calls at once (`retry_reserve`).
+"""
+
+
+class RetryBudget:
+    """Token bucket for the retries of one worker on this replica.
+
+    A party may use at most half of the capacity while other parties make calls.
+
+    Args:
+        share: tokens that each call adds. A retry takes one token.
+        start: tokens at the start, or None for `reserve`.
+        reserve: capacity.
+    """
+
+    def __init__(self, share: float, start: float | None = None, reserve: float = RESERVE) -> None:
+        self._share, self._reserve = share, reserve
+        self._tokens = reserve if start is None else start
+        self._traffic = Traffic()
+        self._retries: dict[str, float] = {}
+        """Retries by party, minus the tokens that its later calls have added."""
+
+    def earn(self, party: str = "") -> None:
+        """Add `share` tokens, because a call of `party` is attempted for the first time."""
+        self._tokens = min(self._reserve, self._tokens + self._share)
+        self._traffic.note(party)
+        if party in self._retries:
+            self._retries[party] -= self._share
+            if self._retries[party] <= 0:
+                del self._retries[party]
+
+    def spend(self, party: str = "") -> bool:
+        """Take a token for a retry of `party`. Return False if the budget does not allow one."""
+        retries = self._retries.get(party, 0.0)
+        if self._tokens < 1 or (retries + 1 > self._reserve / 2 and self._traffic.has_others(party)):
+            return False
+        self._tokens -= 1
+        self._retries[party] = min(retries + 1, self._reserve)
+        if len(self._retries) > MOST:
+            del self._retries[next(iter(self._retries))]
+        return True
+
+
+MINUTE_S = 60.0
+
+
+class TokenBucket:
+    """Token bucket for a provider's rate limit.
+
+    Its capacity is a tenth of `per_minute`, because providers also limit bursts. Amounts may be corrected
+    later, so the level can become negative.
+
+    Args:
+        per_minute: refill per minute.
+        clock: clock in seconds.
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_s = per_minute / MINUTE_S
+        self._most = max(1.0, per_minute / 10)
+        self._clock, self._level, self._at_s = clock, self._most, clock()
+
+    @property
+    def wait_s(self) -> float:
+        """Seconds until the next call may be sent, or 0."""
+        self._fill()
+        return max(0.0, (1.0 - self._level) / self._per_s)
+
+    def take(self, amount: float) -> None:
+        """Take `amount` tokens from the bucket. A negative amount is returned to it."""
+        self._fill()
+        self._level = min(self._most, self._level - amount)
+
+    def _fill(self) -> None:
+        now_s = self._clock()
+        self._level = min(self._most, self._level + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s

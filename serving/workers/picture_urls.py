@@ -1,0 +1,142 @@
+"""URLs of pictures and files: parsing of `data:` URLs (RFC 2397), and the check whether a server may fetch other
+URLs, which prevents server-side request forgery.
+
+A provider on the internet can reach only public addresses. But a server in a private network (Ollama, vLLM)
+could fetch a URL of a neighbouring server or of the cloud's metadata service, and describe the content to the
+caller.
+"""
+
+import asyncio
+import base64
+import binascii
+import mimetypes
+from urllib.parse import unquote_to_bytes, urlsplit
+
+from conductor.model.call import Call
+from conductor.model.messages import Image
+from serving.egress.reach import REQUESTS, AddressForbidden
+from serving.workers.http_errors import ErrorMapper
+
+ALIASES = {
+    "image/jpg": "image/jpeg",
+    "image/jpe": "image/jpeg",
+    "image/jfif": "image/jpeg",
+    "image/pjpeg": "image/jpeg",
+    "image/pjp": "image/jpeg",
+    "image/x-jpeg": "image/jpeg",
+    "image/x-jpg": "image/jpeg",
+    "image/x-citrix-jpeg": "image/jpeg",
+    "image/apng": "image/png",
+    "image/x-png": "image/png",
+    "image/x-citrix-png": "image/png",
+    "image/x-gif": "image/gif",
+    "image/x-webp": "image/webp",
+}
+"""Standard media types of pictures, by other names that clients use for them. All providers accept the four
+standard types.
+"""
+BEGINNINGS = {"/9j/": "image/jpeg", "iVBORw0KGgo": "image/png", "R0lGOD": "image/gif", "UklGR": "image/webp"}
+"""Media types of pictures, by the beginning of their base64 text. Providers reject a picture with the wrong
+media type.
+"""
+
+
+def plain_media_type(media_type: object) -> object:
+    """Return the standard form of a media type: in lower case, without parameters, and with aliases replaced.
+
+    A value that is not a string is returned unchanged.
+    """
+    if not isinstance(media_type, str):
+        return media_type
+    plain = media_type.partition(";")[0].strip().lower()
+    return ALIASES.get(plain, plain)
+
+
+def picture_url(url: str) -> str:
+    """Return the URL of a picture in a form that every server accepts.
+
+    Raises:
+        ValueError: the URL is a malformed `data:` URL.
+    """
+    scheme, _, rest = url.partition(":")
+    if scheme.lower() != "data":
+        return f"{scheme.lower()}:{rest}"
+    media_type, content = split_data_url(url)
+    return f"data:{media_type};base64,{content}"
+
+
+def split_data_url(url: str) -> tuple[str, str]:
+    """Return the media type and the base64 text of a `data:` URL.
+
+    Raises:
+        ValueError: the URL is not a `data:` URL, or its base64 is invalid.
+    """
+    header, comma, content = url[len("data:") :].partition(",")
+    if url[: len("data:")].lower() != "data:" or not comma:
+        raise ValueError(
+            "an image must be an https: URL, or a data: URL of the form data:<media type>;base64,<content>"
+        )
+    media_type, *flags = (each.strip().lower() for each in header.split(";"))
+    media_type = ALIASES.get(media_type, media_type)
+    if media_type.startswith("image/"):
+        media_type = next(
+            (real for begin, real in BEGINNINGS.items() if content.startswith(begin)), media_type
+        )
+    if "base64" not in flags:
+        return media_type or "text/plain", base64.b64encode(unquote_to_bytes(content)).decode("ascii")
+    try:
+        base64.b64decode(content, validate=True)
+    except binascii.Error as exc:
+        raise ValueError("the data: URL of an image must contain valid base64") from exc
+    return media_type or "text/plain", content
+
+
+def media_type_of(url: str) -> str:
+    """Return the media type for the file extension of a URL, or `image/jpeg` if it has none."""
+    return mimetypes.guess_type(urlsplit(url).path)[0] or "image/jpeg"
+
+
+INLINE = "data:"
+LOOK_UP_S = 5.0
+"""Maximum seconds for a DNS lookup. A server whose lookup takes longer does not count as public."""
+
+
+async def check_pictures(call: Call, host: str, fetches: bool | None, faults: ErrorMapper) -> None:
+    """Check that the call's pictures are inline, or that the server may fetch them.
+
+    Args:
+        call: call to send.
+        host: host name or IP address of the server.
+        fetches: value of the setting `fetches_pictures`. If it is None, only servers at public addresses may
+            fetch pictures.
+        faults: error mapper of the worker.
+
+    Raises:
+        WorkerRefused: the server would fetch a picture from inside this network.
+    """
+    parts = (part for message in call.messages for part in message.all_parts)
+    if all(not isinstance(part, Image) or part.url.startswith(INLINE) for part in parts):
+        return
+    if not await may_fetch(host, fetches):
+        raise faults.refusal(
+            f"{faults.worker} does not fetch images by URL. Send the image as data:<media type>;base64,<content>.",
+            f"{host} has no known public address, so it could fetch private URLs from requests. "
+            "To allow this, set `fetches_pictures: true`.",
+        )
+
+
+async def may_fetch(host: str, fetches: bool | None) -> bool:
+    """Return whether the server at `host` may fetch pictures by URL.
+
+    See `check_pictures` for `fetches`.
+    """
+    return await _is_public(host) if fetches is None else fetches
+
+
+async def _is_public(host: str) -> bool:
+    try:
+        async with asyncio.timeout(LOOK_UP_S):
+            await REQUESTS.resolve(host.strip("[]"))
+    except (AddressForbidden, OSError):  # a timeout is an OSError
+        return False
+    return True

@@ -1,0 +1,252 @@
+"""How long what was looked up is believed, and what holds while the database does not answer."""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from conductor.errors import StoreUnavailable, Unauthenticated
+from serving.accounts.caller import Scope
+from serving.accounts.key_info import KeyInfo, TeamInfo
+from serving.accounts.keys import ApiKey
+from serving.api import authentication
+from serving.api.authentication import FRESH_S, KEPT_AWAY_S, KEPT_S, RENEWED_S, Authenticator
+from serving.database.address import StoreError
+from tests.serving.accounts.clock import Clock
+from tests.states import until
+
+KEY = ApiKey.of(bytes(range(32)))
+INFO = KeyInfo("key_1", "app", KEY.hint, frozenset({Scope.RUN}), TeamInfo("team_1", "search", 0), 0)
+AWAY = StoreUnavailable("The store is away.", detail="postgres.internal: connection refused")
+
+
+@dataclass
+class Keys:
+    """Where keys are looked up: in memory, and as slowly or badly as a test wants."""
+
+    known: dict[str, KeyInfo] = field(default_factory=lambda: {KEY.hash: INFO})
+    failure: Exception | None = None
+    waiting: asyncio.Event | None = None
+    lookups: int = 0
+
+    async def find(self, hash: str) -> KeyInfo | None:
+        self.lookups += 1
+        found = self.known.get(hash)  # a slow answer is as old as its question
+        if self.waiting:
+            await self.waiting.wait()
+        if self.failure:
+            raise self.failure
+        return found
+
+    async def has_keys(self) -> bool:
+        return await self.find("") is None and bool(self.known)
+
+
+@dataclass
+class It:
+    keys: Keys
+    clock: Clock
+    subject: Authenticator
+
+    async def is_let_in(self, key: ApiKey = KEY) -> bool:
+        try:
+            return (await self.subject.caller(key.reveal())).account.key_id == "key_1"
+        except Unauthenticated:
+            return False
+
+
+@pytest.fixture
+def it() -> It:
+    keys, clock = Keys(), Clock()
+    return It(keys, clock, Authenticator(keys, clock, clock))
+
+
+async def test_a_key_is_looked_up_once_for_many_requests_and_again_after_seconds(it: It) -> None:
+    for _ in range(20):
+        assert await it.is_let_in()
+    assert it.keys.lookups == 1
+    it.clock.now_s += FRESH_S
+    assert await it.is_let_in()
+    assert it.keys.lookups == 2
+
+
+async def test_a_key_that_is_used_is_looked_up_again_before_anybody_has_to_wait_for_it(it: It) -> None:
+    assert await it.is_let_in()
+    it.keys.waiting = answered = asyncio.Event()
+    it.clock.now_s += RENEWED_S
+    async with asyncio.timeout(1):
+        assert await it.is_let_in(), "without the answer"
+    answered.set()
+    await until(lambda: it.keys.lookups == 2, "it was looked up again")
+    await asyncio.sleep(0.01)
+    it.keys.waiting = asyncio.Event()
+    it.clock.now_s += FRESH_S - RENEWED_S
+    async with asyncio.timeout(1):
+        assert await it.is_let_in(), "what was looked up the second time is believed"
+
+
+async def test_a_revoked_key_is_refused_within_ten_seconds_also_when_it_is_used_all_the_time(it: It) -> None:
+    assert await it.is_let_in()
+    it.keys.known[KEY.hash] = replace(INFO, revoked_us=1)
+    let_in_s = 0.0
+    for tenths in range(120):
+        it.clock.now_s += 0.1
+        if await it.is_let_in():
+            let_in_s = tenths / 10
+    assert 0 < let_in_s < FRESH_S < 10
+
+
+async def test_within_ten_seconds_also_while_the_database_comes_and_goes(it: It) -> None:
+    assert await it.is_let_in()
+    it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), AWAY
+    it.clock.now_s += KEPT_S - 0.1
+    assert await it.is_let_in(), "the database is away for a moment"
+    it.clock.now_s += 0.2
+    with pytest.raises(StoreUnavailable):
+        await it.is_let_in()
+    it.keys.failure = None
+    assert not await it.is_let_in()
+
+
+async def test_where_settings_say_so_a_key_is_believed_for_an_hour_while_the_database_is_away(it: It) -> None:
+    it.subject = Authenticator(it.keys, it.clock, it.clock, KEPT_AWAY_S)
+    assert await it.is_let_in()
+    it.keys.failure = AWAY
+    it.clock.now_s += KEPT_AWAY_S - 1
+    assert await it.is_let_in()
+    with pytest.raises(StoreUnavailable):
+        await it.is_let_in(ApiKey.make())
+    it.keys.known[KEY.hash], it.keys.failure = replace(INFO, revoked_us=1), None
+    assert not await it.is_let_in(), "once it answers, its word counts"
+    it.keys.failure = AWAY
+    it.clock.now_s += KEPT_AWAY_S + 1
+    with pytest.raises(StoreUnavailable):
+        await it.is_let_in()
+
+
+async def test_an_answer_is_as_old_as_its_question(it: It) -> None:
+    it.keys.waiting = asyncio.Event()
+    first = asyncio.create_task(it.is_let_in())
+    await until(lambda: it.keys.lookups == 1)
+    it.clock.now_s += FRESH_S - 0.5
+    it.keys.waiting.set()
+    assert await first
+    it.clock.now_s += 1
+    await it.is_let_in()
+    assert it.keys.lookups == 2
+
+
+async def test_those_who_ask_at_once_share_one_question_and_one_that_leaves_does_not_end_it(it: It) -> None:
+    it.keys.waiting = asyncio.Event()
+    asking = [asyncio.create_task(it.is_let_in()) for _ in range(50)]
+    await until(lambda: it.keys.lookups == 1)
+    asking[0].cancel()
+    await asyncio.sleep(0)
+    it.keys.waiting.set()
+    assert all(await asyncio.gather(*asking[1:]))
+    assert it.keys.lookups == 1
+
+
+async def test_what_this_replica_changes_holds_at_once_also_for_an_answer_under_way(it: It) -> None:
+    assert await it.is_let_in()
+    it.clock.now_s += FRESH_S
+    it.keys.waiting = asyncio.Event()
+    under_way = asyncio.create_task(it.is_let_in())
+    await until(lambda: it.keys.lookups == 2)
+    it.keys.known[KEY.hash] = replace(INFO, revoked_us=1)
+    it.clock.now_s += 0.1
+    it.subject.forget()
+    it.keys.waiting.set()
+    await under_way
+    assert not await it.is_let_in()
+
+
+@pytest.mark.parametrize(
+    ("info", "said"),
+    [
+        (None, "Unknown API key"),
+        (replace(INFO, revoked_us=1), "revoked"),
+        (replace(INFO, expires_us=1_749_999_999_000_000), "expired at 2025-06-15T15:06:39Z"),
+        (replace(INFO, team=TeamInfo("team_1", "search", 0, off_us=1)), "is disabled"),
+    ],
+)
+async def test_why_a_key_is_refused_is_told_to_who_has_it(it: It, info: KeyInfo | None, said: str) -> None:
+    it.keys.known = {KEY.hash: info} if info else {}
+    with pytest.raises(Unauthenticated, match=said) as refused:
+        await it.subject.caller(KEY.reveal())
+    assert KEY.reveal() not in str(refused.value)
+
+
+async def test_a_key_ends_when_it_expires_and_not_when_it_is_looked_up_again(it: It) -> None:
+    it.keys.known[KEY.hash] = replace(INFO, expires_us=int((it.clock.now_s + 1) * 1e6))
+    assert await it.is_let_in()
+    it.clock.now_s += 1
+    assert not await it.is_let_in()
+    assert it.keys.lookups == 1
+
+
+async def test_a_typing_error_asks_no_database(it: It) -> None:
+    with pytest.raises(Unauthenticated):
+        await it.subject.caller(KEY.reveal()[:-1] + "!")
+    assert it.keys.lookups == 0
+
+
+async def test_many_keys_that_do_not_exist_take_a_bounded_memory(
+    it: It, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "MOST_KEYS", 10)
+    for _ in range(50):
+        assert not await it.is_let_in(ApiKey.make())
+    assert len(it.subject._keys) == 10
+
+
+async def test_no_key_means_open_until_one_is_made_and_never_again_after(it: It) -> None:
+    it.keys.known = {}
+    assert await it.subject.is_open()
+    it.keys.known = {KEY.hash: INFO}
+    it.clock.now_s += FRESH_S
+    assert not await it.subject.is_open()
+    it.keys.known, it.keys.failure = {}, AWAY
+    it.clock.now_s += 1000
+    assert not await it.subject.is_open()
+
+
+@pytest.mark.parametrize("failure", [AWAY, StoreError("The store rejects the password.")])
+async def test_while_nobody_can_say_whether_there_are_keys_nobody_is_let_in(
+    it: It, failure: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    it.keys.failure = failure
+    with caplog.at_level(logging.ERROR, "podium"):
+        for _ in range(3):
+            with pytest.raises(StoreUnavailable) as refused:
+                await it.subject.is_open()
+            with pytest.raises(StoreUnavailable):
+                await it.subject.caller(KEY.reveal())
+    assert "postgres.internal" not in refused.value.message
+    assert len(caplog.records) == 1, "one line for many"
+    assert KEY.hash not in caplog.text
+
+
+async def test_a_database_that_hangs_does_not_answer(it: It, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
+    it.keys.waiting = asyncio.Event()
+    with pytest.raises(StoreUnavailable):
+        await it.subject.caller(KEY.reveal())
+
+
+async def test_an_answer_that_nobody_waited_for_is_remembered(
+    it: It, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(authentication, "LOOKUP_S", 0.05)
+    it.keys.waiting = answered = asyncio.Event()
+    with pytest.raises(StoreUnavailable):
+        await it.subject.caller(KEY.reveal())
+    answered.set()
+    await asyncio.sleep(0.01)
+    it.keys.waiting = asyncio.Event()
+    assert (await it.subject.caller(KEY.reveal())).account.key_id
+
+
+async def test_without_a_place_for_keys_there_is_none() -> None:
+    assert await Authenticator().is_open()
