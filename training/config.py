@@ -334,7 +334,7 @@ def load(path: str | Path) -> Config:
     return parse(cast(object, data), str(path))
 
 
-def _read(path: Path) -> Any:
+def _read(path: Path) -> object:
     try:
         return yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as exc:
