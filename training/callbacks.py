@@ -33,21 +33,17 @@ def tensorboard(folder: Path) -> TensorBoardCallback:
 
 
 class CurveLog(TrainerCallback):
-    """Writes one JSON object per logged step at each checkpoint and at the end.
-
-    The trainer restores its log when a run resumes.
+    """Writes the trainer's log, with one JSON object per logged step. The trainer restores its log when a run
+    resumes.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_log(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
             lines = [{"step": each["step"]} | each for each in state.log_history if "loss" in each]
             write_atomically(self._path, "".join(json.dumps(line) + "\n" for line in lines))
-
-    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.on_save(args, state, control)
 
 
 class ProgressBar(TrainerCallback):

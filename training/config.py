@@ -326,11 +326,12 @@ def load(path: str | Path) -> Config:
         SettingsError: a file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
             location of every error.
     """
-    data: object = _read(Path(path))
+    data = _read(Path(path))
     if isinstance(data, dict) and "base" in data:
         changes = cast(dict[str, Any], data)
-        data = cast(object, _merge(_read(Path(path).parent / str(changes.pop("base"))), changes))
-    return parse(data, str(path))
+        base = _read(Path(path).parent / str(changes.pop("base")))
+        return parse(_merge(base, changes), str(path))
+    return parse(cast(object, data), str(path))
 
 
 def _read(path: Path) -> object:

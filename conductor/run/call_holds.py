@@ -32,7 +32,7 @@ from conductor.model.worker import PoolMember
 from conductor.run.call_bound import call_bound, with_defaults
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 from conductor.run.plan_record import charges
-from conductor.run.waiting import wait_until_done
+from conductor.run.run import wait_until_done
 
 
 @dataclass(slots=True, eq=False)

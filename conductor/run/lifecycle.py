@@ -23,11 +23,10 @@ from conductor.run.ledger import BudgetLedger, Ledger
 from conductor.run.plan_record import UnmeteredCall
 from conductor.run.record import NOBODY, Account, Record, RunRecords
 from conductor.run.rounds import RoundLoop
-from conductor.run.run import Run
+from conductor.run.run import Run, wait_until_done
 from conductor.run.task import Task
 from conductor.run.team import TEAM, Team, estimate_price, find_waiting, team_member
 from conductor.run.turns import Given
-from conductor.run.waiting import wait_until_done
 
 
 def count_spent(records: RunRecords, team: Team, lost_usd: Decimal) -> tuple[Decimal, Usage]:

@@ -36,10 +36,9 @@ from conductor.run.events import (
 )
 from conductor.run.plan_record import PlanRecord, StepRecord, StepStatus
 from conductor.run.record import Record
-from conductor.run.run import RunContext
+from conductor.run.run import RunContext, wait_until_done
 from conductor.run.steps import StepCalls, StepWords
 from conductor.run.turns import conversation
-from conductor.run.waiting import wait_until_done
 
 ECHO_NOTE = "The answer repeated delimiter tags of its prompt, which were removed."
 

@@ -36,10 +36,9 @@ from conductor.run.plan_record import PlanRecord
 from conductor.run.plan_run import PlanRun, StepsWait
 from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.record import Record
-from conductor.run.run import RunContext
+from conductor.run.run import RunContext, wait_until_done
 from conductor.run.steps import may_call_tools
 from conductor.run.team import Team
-from conductor.run.waiting import wait_until_done
 
 SAME_AGAIN = "The conductor wrote the same plan again, so the answer of that plan was accepted."
 

@@ -1,8 +1,12 @@
-"""An active run as its readers use it, and the context that its steps share."""
+"""An active run as its readers use it, the context that its steps share, and functions that wait for tasks to
+end.
+"""
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec.structs import replace
 
@@ -179,3 +183,29 @@ class CallObserver:
         """See `Observer.on_failed`."""
         at_s = self._context.now_s()
         self._context.log.append(CallFailed(at_s, self._site.plan, self._site.step, attempt))
+
+
+async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
+    """Wait until `tasks` have ended, even if this task is cancelled, because they may be closing calls.
+
+    A cancellation is raised after they have ended.
+    """
+    cancelled: asyncio.CancelledError | None = None
+    while pending := [task for task in tasks if not task.done()]:
+        try:
+            await asyncio.wait(pending)
+        except asyncio.CancelledError as exc:
+            cancelled = exc
+    if cancelled:
+        raise cancelled
+
+
+async def end_task(task: asyncio.Task[None] | None) -> None:
+    """Cancel a task that never ends by itself, wait until it has ended, and raise its error if it failed.
+
+    Do nothing if `task` is None.
+    """
+    if task is not None:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task

@@ -17,7 +17,7 @@ import httpx2
 from standardwebhooks.webhooks import Webhook
 
 from conductor.errors import StoreUnavailable
-from conductor.run.waiting import end_task
+from conductor.run.run import end_task
 from serving.accounts.alerts import Alert, notice, put_off, take_due
 from serving.accounts.hold import EPOCH, Period
 from serving.accounts.money import to_usd

@@ -127,7 +127,7 @@ async def _check_no_run_waits(request: ApiRequest, dialect: Dialect, service: Se
     Raises:
         BadTask: the request has tool results for a waiting run, or a call id that was not issued here.
     """
-    if await find_tool_answer(request, dialect, service) is not None:
+    if request.has_tool_results and await find_tool_answer(request, dialect, service) is not None:
         message = (
             "n must be 1 in a request with tool results, because they continue one run, which has one answer."
         )

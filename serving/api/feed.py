@@ -16,7 +16,7 @@ from typing import Any
 from conductor.errors import Overloaded, StoreUnavailable
 from conductor.run.events import AnswerDelta, Event, ResultsGiven, RunFinished, RunResumed, StepRestarted
 from conductor.run.record import Account
-from conductor.run.waiting import end_task
+from conductor.run.run import end_task
 from serving.api import event_json
 from serving.api.record_json import dumps
 from serving.edge.exchange import PIECE_BYTES

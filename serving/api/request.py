@@ -230,6 +230,11 @@ class ApiRequest:
         return any(isinstance(part, File) and part.id for part in parts)
 
     @property
+    def has_tool_results(self) -> bool:
+        """Whether the conversation contains tool results."""
+        return any(message.tool_results for message in self.conversation)
+
+    @property
     def token_estimate(self) -> int:
         """Estimated tokens of the text and of one answer. The tokens that a plan uses beyond that are known
         only when the run has ended.

@@ -222,7 +222,7 @@ class RunResponse:
     async def _answer(self, wire: Wire) -> None:
         try:
             await self._admit(wire)
-            if not self.plan_only:
+            if self._request.has_tool_results and not self.plan_only:
                 answer = await find_tool_answer(self._request, self._dialect, self._service)
                 if answer is not None and await self._resume(answer, wire):
                     return

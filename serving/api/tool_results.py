@@ -63,8 +63,6 @@ async def find_tool_answer(request: ApiRequest, dialect: Dialect, service: Servi
         BadTask: a call id was not issued here, or one call has two different results.
         StoreUnavailable: the store is unreachable.
     """
-    if not any(message.tool_results for message in request.conversation):
-        return None
     ids = await service.store.call_ids()
     conversation, param = request.conversation, dialect.turns_field
     answered = [n for n, m in enumerate(conversation) if m.role == "assistant" and not m.tool_calls]

@@ -17,7 +17,7 @@ from conductor.model.call import Call
 from conductor.model.failure import Attempt
 from conductor.model.reply import Delta, Reply
 from conductor.model.terms import Holds, Places
-from conductor.run.waiting import wait_until_done
+from conductor.run.run import wait_until_done
 from serving.dispatch.limiter import NO_RULES, QueueRules
 from serving.dispatch.policy import can_hedge
 from serving.dispatch.route import Route

@@ -29,8 +29,7 @@ from conductor.run.events import (
 )
 from conductor.run.fold import after
 from conductor.run.record import RunRecords
-from conductor.run.run import Run
-from conductor.run.waiting import end_task
+from conductor.run.run import Run, end_task
 from serving.store.idempotency import Claim
 from serving.store.rows import Item
 from serving.store.store import RecordStore

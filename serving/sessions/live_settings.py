@@ -12,7 +12,7 @@ from typing import Any
 
 from conductor.errors import PodiumError, StoreUnavailable, WorkerUnavailable
 from conductor.model.failure import Failure
-from conductor.run.waiting import end_task
+from conductor.run.run import end_task
 from serving.database.address import StoreError
 from serving.lora.adapters import AdapterError
 from serving.pool import Pool

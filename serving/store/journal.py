@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from conductor.errors import StoreUnavailable
 from conductor.run.events import AnswerDelta, Event, StepRestarted, WorkDelta
 from conductor.run.record import Record, RunRecords
-from conductor.run.waiting import end_task
+from conductor.run.run import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.settings.sections import LimitSettings

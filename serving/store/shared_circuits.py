@@ -19,7 +19,7 @@ from sqlalchemy.dialects.postgresql import Insert
 from sqlalchemy.exc import SQLAlchemyError
 
 from conductor.errors import StoreUnavailable
-from conductor.run.waiting import end_task
+from conductor.run.run import end_task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import StoreError
 from serving.database.clock import NOW_US

@@ -10,7 +10,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from conductor.run.waiting import end_task
+from conductor.run.run import end_task
 from serving.database.address import sqlite_address
 from serving.edge import exchange
 from serving.edge.exchange import LONG_S

@@ -15,8 +15,8 @@ from sqlalchemy import text
 from conductor.errors import Overloaded, StoreUnavailable
 from conductor.model.messages import Message
 from conductor.run.record import Account, Record, RunRecords
+from conductor.run.run import end_task
 from conductor.run.task import Task
-from conductor.run.waiting import end_task
 from serving.api.app import build_api
 from serving.database import database
 from serving.database.address import Address, sqlite_address

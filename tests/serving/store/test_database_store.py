@@ -18,8 +18,8 @@ from conductor.plan.plan import Step
 from conductor.run.events import AnswerDelta, PlanStarted, RunFinished, StepFinished, StepPlanned, StepStarted
 from conductor.run.fold import fold
 from conductor.run.record import NOBODY, Account, Record, RunRecords
+from conductor.run.run import end_task
 from conductor.run.task import Task
-from conductor.run.waiting import end_task
 from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
 from serving.database.address import Address, sqlite_address
 from serving.store import journal
