@@ -39,8 +39,8 @@ def helps(module: str, usage: str, absent: set[str], arguments: str = '["--help"
 ENTRY_POINTS = [
     imports("podium", {ALL_OTHERS}),
     imports("conductor.run.team", {ALL_OTHERS}),
-    helps("podium.cli", "Usage: podium VERB ", HELP_OF_ALL),
-    helps("podium.cli", "Usage: podium VERB ", HELP_OF_ALL, "[]"),
+    helps("podium.cli", "Usage: podium COMMAND ", HELP_OF_ALL),
+    helps("podium.cli", "Usage: podium COMMAND ", HELP_OF_ALL, "[]"),
     helps("podium.cli", "", HELP_OF_ALL, '["srve"]'),
     helps("podium.doctor.cli", "Usage: podium doctor ", FIRST_COMMANDS),
     helps("cluster.local.demo", "Usage: podium demo ", FIRST_COMMANDS),

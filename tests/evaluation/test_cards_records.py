@@ -130,7 +130,7 @@ def test_a_call_shorter_than_a_millisecond_tells_no_speed(tmp_path: Path, took_s
 def test_a_file_that_is_nested_too_deeply_is_told_by_its_line(tmp_path: Path, text: str):
     path = tmp_path / "saved.json"
     path.write_text(text)
-    with pytest.raises(EvaluationError, match="line 1: nested too deeply"):
+    with pytest.raises(EvaluationError, match="line 1: the JSON is nested too deeply"):
         read_records(str(path))
 
 

@@ -174,7 +174,7 @@ def test_ctrl_c_exits_130_and_the_same_command_goes_on(tmp_path: Path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
-    assert "run the same command to resume" in said
+    assert "Run the same command to resume" in said
     kept = results.read_bytes()
     assert 1 <= kept.count(b"\n") < 4
     assert main(list(map(str, command[3:]))) == 0

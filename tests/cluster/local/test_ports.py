@@ -115,6 +115,6 @@ def test_the_command_lists_every_port_and_fails_for_one_that_is_open(
     said = capsys.readouterr().out.splitlines()
     assert said[0].split() == ["port", "address", "reached", "by", "requires", "process"]
     assert [line.split()[:2] for line in said[1:3]] == [["8000", "127.0.0.1"], ["9101", "0.0.0.0"]]
-    assert "Port 9101 of haproxy" in said[3]
+    assert "port 9101 of haproxy" in said[3]
     monkeypatch.setattr(ports, "list_ports", lambda processes: found[:1])
     assert ports.main([]) == 0

@@ -158,7 +158,7 @@ async def test_names_that_say_nothing_twice_or_for_several_are_refused(store_add
             await directory.create_key("app")
         with pytest.raises(BadTask, match="2 keys are named 'app'"):
             await directory.revoke("app")
-        with pytest.raises(UnknownName, match="no team 'nobody'"):
+        with pytest.raises(UnknownName, match="No team has the id or name 'nobody'"):
             await directory.create_key("app", "nobody")
         with pytest.raises(BadTask, match="admin"):
             await directory.create_key("app", "search", {Scope.ADMIN})

@@ -11,9 +11,8 @@ from conductor.run.codec import dump, load
 from conductor.run.events import Event
 from conductor.run.lifecycle import open_run, resume_run
 from conductor.run.record import RunRecords
-from evaluation.backends.over_http import outcome_of_answer, outcome_of_workflow
+from evaluation.backends.over_http import outcome_of_workflow
 from serving.api import event_json, record_json
-from serving.api.dialects.chat.dialect import completion
 from serving.api.event_json import in_words
 from serving.telemetry import metrics
 from serving.telemetry.measurement import of_run
@@ -76,5 +75,3 @@ async def test_an_evaluation_over_http_counts_it_once() -> None:
     workflow: dict[str, Any] = record_json.workflow(records.record)
     outcome = outcome_of_workflow(workflow)
     assert outcome.calls == sum(each.usage is not None for each in records.record.calls)
-    of_answer = outcome_of_answer(completion(records, str, trace=True), "boss")
-    assert of_answer.calls == 2 + 2, "two plans, two steps"

@@ -181,4 +181,4 @@ def test_the_command_line_checks_names_against_the_settings(
     assert accounts_cli.keys(["policy", "app", "exclude_workers=coder", "--settings", str(path)]) == 0
     capsys.readouterr()
     assert accounts_cli.keys(policy) == 0
-    assert "exclude_workers were not checked" in capsys.readouterr().err
+    assert "exclude_workers are not checked" in capsys.readouterr().err
