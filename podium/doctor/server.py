@@ -181,12 +181,12 @@ def _words(fault: Json) -> str:
 
 
 def check_policies(http: httpx2.Client) -> Finding:
-    """Check that the policies of teams and keys name only workers and models that the settings have."""
+    """Check that the settings have every name in the policies of teams and keys."""
     faults: list[str] = http.get("/readyz").json().get("policies", [])
     if not faults:
-        return ok("All workers and models in policies exist in the settings.")
+        return ok("All names in policies exist in the settings.")
     return warning(
-        f"Policies name workers or models that the settings do not have: {' '.join(faults)}",
+        f"Policies contain names that the settings do not have: {' '.join(faults)}",
         "Correct them with `podium keys policy KEY FIELD=VALUE` or `podium teams policy TEAM FIELD=VALUE`.",
     )
 

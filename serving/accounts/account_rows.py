@@ -63,5 +63,5 @@ def _policy(text: str, whose: str) -> AccountPolicy:
     except ValidationError as exc:
         fault = exc.errors(include_url=False, include_input=False)[0]
         where = ".".join(map(str, fault["loc"]))
-        message = f"The stored policy of {whose} is not valid: {explain_fault(where, fault)}."
+        message = f"The stored policy of {whose} is not valid: {explain_fault(where or 'it', fault)}."
         raise StoreError(f"{message} To remove the policy, replace it with {{}} in the database.") from exc

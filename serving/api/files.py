@@ -259,7 +259,9 @@ def _expiry_s(form: FormData) -> int | None:
     try:
         return ExpiresAfter.model_validate(fields).seconds
     except ValidationError as exc:
-        raise BadTask(f"{explain_fault('expires_after', exc.errors()[0])}.", param="expires_after") from exc
+        fault = exc.errors()[0]
+        place = ".".join(("expires_after", *map(str, fault["loc"])))
+        raise BadTask(f"{explain_fault(place, fault)}.", param="expires_after") from exc
 
 
 def _no_file(id: str, param: str = "file_id") -> UnknownName:

@@ -149,7 +149,7 @@ class CompletionEncoder(ChatEncoder):
         return b""
 
     def _progress(self, event: Event) -> bytes:
-        super()._progress(event)  # notes which worker answers
+        self._name_worker(event)
         return b""
 
 

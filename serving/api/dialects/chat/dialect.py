@@ -264,9 +264,13 @@ class ChatEncoder(Encoder):
         return _data({"error": error_json(failure, self._run.record.id)}) + DONE
 
     def _progress(self, event: Event) -> bytes:
-        if isinstance(event, StepFirstToken):  # the worker that answers is known now
-            self.head["model"] = model_name(self._run.record)
+        self._name_worker(event)
         return super()._progress(event)
+
+    def _name_worker(self, event: Event) -> None:
+        """Set `model` of the chunks when the worker that answers is known."""
+        if isinstance(event, StepFirstToken):
+            self.head["model"] = model_name(self._run.record)
 
     def _show(self, progress: Json) -> bytes:
         return self.chunk({"choices": [], "podium": progress})
