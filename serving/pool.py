@@ -41,7 +41,7 @@ from serving.workers.picture_urls import may_fetch
 logger = logging.getLogger("podium")
 
 MOST_TEAMS = 1024
-"""Maximum number of permits whose teams are kept. There are as many permits as different policies."""
+"""Maximum number of permits whose teams are cached."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

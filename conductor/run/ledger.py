@@ -259,8 +259,8 @@ class BudgetLedger:
         )
         field_name = "podium.max_cost_usd" if by_cost else "podium.max_tokens"
         message = (
-            f"The price of {what} is unknown, so {field_name} ({limit}) cannot be enforced for its calls. "
-            "Set `price` in the settings of the worker, or remove the limit."
+            f"The price of {what} or of one of its fallbacks is unknown, so {field_name} ({limit}) cannot be enforced. "
+            "Set `price` in the settings of these workers, or remove the limit."
             if price is None and by_cost
             else f"A call to {what} {why}, which exceeds the rest of the run's budget "
             f"(spent: {spent}, held: {on_hold}, limit: {limit}). Raise {field_name}."

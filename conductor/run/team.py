@@ -74,7 +74,7 @@ class Team:
             )
         members = {name: self.pool[name] for name in names if task.permit.allows(name)}
         if not members:
-            message = f"The policies of this API key and its team allow no worker of the model {quote(task.model)}. Use another model that GET /v1/models lists."
+            message = f"The policies of this API key and its team allow none of the workers that the request may use with model {quote(task.model)}. Use another model that GET /v1/models lists, or allow other workers in the request."
             raise NotAllowed(message, param="model")
         for step in task.plan.steps if task.plan else ():
             if step.worker not in members:

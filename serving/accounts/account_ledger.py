@@ -254,7 +254,7 @@ def _in_words(price: Price | None, usage: Usage | None) -> str | None:
 def _unpriced(refusal: Refusal, what: str) -> BudgetExceeded:
     whose, span = _owner_and_period(refusal)
     return BudgetExceeded(
-        f"The price of {what} is unknown, so its calls cannot be checked against the {whose}'s budget for {span}. Set `price` in the settings of the worker.",
+        f"The price of {what} or of one of its fallbacks is unknown, so the {whose}'s budget for {span} cannot be enforced. Set `price` in the settings of these workers.",
         **_amounts(refusal),
     )
 

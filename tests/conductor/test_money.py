@@ -180,7 +180,7 @@ async def test_a_refusal_says_spent_held_and_limit_of_the_limit_that_was_met(
 
 
 async def test_no_money_is_put_on_an_unknown_price() -> None:
-    with pytest.raises(BudgetExceeded, match="price of a is unknown"):
+    with pytest.raises(BudgetExceeded, match="price of a or of one of its fallbacks is unknown"):
         async with BudgetLedger(Budget(max_cost_usd=cents(100))).hold(None, 1, 1, "a"):
             pass
     async with BudgetLedger(Budget(max_tokens=100)).hold(None, 1, 64, "a") as hold:
