@@ -177,7 +177,8 @@ async def test_no_price_is_refused_under_a_budget_and_entered_as_unknown_without
     assert await ledgers.entries() == [("call", 0, 0, 0)]
     await ledgers.set_caps(None, 100)
     with pytest.raises(
-        BudgetExceeded, match=r"The price of odd .* is unknown, .* the team's budget for today\. Set `price`"
+        BudgetExceeded,
+        match=r"The price of odd .* the team's budget for today cannot be enforced\. Set `price`",
     ):
         async with ledger.hold(None, 100, 200, "odd"):
             raise AssertionError("not under a budget")
