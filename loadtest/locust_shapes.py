@@ -9,9 +9,7 @@ from locust import LoadTestShape
 from loadtest.arrivals import SHAPES
 
 SPAWN_PER_S = 100.0
-"""Users spawned per second. The steps of a shape are immediate, so users start as fast as Locust can create
-them.
-"""
+"""Users spawned per second. Steps of a shape are immediate, so Locust spawns as fast as it can."""
 
 
 class RunShape(LoadTestShape):

@@ -156,9 +156,7 @@ class UltraUser(_User):
 
 
 class CancellingUser(_User):
-    """User who disconnects before the end: while the plan is written, while steps run, or while the answer
-    streams.
-    """
+    """User who disconnects while the plan is written, steps run, or the answer streams."""
 
     weight = 1
 

@@ -33,9 +33,7 @@ def tensorboard(folder: Path) -> TensorBoardCallback:
 
 
 class CurveLog(TrainerCallback):
-    """Writes the trainer's log, with one JSON object per logged step. The trainer restores its log when a run
-    resumes.
-    """
+    """Writes the trainer's log, an object per logged step. The trainer restores it when a run resumes."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

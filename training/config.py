@@ -320,12 +320,7 @@ class Config(Frozen):
 
 
 def load(path: str | Path) -> Config:
-    """Read a training config. If it has the key `base`, it changes the config in that file of its folder.
-
-    Raises:
-        SettingsError: a file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
-            location of every error.
-    """
+    """Read a training config, or what it changes in its `base`. The SettingsError locates every error."""
     data = _read(Path(path))
     if isinstance(data, dict) and "base" in data:
         changes = cast(dict[str, Any], data)
@@ -356,11 +351,7 @@ def _merge(base: Any, changes: Any) -> Any:
 
 
 def parse(data: object, where: str = "config") -> Config:
-    """Validate the parsed YAML `data`. `where` names it in error messages.
-
-    Raises:
-        SettingsError: the config is invalid. The message has the location of every error.
-    """
+    """Validate parsed YAML, which messages call `where`. The SettingsError locates every error."""
     try:
         return Config.model_validate(data)
     except ValidationError as exc:

@@ -119,12 +119,7 @@ main = Program("podium cards")
 
 @main.command(epilog=EPILOG)
 def run(options: CardOptions) -> int:
-    """Write each worker's card from measurements.
-
-    Raises:
-        CommandError: the input is invalid, and nothing was written; or the settings file cannot be written,
-            and is unchanged.
-    """
+    """Write each worker's card from measurements."""
     try:
         return _run(options, dict(map(_renaming, options.name)))
     except PodiumError as exc:
@@ -220,11 +215,7 @@ def _why_none(name: str, measured: CardMeasurement) -> str:
 
 @contextmanager
 def _standard_output() -> Generator[None]:
-    """Flush the output that the block prints. It is not an error if the reader closes the pipe (`| head`).
-
-    Raises:
-        EvaluationError: standard output cannot be written, for example because the disk is full.
-    """
+    """Flush the output of the block. A reader that closes the pipe (`| head`) is no error, a full disk is."""
     try:
         yield
         sys.stdout.flush()

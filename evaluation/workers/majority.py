@@ -29,11 +29,7 @@ class Majority:
         self.name, self._price = name, price or FREE
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Reply with the majority answer.
-
-        Raises:
-            WorkerRefused: the step reads no outputs.
-        """
+        """Reply with the majority answer. Raise WorkerRefused if the step reads no outputs."""
         user = next((m.text for m in reversed(call.messages) if m.role == "user"), "")
         outputs = read_assignment(user, call.mark_key)[0]
         if not outputs:
@@ -50,10 +46,7 @@ class Majority:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the index of the first answer that is among the most frequent, or None if there is no answer.
-
-    Answers are compared word by word, ignoring case.
-    """
+    """Return the first index of a most frequent answer, word by word without case, or None."""
     votes = [None if answer is None else " ".join(answer.split()).casefold() for answer in answers]
     counts = Counter(vote for vote in votes if vote is not None)
     return votes.index(max(counts, key=counts.__getitem__)) if counts else None

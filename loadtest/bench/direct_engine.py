@@ -29,12 +29,8 @@ class DirectEngine(Engine):
     """Engine that the router calls, with methods that bypass everything but vLLM."""
 
     async def generate_directly(self, lines: list[list[str]], max_tokens: int) -> dict[str, Any]:
-        """Call `AsyncLLM.generate` for several lines of prompts.
-
-        The lines run concurrently, and the prompts of a line one after another.
-
-        Returns:
-            `tokens`, `wall_s`, and the `first_token_s` of each prompt.
+        """Call `AsyncLLM.generate` for lines of prompts that run concurrently. Return `tokens`, `wall_s` and
+        the `first_token_s` of each prompt.
         """
         began_s = time.monotonic()
         results = await asyncio.gather(*(self._generate_line(line, max_tokens) for line in lines))

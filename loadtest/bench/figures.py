@@ -17,13 +17,7 @@ BLOCKS = 5
 
 @dataclass(frozen=True, slots=True)
 class FigureSpec:
-    """Entry of the catalogue.
-
-    Args:
-        meaning: a short description.
-        target: the upper or lower bound, or None.
-        side: whether the target is an upper or a lower bound.
-    """
+    """Entry of the catalogue. `side` says whether the target is an upper or a lower bound."""
 
     meaning: str
     target: float | None = None
@@ -283,11 +277,7 @@ class Figure:
 
 
 def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], float] = median) -> Figure:
-    """Return the statistic `of` the samples, with its range.
-
-    Raises:
-        ValueError: there are no samples.
-    """
+    """Return the statistic `of` the samples, with its range."""
     if not samples:
         raise ValueError(f"no samples were measured for {name}")
     groups = [of(group) for start in range(BLOCKS) if (group := samples[start::BLOCKS])]
@@ -305,11 +295,7 @@ def p95(samples: Sequence[float]) -> float:
 
 
 def to_json(figures: Iterable[Figure]) -> dict[str, float]:
-    """Return the content of build/bench.json.
-
-    Raises:
-        ValueError: a name is not in the catalogue, or appears twice.
-    """
+    """Return the content of build/bench.json. Raise ValueError for an unknown or repeated name."""
     content: dict[str, float] = {}
     for each in figures:
         if each.name not in CATALOGUE or each.name in content:

@@ -66,7 +66,6 @@ class Peer:
     """Gateway in an environment of its own. This module imports nothing from it.
 
     Args:
-        name: the name of its lock file, its program and its environment in build/.
         ready: the path that answers with 200 once it is up.
         options: a function that returns its command line from the address of the upstream and its own port.
         env: additional environment variables.
@@ -84,10 +83,7 @@ class Peer:
 
     @asynccontextmanager
     async def serve(self, upstream: str) -> AsyncGenerator[str]:
-        """Run the gateway as one process in front of `upstream`, and yield its address.
-
-        It serves the upstream as the model `m`. Its environment is made if it does not exist yet.
-        """
+        """Run the gateway in front of `upstream`, which it serves as the model `m`, and yield its address."""
         venv, port = ROOT / "build" / self.name, free_port()
         locked = ("--no-deps", "--require-hashes", "-r", str(self.lock))
         await asyncio.to_thread(make_environment, venv, *locked)
@@ -170,9 +166,7 @@ async def measure_litellm(session: aiohttp.ClientSession, tick: Callable[[], Non
 
 
 async def measure_smg(tick: Callable[[], None]) -> list[Figure]:
-    """Compare Podium with smg and the empty ingress for `ROUNDS` rounds, after a warm-up. Takes about three
-    minutes.
-    """
+    """Compare Podium with smg and the empty ingress for `ROUNDS` rounds. Takes about three minutes."""
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         upstream = await stack.enter_async_context(echo_upstream())
@@ -199,9 +193,7 @@ async def measure_smg(tick: Callable[[], None]) -> list[Figure]:
 async def _running_podium(
     upstream: str, folder: Path
 ) -> AsyncGenerator[tuple[BenchClient, BenchClient, BenchServer]]:
-    """Run Podium and the empty ingress. Yield a client of Podium with a key, a client of the ingress, and the
-    server.
-    """
+    """Run Podium and the empty ingress. Yield a client with a key, one of the ingress, and the server."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address, CAP_USD)
     settings = fill_settings("paid.yaml", UPSTREAM=upstream)

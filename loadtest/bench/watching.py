@@ -33,12 +33,7 @@ UNDER_WAY = "/v1/workflows?status=running&limit=1"
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:
-    """One run.
-
-    Args:
-        cpu_ms_per_s: the router's CPU time per second of the run.
-        first_token_ms: time from the request to the first token of the answer.
-    """
+    """One run: the router's CPU time per second, and the time to the first token of the answer."""
 
     cpu_ms_per_s: float
     first_token_ms: float

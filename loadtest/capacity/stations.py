@@ -20,9 +20,7 @@ from loadtest.capacity import inputs
 
 Process = Generator[simpy.Event, Any, None]
 TINY = 1e-6
-"""Floating-point tolerance, as a fraction of a step. It is large enough to advance a clock that has run for
-weeks.
-"""
+"""Tolerance as a fraction of a step, large enough for a clock that has run for weeks."""
 
 
 def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
@@ -33,10 +31,7 @@ class TokenSource(Protocol):
     """Interface of stations that produce tokens."""
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call, and return an event for each number of output tokens in `marks`.
-
-        The marks are ascending, and the last one ends the call.
-        """
+        """Start a call. Return an event per token count in `marks`, which ascend; the last ends the call."""
         ...
 
 
@@ -79,12 +74,7 @@ class _Prompt:
 
 
 class EngineReplica:
-    """vLLM replica.
-
-    Attributes:
-        ongoing: the number of running and queued calls.
-        work_s: the time that the completed calls would have taken in full batches.
-    """
+    """vLLM replica. `work_s` is the time that its completed calls would have taken in full batches."""
 
     def __init__(self, env: simpy.Environment, spec: inputs.EngineSpec) -> None:
         self.env, self.spec = env, spec

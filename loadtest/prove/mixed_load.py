@@ -32,13 +32,11 @@ ENDS = {CHAT: b"data: [DONE]", RESPONSES: b"response.completed", MESSAGES: b"mes
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of request.
+    """Kind of request, with its path and expected status.
 
     Args:
-        path: the path of the request.
         body: the body of the request, without `stream`.
         is_faulty: whether an error is an expected outcome.
-        status: the expected status.
     """
 
     path: str

@@ -56,9 +56,7 @@ BODY: Json = {"model": "busy", "messages": [{"role": "user", "content": "Why?"}]
 TOO_MUCH = 2.0
 """Offered load of the last measurement, as a multiple of the router's own rate."""
 PLACES = 20
-"""Admission slots per worker slot, for the router that is flooded with `flex` requests. They are few enough
-for the flood to fill them.
-"""
+"""Admission slots per worker slot in the flood of `flex` requests, few enough to be filled."""
 
 
 def _settings(slots: int, **limits: int) -> Json:

@@ -72,9 +72,7 @@ def _settings(url: str) -> Json:
 
 @dataclass
 class SoakResult:
-    """Result of a soak test: the resources of a router at rest, after its start and after each round, and the
-    outcomes of its clients.
-    """
+    """Resources of a router at rest, after its start and after each round, and the clients' outcomes."""
 
     round_s: float
     load: MixedLoad
@@ -122,9 +120,7 @@ def growth(series: Sequence[float]) -> float:
 
 
 async def _rest(router: RouterProcess) -> Vitals:
-    """Wait until the router has nothing running or closing, for at most `RESTS_WITHIN_S`. Return its
-    resources.
-    """
+    """Wait at most `RESTS_WITHIN_S` until the router is at rest. Return its resources."""
     loop = asyncio.get_running_loop()
     ends_s, vitals = loop.time() + RESTS_WITHIN_S, await ask_vitals(router)
     while loop.time() < ends_s:

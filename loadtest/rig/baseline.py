@@ -1,6 +1,4 @@
-"""Baseline of the bench: an ingress that does the least that a Serve ingress can do. It reads the body and
-answers a constant.
-"""
+"""Baseline of the bench: an ingress that only reads the body and answers a constant."""
 
 import functools
 from typing import Any, cast

@@ -34,9 +34,7 @@ SETTINGS = "-c listen_addresses=127.0.0.1 -c unix_socket_directories= -c max_con
 
 
 def programs() -> Path:
-    """Return the folder of PostgreSQL's programs. Install them if they are missing and this account may do
-    so.
-    """
+    """Return the folder of PostgreSQL's programs. Install missing ones, if this account may."""
     folder = _find_programs()
     if folder is None:
         install("postgresql")
@@ -53,12 +51,7 @@ def _find_programs() -> Path | None:
 
 
 class Postgres:
-    """PostgreSQL server that this process runs.
-
-    Args:
-        folder: a folder that the server's account can reach.
-        is_durable: whether a commit waits until it survives a power cut (fsync).
-    """
+    """PostgreSQL server of this process. If it is durable, commits survive a power cut (fsync)."""
 
     def __init__(self, folder: Path, *, is_durable: bool = True) -> None:
         self._settings = SETTINGS if is_durable else f"{SETTINGS} -c fsync=off"
@@ -140,11 +133,7 @@ async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> 
 
 
 async def empty_databases(kinds: Sequence[str], each: int = 1) -> AsyncGenerator[tuple[str, int, Address]]:
-    """Yield `each` empty databases of every kind, one after another.
-
-    Each item is the kind, the number of the database (from 1), and its address. A database is valid until the
-    next one is requested.
-    """
+    """Yield `each` empty databases of every kind, with their number from 1. One is valid until the next."""
     with ExitStack() as stack:
         postgres: Postgres | None = None
         if "postgresql" in kinds:

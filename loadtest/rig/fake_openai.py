@@ -33,9 +33,6 @@ class Script:
     """Answer to one call.
 
     Args:
-        words: the words of the answer, one event each.
-        first_s: the delay in seconds before the headers and the first word.
-        word_s: the delay in seconds after each word.
         fault: one of `FAULTS`, or "".
         stall_s: the duration in seconds of the faults `silent` and `stall`.
     """
@@ -52,8 +49,6 @@ class UpstreamCall:
     """One call to the endpoint. Times are `time.monotonic()`, or None until they are known.
 
     Args:
-        model: the requested model.
-        prompt: the last message.
         run: the first text of the form `run-...-` in the body, or "". It marks the run that makes the call.
         spoke_s: when the first word was written.
         closed_s: when the answer ended or its connection closed.
@@ -67,12 +62,7 @@ class UpstreamCall:
 
 
 class FakeOpenAI:
-    """Fake OpenAI endpoint.
-
-    Args:
-        script: a function that returns the answer to a call.
-        keep_alive: whether a connection can serve several calls.
-    """
+    """Fake OpenAI endpoint. With `keep_alive`, a connection can serve several calls."""
 
     def __init__(self, script: Callable[[UpstreamCall], Script], *, keep_alive: bool = True) -> None:
         self.url = ""
@@ -195,10 +185,7 @@ SHORT = [f" word{number}" for number in range(8)]
 
 
 def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[UpstreamCall], Script]:
-    """Return a function that gives each call a script of eight words.
-
-    A random `share` of the calls starts after `slow_s` seconds, and the others after about `first_s`.
-    """
+    """Return a script of eight words that starts after `slow_s` for a random `share`, else after `first_s`."""
     draws = random.Random(1)
 
     def script(_: UpstreamCall) -> Script:
@@ -209,15 +196,7 @@ def slow_tail(first_s: float, slow_s: float, share: float) -> Callable[[Upstream
 
 
 class Faulty:
-    """Function that returns a script of eight words for each call. A random share of the calls fails.
-
-    The failing calls go through `FAULTS` in turn.
-
-    Args:
-        share: the share of the calls that fail.
-        first_s: see `Script`.
-        stall_s: see `Script`.
-    """
+    """Function that returns a script of eight words. A random share of the calls fails, by `FAULTS` in turn."""
 
     def __init__(self, share: float, first_s: float, stall_s: float) -> None:
         self.faults = 0

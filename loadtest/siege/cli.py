@@ -91,10 +91,7 @@ class Attacker:
 
 @asynccontextmanager
 async def attacker(case: Case, target: AttackTarget, count: int) -> AsyncGenerator[Attacker]:
-    """Run an attacker process while the block runs. It is prepared when the block starts.
-
-    Its errors go to build/bench/siege-attack.log.
-    """
+    """Run an attacker, prepared, while the block runs. Its errors go to build/bench/siege-attack.log."""
     if case.kind == NO_ATTACK:
         yield Attacker(None)
         return
@@ -193,10 +190,7 @@ async def _memory_after(processes: Sequence[psutil.Process], before: int, within
 
 
 def cases(only: Sequence[str], paths: Sequence[str] = PATHS) -> list[Case]:
-    """Return the cases whose PATH:KIND is in `only`.
-
-    If `only` is empty, return all cases on `paths` that the server must withstand.
-    """
+    """Return the cases whose PATH:KIND is in `only`, or all on `paths` that the server must withstand."""
     addresses = {NO_ATTACK: (1,)} | {name: row.addresses for name, row in (ROWS | EXTRA_ROWS).items()}
     every = [Case(path, kind, each) for path in PATHS for kind in addresses for each in addresses[kind]]
     if only:
@@ -241,9 +235,7 @@ def table(results: dict[Case, SiegeResult]) -> str:
 
 
 class Servers:
-    """Servers of the paths, of which one runs at a time. A server that exceeded a limit is replaced, so that
-    the rows do not affect each other.
-    """
+    """Servers of the paths, one at a time. One that exceeded a limit is replaced for the next row."""
 
     def __init__(self, duration_s: float) -> None:
         self._duration_s, self._stack, self._path = duration_s, AsyncExitStack(), ""
