@@ -58,11 +58,7 @@ def _print(rows: list[Json]) -> None:
 
 
 def budget_rows(client: Client, team: str | None) -> Generator[Json]:
-    """Yield a row for each combination of a team or key and a period.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield a row for each combination of a team or key and a period."""
     for each in pages(client, "teams"):
         if team in (None, each["id"], each["name"]):
             yield from _rows(client, "team", each, "")
@@ -73,11 +69,7 @@ def budget_rows(client: Client, team: str | None) -> Generator[Json]:
 
 
 def pages(client: Client, what: str) -> Generator[Json]:
-    """Yield every item of the admin list `what` (`teams` or `keys`), page by page.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield every item of the admin list `what` (`teams` or `keys`), page by page."""
     after: str | None = None
     while True:
         page = client.get(f"/v1/admin/{what}", {"limit": PAGE, "after": after})
@@ -88,11 +80,7 @@ def pages(client: Client, what: str) -> Generator[Json]:
 
 
 def own_rows(client: Client) -> Generator[Json]:
-    """Yield the rows of the caller's own key and of its team, one per period.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield the rows of the caller's own key and of its team, one per period."""
     own = client.get("/v1/budget")
     for whose in ("key", "team"):
         if own[whose] is not None:

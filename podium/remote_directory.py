@@ -25,12 +25,8 @@ PERIODS: tuple[Period, ...] = ("day", "month")
 
 
 class RemoteDirectory:
-    """Replacement for `Directory` that calls the admin API of a server.
-
-    Each method raises `ClientError` if the server rejects the request or cannot be reached.
-
-    Args:
-        client: client with an administrator's key.
+    """Replacement for `Directory` that calls a server's admin API with an administrator's key, and raises
+    `ClientError`.
     """
 
     def __init__(self, client: Client) -> None:

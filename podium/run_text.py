@@ -111,13 +111,7 @@ def _step_event(event: Json) -> tuple[str, str] | None:
 
 
 def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
-    """Build the tree of a run with its plans and steps.
-
-    Args:
-        record: the body of `GET /v1/workflows/{id}`.
-        words: whether to include the output of each step.
-        prompts: whether to include the prompt of each step.
-    """
+    """Build the tree of a workflow's record with plans, steps and, if wanted, outputs (`words`) and prompts."""
     head = cell(f"{record['model']}  ", style="bold").append_text(status_text(record))
     head.append(
         f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {inert(record['id'])}", "not bold"

@@ -430,9 +430,7 @@ def _says_something(delta: Delta) -> bool:
 
 
 def _filter_error(worker: str, early: Sequence[Delta] = (), price: Price | None = FREE) -> ContentFiltered:
-    """Return the error for an answer without content that a filter has ended.
-
-    The call itself ended normally, so it is billed. It is billed at its bound if the server did not report
+    """Return the error for an answer that a filter left without content. It is billed, at its bound without
     usage.
     """
     is_billed = price is not None and price != FREE

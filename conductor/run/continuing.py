@@ -29,8 +29,7 @@ CONTINUATIONS = 2
 BYTES_PER_TOKEN = 4
 """Assumed size of a token in an answer whose tokens were not counted."""
 REPEATED_CHARS = 1000
-"""Maximum length of the end of the text that a model may have to repeat, in characters. The repeated text shows
-where the continuation begins."""
+"""Maximum characters at the end of the text that a model may repeat to show where it continues."""
 MARK_TOKENS = 16
 """Length of the mark before the repeated text, in tokens."""
 
@@ -54,8 +53,6 @@ class Shown:
     Args:
         text, reasoning: text and reasoning of the answer so far, from all workers.
         tokens: approximate number of tokens in the text.
-        breaks: number of times that the stream has broken off.
-        worker: worker that wrote the newest part.
     """
 
     text: str = ""
@@ -65,9 +62,7 @@ class Shown:
     worker: str = ""
 
     def after(self, reply: Reply) -> "Shown":
-        """Return what the reader has received after the stream of `reply` broke off. `reply` starts with this
-        text.
-        """
+        """Return what the reader has after the stream of `reply`, which starts with this text, broke off."""
         text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
@@ -76,10 +71,8 @@ class Shown:
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
     def continue_call(self, call: Call) -> Call:
-        """Return a copy of `call` that requests the rest of the answer.
-
-        If the length of the answer is limited, the new limit is the estimated rest, plus room for the end of
-        the text, which a model may have to repeat.
+        """Return a copy of `call` for the rest. A limit becomes the estimated rest plus room for repeated
+        text.
         """
         if not self.breaks:
             return call
@@ -98,9 +91,7 @@ class Shown:
         )
 
     def begin(self, reply: Reply) -> None:
-        """Insert this text at the start of `reply`. New reasoning is dropped, because the reader has already
-        received the reasoning of an earlier call.
-        """
+        """Insert this text at the start of `reply`. New reasoning is dropped, as the reader already has some."""
         if not self.breaks:
             return
         reply.texts.insert(0, self.text)
@@ -111,20 +102,15 @@ class Shown:
 
     @property
     def result(self) -> CallResult | None:
-        """Result of the step if no call continues its answer, or None if no stream broke off.
-
-        Usage and cost are zero, because the broken calls are recorded as attempts of the step.
+        """Result if no call continues a broken answer. Its cost is zero: broken calls are recorded as
+        attempts.
         """
         if not self.breaks:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
 
     def result_of_open(self, failed: tuple[Attempt, ...]) -> CallResult | None:
-        """Return the result while a call for the rest is open. The usage of that call is unknown.
-
-        Args:
-            failed: failed attempts before the open call.
-        """
+        """Return the result while a call for the rest is open, whose usage is unknown."""
         result = self.result
         return result and replace(result, usage=None, attempts=failed)
 
@@ -141,12 +127,8 @@ class Shown:
             error.args = (f"{error.message} {why}",)
 
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
-        """Complete `error`, by which the stream broke off, as the final error of the step.
-
-        Args:
-            error: error of the broken stream.
-            attempts: failed attempts to continue the answer.
-            why: reason why the answer was not continued.
+        """Complete `error`, by which the stream broke off, as the final error of the step. `why` says why it
+        was not continued.
         """
         error.attempts = attempts
         # The usage is recorded with the interruption.
@@ -181,10 +163,7 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
 
 
 def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether an answer that broke off with `error` can be continued.
-
-    Answers that must match a format and answers with log probabilities cannot be continued.
-    """
+    """Return whether a broken answer can be continued. Those with a format or log probabilities cannot."""
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
     is_break = isinstance(error, BREAKS) or _is_filtered(member, error)

@@ -39,9 +39,7 @@ def _version() -> int:
 
 
 class Account(Value, frozen=True):
-    """Owner of a run: the ids of the API key and of its team. They are empty if no key was required, or if the key
-    has no team.
-    """
+    """Owner of a run: ids of the API key and of its team, or "" if there is none."""
 
     key_id: str = ""
     team_id: str = ""

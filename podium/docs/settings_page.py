@@ -52,8 +52,7 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("webhooks", webhooks.WebhookSettings),
     ("telemetry", sections.TelemetrySettings),
 )
-"""Sections of the page in their order. The fields that all workers share have their own section. The fields
-of `Scaling` are repeated in each section that has them."""
+"""Sections of the page in order. Fields that all workers share have their own, those of `Scaling` repeat."""
 WORDS: dict[Any, str] = {
     bool: "`true` or `false`",
     int: "whole number",
@@ -80,10 +79,7 @@ def section(title: str, model: type[BaseModel]) -> str:
 
 
 def own_fields(model: type[BaseModel]) -> dict[str, str]:
-    """Return the descriptions of the fields that are not in the sections about all workers.
-
-    The field `kind` is omitted, because the title of the section names it.
-    """
+    """Return the descriptions of fields outside the shared sections, without `kind`, the title."""
     common = {
         name: meaning
         for base in (EVERY_KIND, API_KINDS)

@@ -65,10 +65,7 @@ def check_left_session(_: ServerPlace) -> Finding:
 
 
 def check_haproxy(_: ServerPlace) -> Finding:
-    """Check that HAProxy is available, and that a crashed Ray Serve did not leave one running.
-
-    An HAProxy that is still running would answer in place of the next server.
-    """
+    """Check HAProxy, and that a crashed Serve left none running, which would answer for the next server."""
     import psutil
 
     from cluster.local.environment import find_haproxy

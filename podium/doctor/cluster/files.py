@@ -30,10 +30,7 @@ class InstancePrice(FileModel):
 
 
 class CallTokens(FileModel):
-    """Typical token counts of one of a request's calls to a worker.
-
-    Cached tokens are included in the input.
-    """
+    """Typical tokens of one of a request's calls. Cached ones are included in the input."""
 
     worker: str
     input_tokens: int = Field(ge=0)
@@ -77,11 +74,7 @@ class ClusterFiles:
 def read_files(
     settings: Path, serve: Path, cluster: Path, prices: Path = PRICES, models: Path = MODELS
 ) -> ClusterFiles:
-    """Read and parse all files of a cluster.
-
-    Raises:
-        CheckError: a file cannot be used. The message names it.
-    """
+    """Read all files of a cluster. The CheckError names one that cannot be used."""
     config = deployments.read(serve)
     try:
         served = settings_to_serve(settings, config.model, config.conductor)
