@@ -24,20 +24,10 @@ def read_schema(
     description: str | None = None,
     any_root: bool = False,
 ) -> AnswerFormat:
-    """Return the answer format that a client requests.
+    """Return the format of an untrusted `schema`. `param` is its request field, which the BadTask names.
 
-    Args:
-        schema: the schema as sent; untrusted.
-        name: name of the schema. None if the dialect has none.
-        strict: OpenAI's `strict`. None means False.
-        param: request field that holds `schema` and `name`, such as `response_format.json_schema`, for
-            errors.
-        description: description of the schema, for the model.
-        any_root: whether the root of a strict schema may be another type than an object. OpenAI requires an
-            object.
-
-    Raises:
-        BadTask: the schema, its name or its description is invalid. `param` names the field.
+    Unless `any_root`, a strict schema is an object, as OpenAI requires. Dialects may lack a name and
+    `strict`.
     """
     if name is not None and not NAME.fullmatch(name):
         message = f"{param}.name must have 1 to 64 letters, digits, underscores or dashes, not {quote(name)}."

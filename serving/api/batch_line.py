@@ -19,9 +19,7 @@ from serving.sessions.deduplication import HEADER
 
 
 def line_sender(app: FastAPI) -> SendLine:
-    """Return a function that sends lines to the routes of `app`. It bypasses the edge and the authentication,
-    because the caller is known.
-    """
+    """Return a function that sends lines of known callers to `app`, past edge and authentication."""
 
     async def send_line(path: str, body: bytes, caller: Caller, name: str) -> LineAnswer:
         headers = {"content-type": "application/json", HEADER.lower(): name}

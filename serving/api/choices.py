@@ -20,9 +20,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 class Siblings:
-    """The `n` runs of a request. No run starts before all of them are admitted. Otherwise, the rejection of
-    one run would waste the calls of the others.
-    """
+    """The `n` runs of a request. None starts before all are admitted, so that a rejection wastes no calls."""
 
     def __init__(self, n: int) -> None:
         self._admitted = asyncio.Barrier(n)
@@ -40,12 +38,7 @@ class Siblings:
 
 
 class ChoicesResponse:
-    """Response that merges all of `responses`. The first failure replaces the whole answer and ends the other
-    responses.
-
-    Args:
-        responses: one for each choice, in order.
-    """
+    """Response that merges `responses` in order. The first failure replaces the answer and ends the others."""
 
     def __init__(self, responses: Sequence[ASGIApp]) -> None:
         self._responses = responses
@@ -128,9 +121,7 @@ class Merged:
         await self._write(body, is_last=True)
 
     async def _pass_on(self, index: int, body: bytes) -> None:
-        """Send the events of one choice's stream, each with the index of the choice. Drop the stream's end
-        marker, because `end` sends one for all choices.
-        """
+        """Send the events of a choice's stream with its index, without the end marker, which `end` sends."""
         out = b""
         for event in body.split(b"\n\n"):
             if not event.startswith(b"data: "):
@@ -175,9 +166,7 @@ class Merged:
 
 
 def join(bodies: Sequence[Json]) -> Json:
-    """Merge responses into one. It has all choices in order, the sum of their usage, and each run's `podium`
-    in `podium.choices`.
-    """
+    """Merge responses: all choices in order, the sum of usage, and each `podium` in `podium.choices`."""
     choices = [choice | {"index": index} for index, body in enumerate(bodies) for choice in body["choices"]]
     runs = [body["podium"] for body in bodies]
     costs = [run.get("cost_usd") for run in runs]

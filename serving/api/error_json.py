@@ -22,9 +22,7 @@ PAID_AGAIN = " A new request is billed again."
 
 
 def caller_failure(error: PodiumError | Failure, record: Record) -> Failure:
-    """Return the failure of a run for its caller. If a model was called, replace any advice to retry by a
-    note that a new request is billed again.
-    """
+    """Return a run's failure for its caller. If a model was called, it says that a retry is billed."""
     failure = _failure(error)
     return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if has_called(record) else failure
 

@@ -87,10 +87,7 @@ class Wire:
         return self.run.record.id if self.run else None
 
     async def error(self, error: PodiumError) -> None:
-        """Send an error before the first byte.
-
-        If a model was called, or the dialect reports the failure as final, a header tells SDKs not to retry.
-        """
+        """Send an error before the first byte, with a header against retries if it was paid or is final."""
         was_paid = self.run is not None and has_called(self.run.record)
         was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
         status = self._dialect.status(error, is_paid=was_paid, is_joined=self.is_joined)
@@ -188,10 +185,8 @@ class RunResponse:
         self._opener = RunOpener(service, request, headers, caller, self._id, keeping, siblings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI).
-
-        Return when the answer is sent. If the client disconnects first, return when everything is closed. A
-        run that a retry can join continues without its client.
+        """Answer the request (ASGI). Return when the answer is sent, or if the client leaves when everything
+        is closed. A run that a retry can join continues.
         """
         notify_on_drop(scope, self._note_why)
         account = self._caller.account
@@ -280,11 +275,7 @@ class RunResponse:
         return sign
 
     async def _admit(self, wire: Wire) -> None:
-        """Count the request against the rate limits of its caller.
-
-        Raises:
-            RateLimited: a limit is reached.
-        """
+        """Count the request against the caller's rate limits, or raise RateLimited."""
         if not self._caller.policies.limits_rates:
             return
         admission, tokens = self._service.sessions.admission, self._request.token_estimate
@@ -357,13 +348,8 @@ def _may_call_tools(record: Record) -> bool:
 
 
 async def _first_events(run: Run, first_byte_s: float) -> list[Event]:
-    """Return the events up to the first part of the answer or its end. Return earlier if `first_byte_s`
-    seconds have passed.
-
-    The time counts from the first event, which comes at once. The store then has a record of the run.
-
-    Raises:
-        PodiumError: the run failed in this time, so that the failure can still become an HTTP status.
+    """Return the events up to the answer's first part or end, or for `first_byte_s` seconds from the first
+    event, when the store has a record. A failure is raised to become an HTTP status.
     """
     events = [await run.answer.next()]
     with suppress(TimeoutError):

@@ -49,9 +49,7 @@ NO_COUNT = -1
 MOST = 2**62
 """Count that replaces larger ones. msgspec can encode it, and `usage.py` rejects it as implausible."""
 MOST_VALUES = 20_000
-"""Maximum number of JSON values in a chunk. It is high, because all arguments of a tool call arrive in one
-chunk.
-"""
+"""Maximum JSON values of a chunk, which may have all arguments of a tool call."""
 
 
 async def check_usage_counts(response: httpx2.Response) -> None:

@@ -35,11 +35,7 @@ def embedding_request(model: str, call: Call) -> dict[str, Any]:
 
 
 def embedding_delta(answer: object, call: Call, check: UsageCheck) -> Delta:
-    """Convert an answer to one delta with all vectors and the usage.
-
-    Raises:
-        ValueError: a vector is missing, or the vectors differ in length.
-    """
+    """Convert an answer to one delta with all vectors of equal length and the usage."""
     body = fields(answer)
     data = body.get("data")
     rows = [fields(row) for row in cast(list[object], data)] if isinstance(data, list) else []

@@ -291,10 +291,7 @@ class TextTools(ProgramWorker):
 
 
 def _splits(question: PlainQuestion) -> list[tuple[str, str]]:
-    """Return the ways to split a question into a command and a text.
-
-    The command may come first or last, and the text may be in quotation marks.
-    """
+    """Return the ways to split a question into a command, first or last, and a text, maybe quoted."""
     raw = question.raw.strip()
     splits: list[tuple[str, str]] = []
     for separator in (":\n", ":", "\n"):

@@ -29,13 +29,8 @@ MOST_VALUE = 10**30
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """Meaning of a unit's name.
-
-    Args:
-        pint: Pint's name.
-        one: singular name.
-        many: plural name.
-        meaning: qualifier if the name has several meanings, such as `US`.
+    """Meaning of a unit's name: Pint's name, singular and plural, and a qualifier such as `US` if it has
+    several.
     """
 
     pint: str
@@ -154,9 +149,7 @@ _PLAIN_COUNTS = {
     ("penny", "british pound"): 100, ("dime", "dollar"): 10, ("nickel", "dollar"): 20, ("quarter", "dollar"): 4,
     ("zero", "million"): 6, ("zero", "thousand"): 3, ("zero", "billion"): 9, ("year", "score"): 20,
 }  # fmt: skip
-"""Numbers that Pint does not convert, such as the items in a dozen: how many of the first make one of the
-second.
-"""
+"""Numbers that Pint does not convert: how many of the first make one of the second."""
 _SINGULAR = {
     "centuries": "century",
     "millennia": "millennium",
@@ -205,11 +198,7 @@ def _registry() -> Any:
 
 
 def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:
-    """Convert `value` from the unit `source` to the unit `target`, exactly.
-
-    Raises:
-        NotForProgram: the units measure different things, or the value is too large.
-    """
+    """Convert `value` exactly. Raise NotForProgram for units of different things."""
     if abs(value) > MOST_VALUE:
         raise NotForProgram("The absolute value of the number must be at most 10^30.")
     registry = _registry()

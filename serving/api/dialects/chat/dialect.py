@@ -51,11 +51,7 @@ SHOWS_PICTURES = ("user", "tool")
 
 
 def to_message(index: int, message: ChatMessage) -> Message:
-    """Convert the message at `index`.
-
-    Raises:
-        BadTask: the message is empty, or has parts or calls that its role must not have.
-    """
+    """Convert the message at `index`. Raise BadTask if it is empty or does not fit its role."""
     role = "system" if message.role == "developer" else message.role
     calls = _calls(index, message)
     if role == "tool":
@@ -222,9 +218,7 @@ HEARTBEAT = b": still working\n\n"
 
 
 class ChatEncoder(Encoder):
-    """Encodes events as `chat.completion.chunk`s. It does not use Pydantic, because a chunk is only a few
-    dictionaries.
-    """
+    """Encodes events as `chat.completion.chunk`s of a few dictionaries, without Pydantic."""
 
     def __init__(self, run: Run, request: ApiRequest, call_id: CallId) -> None:
         super().__init__(run, request.podium, call_id)
@@ -279,9 +273,7 @@ class ChatEncoder(Encoder):
         return self._delta({"reasoning_content": text})
 
     def last_chunks(self, choice: Json) -> bytes:
-        """Return the end of the stream: the last chunk of the choice, the summary of the run, and the usage
-        if requested.
-        """
+        """Return the end of the stream: the choice's last chunk, the run's summary, and any usage."""
         record = self._run.record
         last = self.chunk(
             {

@@ -289,9 +289,7 @@ class ToolResultBlock(Marked):
 
 
 class PassingBlock(LenientModel):
-    """Block that does not become a part of a message: reasoning, or the calls and results of a provider's own
-    tools.
-    """
+    """Block that does not become a part: reasoning, or a provider's own tools' calls and results."""
 
     type: str
     thinking: str = ""

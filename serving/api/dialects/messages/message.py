@@ -48,13 +48,8 @@ TOO_LONG = "prompt is too long: "
 
 
 def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool) -> Json:
-    """Return the answer of a run that has finished or waits for tool results.
-
-    Args:
-        records: records of the run.
-        call_id: function that returns the client's id of a tool call.
-        thoughts: reasoning to show before the answer.
-        trace: whether to include the steps in full.
+    """Return the answer of a run that has finished or waits for tool results, with `thoughts` before it, and
+    with `trace` its whole steps.
     """
     record = records.record
     content: list[Json] = []
@@ -72,9 +67,7 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
 
 
 def stop_of(record: Record) -> Json:
-    """Return the fields that say why a message ends. A stop sequence that the client did not send belongs to
-    a worker, and is not shown.
-    """
+    """Return why a message ends. A stop sequence of a worker, and not the client, is not shown."""
     if record.pending:
         return {"stop_reason": "tool_use", "stop_sequence": None}
     stop = record.answering.stop_sequence if record.answering else None
@@ -100,10 +93,8 @@ def head(record: Record) -> Json:
 
 
 def usage(record: Record) -> Json:
-    """Return the tokens of the answering step, or of the newest step that waits for tools.
-
-    Tokens that are read from a cache or written to one are counted separately. The record has the tokens of
-    the whole run.
+    """Return the tokens of the answering step, or of the newest that waits for tools. Cached ones are
+    separate; the record has the run's.
     """
     tokens = record.answering_usage
     return {
@@ -134,9 +125,7 @@ def tool_use(call_id: CallId, pending: PendingCall) -> Json:
 
 
 def input_json(call: ToolCall) -> str:
-    """Return the input of a tool call as the JSON text of an object. Input that is not an object is wrapped
-    in one.
-    """
+    """Return a tool call's input as JSON text of an object, wrapped in one if it is none."""
     try:
         is_object = isinstance(orjson.loads(call.arguments or "{}"), dict)
     except orjson.JSONDecodeError:
@@ -151,9 +140,7 @@ def _input(call: ToolCall) -> Json:
 
 
 def signature(record: Record) -> str:
-    """Return the signature for the thinking blocks of a run. It names the run. Clients send it back, and it
-    is not checked.
-    """
+    """Return the signature of a run's thinking blocks, its name. It is sent back, and not checked."""
     return base64.b64encode(f"podium:{record.id}".encode()).decode()
 
 

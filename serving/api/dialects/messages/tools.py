@@ -11,15 +11,11 @@ from serving.api.dialects.messages.blocks import Json, Marked
 from serving.api.dialects.read_body import LenientModel, NullableText
 
 NOT_HOSTED = ("custom", "function")
-"""Types of tools that the client runs. `function` belongs to Chat Completions; such a tool is rejected for
-its wrong fields.
-"""
+"""Types of tools that the client runs. `function` is of Chat Completions, and rejected by its fields."""
 
 
 class ClientTool(Marked):
-    """Tool that the client runs. A tool with `defer_loading` is available to the model at once, like any
-    other.
-    """
+    """Tool that the client runs, with `defer_loading` at once like any other."""
 
     type: Literal["custom"] | None = None
     name: ToolName
@@ -33,9 +29,7 @@ class ClientTool(Marked):
 
 
 class VersionedTool(LenientModel):
-    """Tool whose type has a version. Anthropic runs such tools itself, or has trained its models to call
-    them.
-    """
+    """Tool with a versioned type, which Anthropic runs itself or has trained its models to call."""
 
     type: str = Field(max_length=128)
 
@@ -85,9 +79,7 @@ class ToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The supported tools, and a note for each tool that is left out. Raises `BadTask` if `tool_choice`
-        contradicts them.
-        """
+        """The supported tools, and a note for each other. Raises `BadTask` if `tool_choice` contradicts."""
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if isinstance(tool, ClientTool)]
         hosted = {

@@ -34,16 +34,8 @@ def pack(messages: tuple[Message, ...]) -> str:
 
 
 def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
-    """Return the messages that `pack` packed.
-
-    Args:
-        content: content of the item.
-        at: place of the item in the request.
-        count: count of the JSON parts of the request so far, to which those of the content are added. A few
-            compressed kB may contain hundreds of thousands of parts.
-
-    Raises:
-        BadTask: the content was not created here, or has too many parts.
+    """Return the messages that `pack` packed in the item `at`. `count` gets its parts, which may be hundreds
+    of thousands in a few compressed kB. Raise BadTask for other content.
     """
     try:
         if not content.startswith(MARK):

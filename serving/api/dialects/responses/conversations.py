@@ -183,11 +183,7 @@ def page_json(items: list[Json], *, has_more: bool) -> Json:
 
 
 async def _find(request: Request, id: str) -> Conversation:
-    """Return a conversation.
-
-    Raises:
-        UnknownName: the caller has no such conversation.
-    """
+    """Return a conversation. Raise UnknownName if the caller has no such one."""
     return await CallersRuns(request.app.state.service, caller_of(request)).conversation(id)
 
 
@@ -199,11 +195,7 @@ async def _find_item(request: Request, id: str, item_id: str) -> Json:
 
 
 async def _check_room(store: ConversationStore, caller: Caller, new: int = 0) -> None:
-    """Check that the caller's team may store more.
-
-    Raises:
-        TooLarge: the team has reached its limit.
-    """
+    """Check that the caller's team may store more. Raise TooLarge at its limit."""
     n, n_bytes = await store.usage(caller.account)
     if n + new > MOST_OF_TEAM or n_bytes > MOST_BYTES_OF_TEAM:
         raise TooLarge(
@@ -224,11 +216,8 @@ def new_id(prefix: str) -> str:
 
 
 async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
-    """Return `items` as they will be stored. Redaction runs in slices, so that other keys get their turns in
-    between.
-
-    Raises:
-        BadTask: an item is invalid, not supported or cannot be stored. The message names its place.
+    """Return `items` as they will be stored. Redaction runs in slices, so that other keys get turns. The
+    BadTask names an invalid one's place.
     """
     redact = redactor_of(caller.policies)
     redacted_items, _ = await in_turns(json_in_steps(list(items), redact), caller.account.key_id)
@@ -237,9 +226,7 @@ async def new_items(items: Sequence[Json], caller: Caller) -> list[Json]:
 
 
 def redact_metadata(metadata: Mapping[str, str] | None, policies: Policies) -> dict[str, str]:
-    """Return the metadata of a conversation as it will be stored. It is redacted, because it may contain any
-    text.
-    """
+    """Return a conversation's metadata, which may be any text, redacted for storage."""
     return dict(map_texts(metadata or {}, redactor_of(policies)))
 
 

@@ -136,9 +136,7 @@ def _conversation(echo: Mapping[str, Any]) -> str | None:
 
 
 def _without_effect(body: ResponsesRequest) -> list[str]:
-    """Return a note for the record if the request sets `text.verbosity`, which agents always send and which
-    has no effect.
-    """
+    """Return a note if the request sets `text.verbosity`, as agents do without effect."""
     asks = body.text.verbosity not in (None, "medium")
     return ["text.verbosity was ignored, because it has no effect on this server."] if asks else []
 

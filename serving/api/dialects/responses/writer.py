@@ -44,9 +44,7 @@ class ResponseWriter:
         return self._write(kind, fields) if self._seq > self._after else b""
 
     def again(self, kind: str, **fields: Any) -> bytes:
-        """Write an event with the same number as the last one. A client that does not receive it misses
-        nothing.
-        """
+        """Write an event with the last number again. A client that misses it misses nothing."""
         return self._write(kind, fields)
 
     def _write(self, kind: str, fields: Json) -> bytes:
