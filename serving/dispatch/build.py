@@ -45,9 +45,7 @@ HEDGE_SHARE = 0.05
 
 
 def dispatcher(own: WorkerSettings, routes: Mapping[str, Route], settings: Settings) -> Dispatcher:
-    """Return the dispatcher of one worker. It tries the worker's own route first, then those of its
-    fallbacks.
-    """
+    """Return the dispatcher of a worker: its own route, then those of its fallbacks."""
     chain = chain_of(own, settings)
     chosen = {each.worker: each.why for each in chain if each.why}
     return Dispatcher([routes[name] for name in (own.name, *(each.worker for each in chain))], chosen)
@@ -126,10 +124,8 @@ def _deployments(
 
 
 def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
-    """Return how many retries the worker's retry budget can hold.
-
-    If a replica of a vLLM engine is lost, all its calls break off at once, so the budget must cover that
-    number.
+    """Return the size of the retry budget, for all calls of a vLLM replica, which break off at once if it is
+    lost.
     """
     if not isinstance(own, VllmSettings):
         return RESERVE

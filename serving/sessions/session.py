@@ -29,11 +29,6 @@ class RunSpec:
     """Specification of a run to start or to resume.
 
     Args:
-        id: id of the run.
-        task: task of the run.
-        team: team of workers for the task.
-        headers: headers of the request, for its trace.
-        rate: reservation in the caller's rate limits. The run settles it.
         cached: record of an earlier run whose answer is returned. None to call models.
         is_cached: whether the answer may be cached for equal requests.
         n_beside: number of other runs of the same request. They share the conversation in memory.
@@ -67,14 +62,8 @@ class Watcher(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """Resources of a run while this replica executes it.
-
-    Args:
-        run: the run.
-        pool: pool of workers that the run uses.
-        journal: journal that redacts the run's events for the store.
-        rate: reservation in the caller's rate limits. It is settled at the end of the run.
-        leases: slot and memory of the run. They are closed after the run is stored.
+    """Resources of a run while this replica executes it. At its end, `rate` is settled; `leases`, slot and
+    memory, close after it is stored.
     """
 
     run: Run
@@ -94,9 +83,6 @@ class Session:
     * When a run waits for tool results, its execution ends. The tool results start another execution, on any
       replica.
     * When another replica takes over the run, its execution here stops.
-
-    Args:
-        id: id of the run.
     """
 
     def __init__(self, id: str) -> None:
@@ -105,10 +91,7 @@ class Session:
         self.is_kept = False
         """Whether the run outlives its client."""
         self.tasks = set[asyncio.Task[object]]()
-        """Tasks that outlive the client.
-
-        They drive the run, finish a response without a client, or resume the run.
-        """
+        """Tasks that outlive the client: driving, finishing or resuming the run."""
         self.n_readers = 0
         """Number of requests that follow the run through the store."""
         self.watchers: list[Watcher] = []
@@ -165,9 +148,7 @@ class SessionRegistry(StoreListener):
         return session.execution.run if session and session.execution else None
 
     def find_kept(self, id: str) -> RunRecords | None:
-        """Return the records of a run that this replica executes, in the form in which they are stored, or
-        None.
-        """
+        """Return the records of a run that this replica executes, as stored, or None."""
         session = self._sessions.get(id)
         execution = session.execution if session else None
         return execution.journal.kept(execution.run.records) if execution else None
@@ -217,14 +198,8 @@ class SessionRegistry(StoreListener):
         return task
 
     async def drive(self, id: str, opened: AbstractAsyncContextManager[Session], keep_s: float) -> Run:
-        """Execute a run in a task that outlives the client, and return the run after it has started.
-
-        The caller must close the run's `answer`.
-
-        Args:
-            id: id of the run.
-            opened: context that executes the run.
-            keep_s: seconds after which the run is cancelled.
+        """Execute a run in a task for at most `keep_s` seconds, and return the started run, whose `answer`
+        must be closed.
         """
         ready: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
         task = self.spawn(id, self._drive_on(opened, ready, keep_s), "run kept")

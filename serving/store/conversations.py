@@ -18,10 +18,7 @@ MOST_BYTES = 16 * 2**20
 MOST_OF_TEAM, MOST_BYTES_OF_TEAM = 10_000, 2**30
 """Maximum number of conversations of a team, and their maximum total size in bytes."""
 MOST_BYTES_IN_MEMORY = 64 * 2**20
-"""Maximum total size in bytes on a replica without a store.
-
-Above it, the least recently changed conversations are dropped.
-"""
+"""Maximum total bytes without a store. The least recently changed conversations are dropped above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +26,6 @@ class Conversation:
     """A conversation without its items.
 
     Args:
-        id: public id.
-        account: account of the owner.
-        made_us: creation time in microseconds since 1970.
-        metadata: metadata of the client.
-        n_bytes: total size of the items in bytes.
         n_items: number of items that were ever added, including removed ones. The ids of removed items are
             kept, so that no turn is added twice.
     """
@@ -52,10 +44,7 @@ class Conversation:
 
 
 class ConversationStore(Protocol):
-    """Store of conversations. An item is an object with an `id`.
-
-    Every method raises `StoreUnavailable` if the store is unreachable.
-    """
+    """Store of conversations, whose items have an `id`. Methods raise `StoreUnavailable` without the store."""
 
     async def create(self, conversation: Conversation) -> None:
         """Store a new conversation without items."""
@@ -81,26 +70,16 @@ class ConversationStore(Protocol):
         ...
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
-        """Append items to a conversation atomically.
-
-        Do nothing if the conversation does not exist, or if items with the same `turn` were appended before.
-        This also applies if those items have been removed since.
+        """Append items atomically, unless the conversation is missing, or items of `turn` were appended, even
+        if removed.
         """
         ...
 
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
-        """Return items of a conversation, oldest first by default.
-
-        Args:
-            id: id of the conversation.
-            limit: maximum number of items, or None for all.
-            after: id of the item after which the list starts, in the chosen order.
-            newest_first: whether to reverse the order.
-
-        Raises:
-            KeyError: the conversation has no item `after`.
+        """Return a conversation's items, oldest or newest first, after the item `after`. Raise KeyError if
+        that is missing.
         """
         ...
 

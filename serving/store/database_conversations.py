@@ -22,9 +22,6 @@ HELD, ITEM = conversation_table.c, conversation_item.c
 class DatabaseConversations:
     """`ConversationStore` in a database. Appends lock the row of the conversation, so that they run one after
     another.
-
-    Args:
-        store: store of this replica.
     """
 
     def __init__(self, store: ReplicaStore) -> None:

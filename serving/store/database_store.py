@@ -47,10 +47,7 @@ from serving.store.tool_ids import CallIds
 logger = logging.getLogger("podium")
 
 WATCH_S = 0.5
-"""Seconds between two polls for requests to cancel or watch a run.
-
-A replica polls only while runs are active.
-"""
+"""Seconds between two polls for requests to cancel or watch a run, while runs are active."""
 REMOVE_S = 300.0
 """Average seconds between two removals of old data."""
 MOST_AT_ONCE = 50
@@ -63,12 +60,9 @@ class DatabaseStore(RunJournal, StoredRuns):
     Runs of this replica that are not written yet are read from its journal, and all others from the database.
 
     Args:
-        store: database connections of this replica.
         limits: callable that returns the current limits. They bound the number and bytes of records that wait
             in memory while the database is unreachable.
-        settings: settings of the store, such as the retention.
         sweep_s: seconds between two searches for runs of replicas that have ended.
-        listener: receiver of the store's callbacks.
     """
 
     def __init__(
@@ -88,9 +82,7 @@ class DatabaseStore(RunJournal, StoredRuns):
         self._secrets_until_s = 0.0
         self._taking_over = asyncio.Lock()
         self._begun = set[str]()
-        """Ids of runs that started here during a `take_over`. It must not take them over, even if they have
-        already ended.
-        """
+        """Runs that started here during a `take_over`, which must not take them over, even if ended."""
 
     def note(self, record: Record, seq: int, event: Event) -> None:
         """See `RecordStore.note`."""
@@ -229,12 +221,8 @@ class DatabaseStore(RunJournal, StoredRuns):
         await super().aclose()
 
     async def sweep(self) -> int:
-        """Expire suspended runs that waited too long, and mark runs of ended replicas as lost.
-
-        Runs that can be continued are not marked. See `take_over`. Return the number of lost runs.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
+        """Expire runs that waited too long, mark runs of ended replicas as lost unless they can continue
+        (`take_over`), and return the number of lost ones.
         """
         for id in await self._store.write(EXPIRE, self._settings.waiting_bytes_per_team):
             await self._tell_end(id)
@@ -244,13 +232,7 @@ class DatabaseStore(RunJournal, StoredRuns):
         return lost
 
     async def take_over(self) -> int:
-        """Take over runs of ended replicas and continue them here. Return their number.
-
-        Only runs that outlive their clients are taken over.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Take over and continue runs of ended replicas that outlive their clients. Return their number."""
         async with self._taking_over:
             self._begun.clear()
             return await self._take_orphans()
@@ -283,14 +265,7 @@ class DatabaseStore(RunJournal, StoredRuns):
         return id in self._begun or self.has(id) or self._listener.owns(id)
 
     async def remove_old(self, at_us: int | None = None) -> int:
-        """Remove the data whose retention has expired. Return the number of removed rows.
-
-        Args:
-            at_us: time at which to apply the retention, in microseconds since 1970. By default, now.
-
-        Raises:
-            StoreUnavailable: the store is unreachable.
-        """
+        """Remove the data whose retention has expired at `at_us`, by default now. Return the number of rows."""
         removed = 0
         retention = Retention.of(self._settings, at_us, await self.content_days())
         while step := await self._store.write(REMOVE, retention):

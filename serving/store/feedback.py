@@ -21,13 +21,9 @@ class Feedback:
     """Feedback on a run.
 
     Args:
-        run_id: id of the run.
         key_id: id of the key that sent the feedback, or "" if the server has no keys.
-        made_us: time of the feedback in microseconds since 1970.
         score: score from 0 (bad) to 1 (good), or None.
         labels: labels that the team has chosen.
-        comment: comment on the answer, or "".
-        expected: the right answer, or "".
     """
 
     run_id: str

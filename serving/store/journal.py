@@ -37,27 +37,17 @@ logger = logging.getLogger("podium")
 BATCH_S = 0.06
 """Seconds between an event and its write."""
 SLICE_S, LONGEST_SLICE_S = 0.001, 0.01
-"""Seconds for which runs are packed before other tasks of the event loop may run: on an idle loop, and at
-most.
-"""
+"""Seconds of packing before other tasks may run: on an idle loop, and at most."""
 AT_ONCE = 256
-"""Maximum number of runs per batch.
-
-On a busy event loop, packing thousands of runs takes seconds. Smaller batches let new runs be written first.
-"""
+"""Maximum runs per batch. Packing thousands takes seconds on a busy loop, but new runs come first."""
 AGAIN_S = 0.5
 """Seconds between two attempts to write to an unreachable store."""
 WRITTEN_WITHIN_S = 10.0
 """Maximum seconds that a response waits until the start of its run is written."""
 LATE_FOR_S, LOOK_S = 5.0, 0.01
-"""Maximum seconds that a client waits for an overdue write, and seconds between two checks.
-
-A replica that is only behind catches up sooner. If the store hangs, answers must not be blocked.
-"""
+"""Maximum seconds for an overdue write, and between two checks, as a hanging store must not block answers."""
 LATE_S = 0.09
-"""Age in seconds at which the first write of a run is overdue. It is a little below the default of
-`limits.first_byte_s`, after which the client learns of the run.
-"""
+"""Age of an overdue first write, a little below `limits.first_byte_s`, when the client learns of the run."""
 FLUSH_S = 5.0
 """Maximum seconds for the last writes when the journal is closed."""
 NOT_WRITTEN = (
@@ -128,12 +118,8 @@ class RunJournal:
         return id in self._runs
 
     def begin(self, id: str, seq: int = 0, *, is_kept: bool = False) -> None:
-        """Register a run that is about to start or continue.
-
-        Args:
-            id: id of the run.
-            seq: number of the newest event that another replica wrote for the run, or 0.
-            is_kept: whether the run outlives its client. See `UnflushedRun.is_kept`.
+        """Register a run that is about to start, or to continue after the item `seq` of another replica. See
+        `UnflushedRun.is_kept`.
         """
         self._remove(id)
         self._runs[id] = UnflushedRun(seq, is_kept=is_kept)
@@ -215,15 +201,10 @@ class RunJournal:
             self._drop_oldest()
 
     async def write_suspended(self, records: RunRecords, drop_us: int, body: bytes) -> None:
-        """Write a run that waits for tool results, with its unwritten events.
+        """Write a run that waits until `drop_us`, and its events. `records` are redacted, `body` is packed
+        and not.
 
-        Args:
-            records: redacted records of the run.
-            drop_us: end of the wait, in microseconds since 1970.
-            body: packed records of the run, without redaction.
-
-        Raises:
-            StoreUnavailable: the store is unreachable. The journal keeps the run.
+        On StoreUnavailable, the journal keeps the run.
         """
         id = records.record.id
         run = self._runs.setdefault(id, UnflushedRun())
@@ -270,11 +251,8 @@ class RunJournal:
                 self._idle.set()
 
     def _take(self, most: int) -> list[tuple[str, UnflushedRun]]:
-        """Return up to `most` runs that have something to write.
-
-        Runs without any write come first. Their clients may already know the id, and after a crash only the
-        store could report the run. At least half of the batch is for older runs, in the order of their last
-        write.
+        """Return up to `most` runs with something to write. New ones come first, because after a crash only
+        the store could report them. At least half are older ones, in the order of their last write.
         """
         waiting = [(id, run) for id, run in self._runs.items() if run.is_waiting]
         waiting.sort(key=lambda each: each[1].packed_s)
@@ -294,10 +272,8 @@ class RunJournal:
         return len(packed)
 
     async def _pack_all(self, waiting: list[tuple[str, UnflushedRun]]) -> AsyncGenerator[Packed]:
-        """Pack runs, and let other tasks run from time to time, because packing blocks the event loop.
-
-        After each slice of packing, other tasks get the same time. If they take longer, the loop is busy. The
-        next slice then takes a quarter of the delay, so that packing still makes progress.
+        """Pack runs in slices, which block the event loop, and give other tasks as much time. If they take
+        longer, the next slice is a quarter of that, so that packing still makes progress.
         """
         loop = asyncio.get_running_loop()
         began_s, slice_s = loop.time(), SLICE_S

@@ -32,12 +32,8 @@ V = TypeVar("V")
 
 
 class FairDict(MutableMapping[K, V], Generic[K, V]):
-    """Mapping in insertion order, in which each entry has an owner. Eviction is fair between the owners: one with
-    many entries does not evict those of others.
-
-    Args:
-        owner_of: callable that returns the owner of a key and its value. The owner must not change while the
-            entry is in the mapping.
+    """Mapping in insertion order with fair eviction: an owner of many entries does not evict those of others.
+    The owner of an entry must not change.
     """
 
     def __init__(self, owner_of: Callable[[K, V], str]) -> None:
@@ -47,11 +43,7 @@ class FairDict(MutableMapping[K, V], Generic[K, V]):
         """Keys by owner, in insertion order. Owners without entries are removed."""
 
     def oldest(self, size: Callable[[Collection[K]], int] = len) -> K:
-        """Return the key to evict next: the oldest entry of the owner that uses the most.
-
-        Args:
-            size: callable that measures the keys of an owner. By default, it counts them.
-        """
+        """Return the key to evict: the oldest entry of the owner that uses the most, by number or `size`."""
         return next(iter(max(self._keys.values(), key=size)))
 
     def pop_down_to(self, most: int) -> None:
@@ -105,12 +97,8 @@ class AnswerBuffer:
 class MemoryStore:
     """Run store in memory, with the newest runs of this replica. It is lost when the replica ends.
 
-    When the store is full, the oldest run of the key with the most runs is dropped. A busy key therefore
-    cannot evict the runs of a quiet one.
-
-    Args:
-        limits: callable that returns the current limits. They can change at run time.
-        listener: receiver of the store's callbacks.
+    When it is full, the key with the most runs loses its oldest, so that a busy one cannot evict the runs of
+    a quiet one.
     """
 
     owner = ""
@@ -188,10 +176,7 @@ class MemoryStore:
         self._answers.pop_down_to(self._limits().records)
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`.
-
-        Events share their texts with the record, so their size is not counted against the limits.
-        """
+        """See `RecordStore.note`. Events share their texts with the record, so their size is not counted."""
         if record.parent is not None:
             return
         if isinstance(event, AnswerDelta) and record.id not in self._kept:
@@ -347,14 +332,7 @@ def place(record: Record) -> Place:
 
 
 def page_of(runs: Iterable[RunRecords], limit: int, end: Place | None = None) -> RunPage:
-    """Return a page with the newest of the runs.
-
-    Args:
-        runs: runs in any order.
-        limit: maximum number of runs in the page.
-        end: position at which the next page starts if all `runs` fit into this one. None at the end of the
-            list.
-    """
+    """Return a page with the newest of the runs. `end` is where the next one starts if all fit."""
     newest = sorted(runs, key=lambda run: place(run.record), reverse=True)
     shown = newest[:limit]
     return RunPage(shown, place(shown[-1].record) if len(newest) > limit else end)
