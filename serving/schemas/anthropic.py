@@ -39,10 +39,8 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
-    """Forbid additional properties in every object of `schema`, and limit `minItems` to 1.
-
-    Raises:
-        NotExpressible: an object explicitly allows additional properties, or a subschema has no type.
+    """Forbid additional properties in every object, and limit `minItems` to 1. Raise NotExpressible if that
+    loses meaning, or a type is missing.
     """
     for _, part in subschemas(schema):
         assert isinstance(part, dict), "`narrow` returns dicts"

@@ -68,11 +68,7 @@ def _alone(schema: dict[str, Any], lost_keywords: set[str]) -> dict[str, Any]:
 
 
 def _check_strict(schema: Schema) -> None:
-    """Check that OpenAI accepts `schema` as a strict schema.
-
-    Raises:
-        NotExpressible: OpenAI would reject the schema. The message says why.
-    """
+    """Check that OpenAI accepts `schema` as strict. The NotExpressible says why not."""
     if schema.get("type") != "object" or "anyOf" in schema:
         raise NotExpressible("The root of the schema is not a plain object.")
     for path, part in subschemas(schema):

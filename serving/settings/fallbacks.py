@@ -73,13 +73,7 @@ def fallbacks_of(worker: WorkerSettings, settings: Settings, absent: Collection[
 def chain_of(
     worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()
 ) -> tuple[Fallback, ...]:
-    """Return the fallbacks of `worker`, in the order in which they are called.
-
-    Args:
-        worker: the worker that fails.
-        settings: with all workers, and their prices.
-        absent: names of workers that may not be chosen.
-    """
+    """Return the fallbacks of `worker`, in calling order, without those that are `absent`."""
     if worker.fallbacks != "auto":
         return tuple(Fallback(name) for name in worker.fallbacks)
     usd = _least_usd(worker)
@@ -141,11 +135,7 @@ def _is_as_able(other: WorkerSettings, worker: WorkerSettings, settings: Setting
 
 
 def _is_as_near(other: WorkerSettings, worker: WorkerSettings, settings: Settings) -> bool:
-    """Return whether `other` runs in a suitable place.
-
-    It may not share the engine of `worker`, must be local if `worker` is, and must be a real model if
-    `worker` is.
-    """
+    """Return whether `other` is on another engine than `worker`, local if it is, and a real model if it is."""
     owner = _engine_owner(worker)
     return (
         (owner is None or owner != _engine_owner(other))

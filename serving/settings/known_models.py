@@ -84,9 +84,7 @@ class Accepts(BaseModel):
     `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
 
     def effort(self, level: str | None) -> str | None:
-        """Return the level to send for `level`: itself, the nearest that the model knows, or None for no
-        level.
-        """
+        """Return the level to send: `level`, the nearest that the model knows, or None."""
         if level is None or self.efforts is None or level in self.efforts:
             return level
         if level not in LEVELS or not self.efforts:
@@ -284,9 +282,7 @@ FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
-    """Return what `model` accepts when called through the API of `kind`. An unknown model behind OpenAI's API
-    is assumed to accept everything.
-    """
+    """Return what `model` accepts by the API of `kind`, unknown models of OpenAI's everything."""
     for pattern, accepts in FAMILIES.get(kind, ()):
         if re.search(rf"(^|[/.:])({pattern})", model):
             return accepts

@@ -179,17 +179,9 @@ class WorkerBase(Frozen):
 
 
 def check_fallbacks(fallbacks: object, worker: str) -> None:
-    """Check the fallbacks of a worker as written in the settings.
+    """Check that a worker's fallbacks are names, neither repeated nor its own, or raise ValueError.
 
-    A duplicate, or the worker's own name, would be called again right after it failed. It would also count as
-    a free fallback, and so shorten the time limits of the call before it.
-
-    Args:
-        fallbacks: the value in the settings.
-        worker: name of the worker.
-
-    Raises:
-        ValueError: it is not a list of names, or has a duplicate or the worker's own name.
+    Such a one would be called right after it failed, and shorten time limits as a free fallback.
     """
     if fallbacks == "auto":
         return
