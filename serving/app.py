@@ -38,8 +38,8 @@ def build_app(args: dict[str, Any]) -> Application:
 
 
 def application(args: dict[str, Any], engine: type | None = None) -> Application:
-    """Build the application, optionally with another engine class. Serve requires that `build_app` has a
-    single argument.
+    """Build the application, optionally with another engine class. Serve requires a builder with one
+    argument, so `build_app` is separate.
     """
     from serving.deployments.build import engine_deployment, router_deployment
 

@@ -44,8 +44,8 @@ Engines = Mapping[str, EngineClient]
 def build_client(
     worker: WorkerSettings, settings: Settings, environment: Mapping[str, str], engines: Engines
 ) -> Worker:
-    """Build the client of a worker, without retries, limits or fallbacks. Only SDKs of used providers are
-    imported. Raise SettingsError if that fails.
+    """Build the client of a worker, without retries, limits or fallbacks. Only the SDKs of used providers are
+    imported. Raise SettingsError if it cannot be built.
     """
     price = price_of(worker)
     match worker:
@@ -167,8 +167,8 @@ def model_name(worker: WorkerSettings, settings: Settings) -> str:
 
 
 def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> Identity:
-    """Return the key of the health record of a worker, or of its deployment `place`. Equal keys keep it after
-    a change.
+    """Return the key of the health record of a worker or its deployment `place`. While it stays equal, the
+    record is kept.
     """
     match worker:
         case ScriptedSettings():

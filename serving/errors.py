@@ -70,7 +70,9 @@ def is_asked_again(status: int) -> bool:
 
 
 def retry_after_s(failure: Failure) -> float | None:
-    """Return the seconds until a retry, limited to `MOST_ASKED_REST_S` as a provider may say them, or None."""
+    """Return the seconds until a retry, or None. A provider may name them, so they are limited to
+    `MOST_ASKED_REST_S`.
+    """
     wait_s = failure.get("retry_after_s")
     if not isinstance(wait_s, int | float) or math.isnan(wait_s):
         return None

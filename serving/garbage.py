@@ -49,8 +49,8 @@ def tune_garbage_collection() -> None:
 
 
 def trim_when_idle() -> None:
-    """Start a timer that trims the idle, grown process from the event loop, in another thread. glibc alone
-    returns pages only from the heap's end, and keeps those of a burst.
+    """Start a timer that returns free memory when the process is idle and has grown. Call it once in the
+    event loop. glibc alone would keep the memory of a burst.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:

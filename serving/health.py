@@ -21,9 +21,9 @@ MOST_REST_S = 8.0
 MOST_ASKED_REST_S = 300.0
 """Maximum seconds for which a worker is skipped because of its `Retry-After`."""
 PROBE_S = 8.0
-"""Seconds after which another call may probe, so that a hanging one does not keep a worker out."""
+"""Seconds after which another call may probe, so that a hanging probe does not block recovery."""
 RECENT_S = 10.0
-"""Seconds after a complete answer in which others' open circuits are ignored, until a call fails."""
+"""Seconds after a complete answer here in which open circuits of other replicas are ignored."""
 OUT_S = 30.0
 """Seconds after its newest failure during which `/readyz` reports a failing worker as down."""
 Circuit = Literal["closed", "half_open", "open"]
@@ -131,7 +131,9 @@ class WorkerHealth:
         self._pause_s.append(longest_s)
 
     def succeed(self) -> None:
-        """Count a complete answer and close the circuit. A closed one still skips for its `Retry-After`."""
+        """Count a complete answer and close the circuit. The `Retry-After` of a closed circuit stays in
+        force.
+        """
         if self.circuit != "closed":
             self.rests_until_s = 0.0
         self.failures_in_a_row, self.opening = 0, None
@@ -219,8 +221,8 @@ class WorkerHealth:
         return self._probes_until_s
 
     def end_call(self, probes_until_s: float) -> None:
-        """Record the end of a call, with the result of `begin_call`. After a probe without an outcome, as by
-        a disconnect or refused prompt, the next call probes.
+        """Record the end of a call. `probes_until_s` is the result of `begin_call`. If a probe had no
+        outcome, the next call may probe.
         """
         if self._probes_until_s == probes_until_s:  # otherwise it had an outcome, or another probe is running
             self._probes_until_s = 0.0

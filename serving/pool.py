@@ -170,9 +170,7 @@ class Pool:
         return [name for name, is_up in zip(owners, up, strict=True) if not is_up]
 
     def may_answer(self, name: str, engines_down: Collection[str]) -> bool:
-        """Return whether the worker or a fallback can probably answer, with `engines_down` of
-        `engines_not_ready`.
-        """
+        """Return whether the worker or a fallback can probably answer. See `engines_not_ready`."""
         line = [self.settings.worker(each) for each in self.line(name)]
         return any(
             not (isinstance(each, VllmSettings) and (each.deployment or each.name) in engines_down)

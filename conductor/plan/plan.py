@@ -190,7 +190,9 @@ class Parser(Protocol):
     """Parser of one plan whose text arrives in parts."""
 
     def feed(self, text: str) -> list[Step]:
-        """Parse the next part, and return the steps that it completes. Raise InvalidPlan if none can follow."""
+        """Parse the next part, and return the steps that it completes. Raise InvalidPlan if no plan can
+        result.
+        """
         ...
 
     def finish(self, *, cut_off: bool = False) -> Plan | None:

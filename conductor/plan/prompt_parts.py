@@ -53,8 +53,8 @@ MARK_CHARS = 1000
 
 
 def mark_key(*texts: str) -> str:
-    """Return a word for marks that occurs in no text, made of the first or, if that fails, of all. A text
-    contains its own key only by chance.
+    """Return a key for marks: a word that occurs in none of `texts`. It is computed from the first text, or
+    from all if the word occurs in one.
     """
     digest = hashlib.sha256(without_volatile_lines(texts[0]).encode("utf-8", "surrogatepass"))
     key = _word(digest.digest())

@@ -30,7 +30,7 @@ CALL, RESULT = "tool_call", "tool_result"
 
 
 MOST_TOOLS, DESCRIPTION_CHARS = 64, 160
-"""Maximum tools described to the conductor, and characters of each. Agents have tens of kilobytes."""
+"""Maximum number of tools in the conductor's prompt, and of characters of each description."""
 
 
 def describe_tools(tools: Toolset, layout: Layout) -> str:

@@ -106,7 +106,7 @@ def _without_retired(data: Json) -> Json:
 
 
 def _explain(error: msgspec.ValidationError, data: Json) -> str:
-    """Return the error's message with the field's path, but first of all a newer version."""
+    """Return the error's message with the path of the field, unless a newer version wrote the record."""
     for where, version in _versions(data, ""):
         if type(version) is int and version > VERSION:
             return f"{where}: the record has version {version}, but this version of Podium reads only versions up to {VERSION}."

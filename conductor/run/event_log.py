@@ -65,7 +65,9 @@ class Subscription:
         """Number of the newest event read. A piece of the answer has the number of the event before it."""
 
     async def next(self) -> Event:
-        """Wait for and return the next event, not after the terminal one. Cancelling loses none."""
+        """Wait for the next event and return it. Do not call it after the terminal event. Cancelling loses no
+        event.
+        """
         while not self._events:
             await self._wait()
         return self._take()

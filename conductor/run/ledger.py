@@ -182,8 +182,8 @@ class BudgetLedger:
         return Hold(worst, input_tokens + max_output_tokens, max_output_tokens)
 
     def _room(self, price: Price | None, input_tokens: int) -> int | None:
-        """Return the longest affordable answer in tokens, or None if unlimited. Below 0, the prompt alone is
-        too much, or the price is unknown.
+        """Return the longest affordable answer in tokens, or None for no limit. Below 0, even the prompt
+        costs too much, or the price is unknown.
         """
         rooms = [
             room
@@ -253,7 +253,9 @@ class BudgetLedger:
 
 
 def could_cost(worst_usd: Decimal, least_usd: Decimal) -> tuple[str, str]:
-    """Return the highest cost and its phrase. `least_usd` is for the shortest answer worth paying."""
+    """Return the highest cost and the phrase about it. `least_usd` is for the shortest answer worth paying
+    for.
+    """
     worst, least = (f"${each.normalize():f}" for each in (worst_usd, least_usd))
     shortest = "" if worst == least else f" ({least} with the shortest answer)"
     return worst, f"could cost {worst}{shortest}"

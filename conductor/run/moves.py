@@ -154,7 +154,7 @@ def is_last_round(task: Task, round: int) -> bool:
 
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:
-    """Let one worker answer alone. If it fails before its first token, the next move tries another."""
+    """Let one worker answer alone. If it fails before its first token, the next move tries another worker."""
     tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
     untried = [name for name in fallbacks if name not in tried]
     if untried:

@@ -75,9 +75,10 @@ class PlanRun:
 
     async def run(self, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]) -> CallResult | None:
         """Run `steps` as they arrive, except recorded ones, and return the last result. `end_plan` then
-        returns the plan, or None to run nothing.
+        returns the plan, or None if there is nothing to run.
 
-        Raise the error of `steps` or of a needed step once no task runs, or StepsWait for tool results.
+        If a step that the answer needs fails, raise its error once no task is running. Raise StepsWait if no
+        step can continue without tool results.
         """
         try:
             async for step in steps:
@@ -118,7 +119,7 @@ class PlanRun:
         self._tasks.append(asyncio.create_task(self._step(index, step), name=f"step {index} {step.worker}"))
 
     def _plan_that_did(self, index: int) -> int | None:
-        """Return an interrupted plan, equal up to this step, that has completed the step, or None."""
+        """Return an interrupted plan with the same steps up to this one that has completed the step, or None."""
         for plan in self._interrupted:
             same = [each.step for each in plan.steps[: index + 1]] == self._steps
             if same and plan.steps[index].status == "done":

@@ -131,7 +131,7 @@ class PlanStream:
         self._is_late = False
 
     async def __aiter__(self) -> AsyncIterator[Step]:
-        """Yield the steps, some maybe before an InvalidPlan, WorkerError or BudgetExceeded."""
+        """Yield the steps. An InvalidPlan, WorkerError or BudgetExceeded may follow some of them."""
         reply: Reply | None = None
         try:
             async with (

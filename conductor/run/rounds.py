@@ -100,7 +100,7 @@ class RoundLoop:
         return self._log.record
 
     async def drive(self) -> None:
-        """Execute the run to its terminal event. Catches unexpected exceptions, as few places
+        """Execute the run until its terminal event. Unexpected exceptions are caught here
         (docs/architecture.md).
         """
         deadline = asyncio.timeout(self._time_left_s())
@@ -180,7 +180,7 @@ class RoundLoop:
         await self._log.append_durably(RunSuspended(self.now_s(), calls, text, time.time()), write)
 
     async def _write_whole(self) -> None:
-        """Store the whole record even if cancelled, because a part would neither wait nor have ended."""
+        """Store the whole record even if this task is cancelled. A part of it would be inconsistent."""
         assert self._write_down is not None, "the caller has checked it"
         writing = asyncio.ensure_future(self._write_down())
         try:
@@ -205,7 +205,7 @@ class RoundLoop:
                 await self._execute(index, _all_of(plan), lambda: plan)
 
     def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a function that sends the conductor's text to the journal, at first all text so far."""
+        """Return a function that sends the conductor's text to the journal, first all text so far."""
         is_sent = False
 
         def report(delta: Delta, reply: Reply) -> None:
@@ -277,14 +277,16 @@ class RoundLoop:
             raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
 
     def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
-        """Return whether an earlier round, or a free worker alone, can answer, so that waiting is short."""
+        """Return whether an earlier round or a free worker can answer. The run then does not wait long."""
         task, alone = self._record.task, self._fallbacks[0]
         if task.strict or task.plan_only:
             return False
         return move.round > 0 or (alone != conductor.member.name and self._context.pool[alone].is_free())
 
     def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
-        """Return the conductor's prompt, with the previous plan and its outcome, or the rejected one and why."""
+        """Return the conductor's prompt, with the previous plan and its outcome, or the rejected plan and the
+        reason.
+        """
         prompts, layout, task = self._team.prompts, self._conductor().layout, self._record.task
         pool, talk = list(self._context.pool.values()), with_tools_as_text(task.conversation)
         prompt = prompts.plan(layout, pool, task.max_steps, talk, task.tools)

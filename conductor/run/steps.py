@@ -57,7 +57,7 @@ class StepWords:
 
     @property
     def may_change(self) -> bool:
-        """True if the client, which has a part of the answer, receives a new one with its next request."""
+        """True if the client has a part of the answer, but receives a new answer with its next request."""
         return self._context.task.may_change and self._context.log.record.parent is None
 
     def drop(self, index: int) -> None:
@@ -79,7 +79,7 @@ class StepWords:
                     await self._show(index, AnswerDelta(now_s, delta.text, delta.reasoning, delta.logprobs))
 
     def _report(self, index: int, reply: Reply, delta: Delta) -> None:
-        """Send a step's text, at first all so far, to the journal, except the answer's, which is published."""
+        """Send a step's text to the journal, first all text so far. The answer's text is published instead."""
         if self.live and index == self._last:
             return
         is_first = index not in self._reported
@@ -163,8 +163,8 @@ class StepCalls:
         return conversation if is_plain else with_tools_as_text(conversation)
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
-        """Return a step's tools. A required tool call is the answering step's alone, once, so steps wait for
-        the plan's end.
+        """Return a step's tools. Only the answering step must make a required tool call, and only once, so
+        the steps wait for the plan's end.
         """
         tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
         if not tools or not may_call_tools(step, self._context.pool[step.worker]):

@@ -166,7 +166,7 @@ def team_member(model: str, open_inner: OpenInner, price: Price | None) -> PoolM
 
 
 def estimate_price(conductor: PoolMember | None, pool: Iterable[PoolMember], max_steps: int) -> Price | None:
-    """Return the approximate price of the team, if any is known: steps at the workers' mean, plus the plan."""
+    """Return the approximate price of the team, or None: `max_steps` at the workers' mean, plus the plan."""
     prices = [member.price for member in pool if member.price is not None]
     if not prices:
         return None

@@ -50,9 +50,7 @@ class AccountLedgers:
         )
 
     async def left(self, account: Account) -> Left | None:
-        """Return what is left of the tightest budget, up to `LEFT_S` old, or None without a budget or an
-        answer.
-        """
+        """Return the rest of the tightest budget, at most `LEFT_S` old, or None without a budget or a store."""
         until_s, left = self._left.get(account, (0.0, None))
         if not account.key_id or time.monotonic() < until_s:
             return left

@@ -65,8 +65,8 @@ def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
 
 
 async def set_budget(database: Database, subject: str, period: Period, limit_usd: Decimal | None) -> None:
-    """Set or remove the limit that `hold.key_subject` or `hold.team_subject` may spend. Raise ValueError if
-    it is not valid.
+    """Set or remove the limit of a subject (`hold.key_subject`, `hold.team_subject`). Raise ValueError if it
+    is not valid.
     """
     async with database.writing() as connection:
         if limit_usd is None:

@@ -62,7 +62,7 @@ class Directory:
                 raise BadTask(f"The limit per {period} {exc}.", param=period) from exc
 
     async def check(self) -> None:
-        """Check that the store can be used, or raise. A SQLite file that does not exist yet can be."""
+        """Check that the store can be used, or raise. A SQLite file that does not exist yet passes."""
         if self._store.address.may_hold_something:
             await self.open()
 

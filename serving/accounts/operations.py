@@ -314,7 +314,7 @@ SETTLE: Operation[Bill, None] = Operation("settle", settle, is_kept=True, patien
 unless the cost is unknown or was adjusted.
 """
 VOID: Operation[HoldRequest, None] = Operation("void", void, is_kept=True)
-"""Releases the hold of a call that was not sent, or prevents it if it does not exist yet."""
+"""Releases the hold of a call that was not sent. A hold that does not exist yet is prevented."""
 ENTER: Operation[Entry, None] = Operation("entry", enter, is_kept=True)
 """Operation that makes and settles a hold in one step. Limits do not apply, because the call was already made."""
 SWEEP: Operation[int, int] = Operation("sweep", sweep)

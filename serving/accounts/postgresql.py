@@ -16,7 +16,7 @@ from serving.accounts.money import MAX_PICO
 
 WINDOWS = """(VALUES ('key:' || key_id, 'day', day), ('key:' || key_id, 'month', month),
     ('team:' || team_id, 'day', day), ('team:' || team_id, 'month', month)) AS w (subject, period, starts)"""
-"""Windows of a hold for a LATERAL join: day and month of key and team, without one with a NULL subject."""
+"""Windows of a hold for a LATERAL join: day and month of key and team. Without a team, two subjects are NULL."""
 COLUMNS = ", ".join(HOLD_COLUMNS)
 FITTING = f"""
 WITH known AS (SELECT id FROM hold WHERE id = ANY ($1::text[])),

@@ -184,7 +184,7 @@ class RateCounter:
         return RateReservation(await self._levels(rates), tokens_taken, self._now_s())
 
     async def settle(self, reservation: RateReservation, records: RunRecords | None) -> None:
-        """Replace a request's estimated tokens once by those of its run, or by none without a run."""
+        """Replace the estimated tokens of a request by those of its run, or by 0 without a run. Works once."""
         taken_of = dict(reservation.tokens)
         reservation.tokens.clear()
         used = records.record.segment_usage.total_tokens if records else 0
@@ -259,7 +259,9 @@ def _outages() -> tuple[type[Exception], ...]:
 
 
 def wait_until(window: tuple[int, float, int, float], limit: int, amount: int) -> float:
-    """Return the seconds until `amount`, at most `limit`, fits into a sliding window that is not counted in."""
+    """Return the seconds until `amount`, at most `limit`, fits into a sliding window if nothing else is
+    counted.
+    """
     before, before_s, count, count_s = window
     room = limit - amount + 1  # counts are rounded down
     next_s = max(0.0, count_s - MINUTE_S)

@@ -33,7 +33,7 @@ READS_AT_ONCE = 4
 """Number of reads to process at once. One of the places is reserved for keys that have no read in progress.
 """
 TURN_S = 1.0
-"""Seconds after which the next read may begin, as this one waits for a store or a run."""
+"""Seconds after which the next read may begin. A longer one waits for a store or a run, not for CPU."""
 CHANGES = 4
 """Divisor of `limits.max_reads`: a quarter as many changes as reads may be open."""
 Rows = dict[str, tuple[RouteAccess, KeyScope | None]]

@@ -24,10 +24,9 @@ def read_schema(
     description: str | None = None,
     any_root: bool = False,
 ) -> AnswerFormat:
-    """Return the format of an untrusted `schema`. `param` is its request field, which the BadTask names.
+    """Return the answer format of an untrusted `schema`. `param` is the request field that the BadTask names.
 
-    Unless `any_root`, a strict schema is an object, as OpenAI requires. Dialects may lack a name and
-    `strict`.
+    The root of a strict schema must be an object, as OpenAI requires, unless `any_root`.
     """
     if name is not None and not NAME.fullmatch(name):
         message = f"{param}.name must have 1 to 64 letters, digits, underscores or dashes, not {quote(name)}."

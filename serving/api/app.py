@@ -146,6 +146,6 @@ def _field(place: Sequence[str | int]) -> str:
 
 
 async def _render_internal_error(request: Request, exc: Exception) -> Response:
-    """Answer an unexpected exception of a request. Those of runs: "Errors" in docs/architecture.md."""
+    """Answer an unexpected exception of a request. For those of runs, see "Errors" in docs/architecture.md."""
     logger.error("Internal error while answering a request", exc_info=exc)
     return failure(request, PodiumError(f"Internal error: {type(exc).__name__}."))

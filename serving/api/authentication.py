@@ -78,7 +78,7 @@ class KeyFinder(Protocol):
     """Storage of API keys."""
 
     async def find(self, hash: str) -> KeyInfo | None:
-        """Return the key with this hash, or None. Raise StoreUnavailable without the database."""
+        """Return the key with this hash, or None. Raise StoreUnavailable if the database cannot be reached."""
         ...
 
     async def has_keys(self) -> bool:
@@ -87,8 +87,8 @@ class KeyFinder(Protocol):
 
 
 class Authenticator:
-    """Finds the caller of a request by its API key, with a cache for `kept_s` seconds without a database.
-    `clock` is monotonic, `now_s` the time of day.
+    """Finds the caller of a request by its API key, with a cache. While the database is unreachable, results
+    are used for `kept_s` seconds.
     """
 
     def __init__(
@@ -116,7 +116,9 @@ class Authenticator:
         return not self._has_keys
 
     async def caller(self, credential: str) -> Caller:
-        """Return the caller whose key is `credential`. Unauthenticated, for any other, does not contain it."""
+        """Return the caller whose key is `credential`. The Unauthenticated for other credentials does not
+        contain them.
+        """
         hash = hash_key(credential)
         if hash not in self._keys:  # a hash that was looked up before is one of a well-formed key
             try:

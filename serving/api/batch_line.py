@@ -19,7 +19,7 @@ from serving.sessions.deduplication import HEADER
 
 
 def line_sender(app: FastAPI) -> SendLine:
-    """Return a function that sends lines of known callers to `app`, past edge and authentication."""
+    """Return a function that sends lines to `app` without edge and authentication, as the caller is known."""
 
     async def send_line(path: str, body: bytes, caller: Caller, name: str) -> LineAnswer:
         headers = {"content-type": "application/json", HEADER.lower(): name}

@@ -22,7 +22,7 @@ PAID_AGAIN = " A new request is billed again."
 
 
 def caller_failure(error: PodiumError | Failure, record: Record) -> Failure:
-    """Return a run's failure for its caller. If a model was called, it says that a retry is billed."""
+    """Return the failure of a run for its caller. If a model was called, a note says that a retry is billed."""
     failure = _failure(error)
     return replace(failure, message=AGAIN.sub(PAID_AGAIN, failure.message)) if has_called(record) else failure
 

@@ -27,7 +27,7 @@ from serving.store.rows import Item
 from serving.store.store import EventPage
 
 WINDOW_BYTES = 262_144
-"""Bytes of events that a feed holds. More of a single one count in `limits.max_unread_bytes`."""
+"""Bytes of events that a feed holds. The excess of a larger event counts in `limits.max_unread_bytes`."""
 MOST_PENDING = 1_000
 """Maximum number of new events of a local run that wait to be encoded by its feed."""
 PAUSE_S = 0.05
@@ -107,7 +107,9 @@ class Feed:
         return True
 
     def trim(self) -> None:
-        """Drop frames that the fastest watcher has beyond `WINDOW_BYTES`, after one received frames."""
+        """Drop frames that the fastest watcher has, down to `WINDOW_BYTES`. Call it after a watcher got
+        frames.
+        """
         first = max((each.n_frames for each in self.watchers), default=0)
         while self._n_bytes > WINDOW_BYTES and self.n_dropped < first:
             self.dropped_seq, frame = self.frames.popleft()
@@ -270,8 +272,8 @@ class Feeds:
 
 
 def show_event(event: Event, answer: RetoldAnswer) -> list[Json]:
-    """Return an event for watchers as JSON objects. Of an answer that is written again, only the new part is
-    shown, or if it differs all as `answer_restarted`.
+    """Return an event for watchers as JSON objects. Of an answer that is written again, show only the new
+    part, or all of it as `answer_restarted` if it differs.
     """
     before: AnswerDelta | None = None
     match event:

@@ -76,7 +76,9 @@ class RunOpener:
         """The run, if a retry would join it."""
 
     def open(self, resolved: ResolvedTask, *, may_join: bool) -> AbstractAsyncContextManager[Run]:
-        """Open the run that answers, if `may_join` that of an equal request that failed or was cut off."""
+        """Open the run that answers. With `may_join`, it may be the run of an equal request that failed or
+        broke.
+        """
         return self._open_kept(resolved) if self._keeping else self._open_unnamed(resolved, may_join=may_join)
 
     @asynccontextmanager

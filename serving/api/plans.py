@@ -22,7 +22,7 @@ BYTES_PER_OUTPUT_TOKEN = 4
 
 
 class PlanResponse(RunResponse):
-    """Response to `POST /v1/plans`. Its run ends with a plan, or closes its call if the client leaves."""
+    """Response to `POST /v1/plans`. Its run ends with a plan. If the client leaves, the call is closed."""
 
     plan_only = True
 

@@ -148,8 +148,8 @@ def find_allowed_names(pool: Pool, policies: Policies) -> dict[str, str]:
 
 
 def check_name(name: str, pool: Pool, policies: Policies, *, has_plan: bool = False) -> Permit:
-    """Check that the caller may use a name, for a given plan without a conductor, and return its permit.
-    Raise UnknownModel for others.
+    """Check that the caller may use a name, and return its permit. With `has_plan`, no conductor is needed.
+    Raise UnknownModel for other names.
     """
     is_known = any(name in group for group in (pool.settings.models, pool.settings.workflows, pool.members))
     permit = permit_of(policies, pool.settings)
@@ -203,7 +203,7 @@ def _check_given_plan(
 
 
 def _fit_tools(task: Task, steps: Iterable[tuple[Step, PoolMember]]) -> Task:
-    """Return `task`, with a note if no step's worker can call tools. Raise BadTask if one must."""
+    """Return `task`, with a note if no step can call tools. Raise BadTask if the request requires a call."""
     if not task.tools or any(may_call_tools(step, member) for step, member in steps):
         return task
     if task.tools.is_forced:
@@ -251,7 +251,7 @@ def _check_attachments(
 
 
 def _is_fetched(part: Image | File, members: Iterable[PoolMember], fetchers: Collection[str] | None) -> bool:
-    """Return whether a member may get the URL of `part`, or whether there is none."""
+    """Return whether a member may get the URL of `part`. Return True if there is no URL to fetch."""
     if fetchers is None or not isinstance(part, Image) or part.url.startswith(INLINE):
         return True
     return any(member.name in fetchers for member in members)

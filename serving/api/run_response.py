@@ -87,7 +87,9 @@ class Wire:
         return self.run.record.id if self.run else None
 
     async def error(self, error: PodiumError) -> None:
-        """Send an error before the first byte, with a header against retries if it was paid or is final."""
+        """Send an error before the first byte. A header prevents retries if a model was called or the error
+        is final.
+        """
         was_paid = self.run is not None and has_called(self.run.record)
         was_paid = was_paid or (self._siblings is not None and self._siblings.have_called)
         status = self._dialect.status(error, is_paid=was_paid, is_joined=self.is_joined)
@@ -185,8 +187,8 @@ class RunResponse:
         self._opener = RunOpener(service, request, headers, caller, self._id, keeping, siblings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI). Return when the answer is sent, or if the client leaves when everything
-        is closed. A run that a retry can join continues.
+        """Answer the request (ASGI). If the client disconnects, return when everything is closed. A run that
+        a retry can join continues without it.
         """
         notify_on_drop(scope, self._note_why)
         account = self._caller.account

@@ -199,7 +199,7 @@ def _same(one: ToolResult, other: ToolResult) -> bool:
 
 
 def _refuse_late(answer: ToolAnswer) -> None:
-    """Reject results that no run waits for, unless there is a new message, and they are history."""
+    """Reject results that no run waits for, unless the user also sends a new message."""
     if not answer.messages:
         raise BadTask(
             "The run that called these tools is no longer waiting for results, because it expired or was cancelled. Send the "

@@ -78,7 +78,7 @@ class Database:
 
     @asynccontextmanager
     async def writing(self) -> AsyncGenerator[AsyncConnection]:
-        """Open a transaction for writing, which a block without an error commits. Raises as `reading`."""
+        """Open a transaction for writing. It is committed if the block ends without an error. See `reading`."""
         with mapped_errors(self.address):
             async with self.engine.connect() as connection:
                 await connection.execution_options(podium_writes=True)
@@ -169,8 +169,8 @@ def _set_up(connection: Any, pragmas: Sequence[str]) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    """Begin a transaction, for writing with the write lock. Later, SQLite would fail if another process had
-    written.
+    """Begin a transaction, for writing with the write lock. If it locked later, SQLite might fail without
+    waiting.
     """
     options = cast(dict[str, object], connection.get_execution_options())
     connection.exec_driver_sql("BEGIN IMMEDIATE" if options.get("podium_writes") else "BEGIN")

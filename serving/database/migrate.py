@@ -38,10 +38,10 @@ async def open_database(address: Address) -> Database:
 
 
 async def migrate(address: Address, *, only_empty: bool = False, to: str | None = None) -> str:
-    """Migrate the database to the schema of this Podium, or to an earlier one, and return the version.
+    """Migrate the database to the schema of this Podium, or to the earlier version `to`. Return the version.
 
-    Several processes wait for one. If it is killed, the schema stays. With `only_empty`, a schema is only
-    created. Raise StoreError for a newer, or then an older one.
+    One of several processes does the work, and the others wait. If it is killed, the schema stays unchanged.
+    With `only_empty`, an older schema is rejected. A newer one always is: StoreError.
     """
     async with _alone(address), Database(address) as database, database.writing() as connection:
         if address.kind == "postgresql":
@@ -132,8 +132,8 @@ def _scripts() -> ScriptDirectory:
 
 @asynccontextmanager
 async def _alone(address: Address) -> AsyncGenerator[None]:
-    """Hold a SQLite file's migration lock. PostgreSQL locks in the transaction. The lock file is never
-    removed, or two processes could lock different ones.
+    """Hold the migration lock of a SQLite file. PostgreSQL locks inside the transaction. The lock file is
+    never removed: two processes could lock different files.
     """
     if address.kind == "postgresql":
         yield

@@ -43,7 +43,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 
 def register(folder: Path) -> None:
-    """Import the class of the model in a local folder here. Otherwise vLLM starts a process for that, which
+    """Import the class of the model in `folder` in this process. vLLM would start a process for that, which
     took most of a first start.
     """
     for name in config_of(folder).get("architectures", []):
@@ -67,7 +67,7 @@ class ForkedWorkers(MultiprocExecutor):
 
 
 def can_fork(traces_endpoint: str | None) -> bool:
-    """Return whether the engine core may fork its workers: it has no threads yet, as the export of traces
-    starts, and workers are not bound to CPU cores, which only new processes are.
+    """Return whether the engine core may fork its workers: it has no threads, which exporting traces would
+    start, and workers are not bound to CPU cores, which needs new processes.
     """
     return traces_endpoint is None and envs.VLLM_CPU_OMP_THREADS_BIND == "nobind"

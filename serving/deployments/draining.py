@@ -18,8 +18,7 @@ MIN_MARGIN_S, MARGIN, MAX_MARGIN_S = 1.0, 0.25, 10.0
 
 def find_timeout_s() -> float | None:
     """Return Serve's shutdown timeout for this replica, or None if it is not being removed. Serve notifies
-    only after the last request, so an internal object (`ray/serve/_private/replica.py`, Ray 2.60) is read, if
-    it is there.
+    the replica too late, so an internal object (`ray/serve/_private/replica.py`, Ray 2.60) is read.
     """
     here = cast(Any, global_worker)
     replica = getattr(here.actors.get(here.actor_id), "_replica_impl", None)

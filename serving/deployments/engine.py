@@ -88,7 +88,9 @@ class Engine:
         await self._engine.check_health()
 
     async def ready(self, adapters: Sequence[str] = ()) -> bool:
-        """Return whether the healthy engine has answered a slow first call for its model and each adapter."""
+        """Return whether the engine is healthy and has answered a warm-up call for its model and each
+        adapter.
+        """
         try:
             for adapter in (None, *adapters):
                 await self._warm_up(adapter)

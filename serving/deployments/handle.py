@@ -93,8 +93,8 @@ class EngineHandle:
     async def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:
-        """Stream the answer to `call`; see `EngineClient.generate`. Raise WorkerUnavailable for a lost
-        engine, whose replica is not awaited because a fallback is sooner, and WorkerBusy for full queues.
+        """Stream the answer to `call`; see `EngineClient.generate`. Raise WorkerBusy if the queues are full,
+        and WorkerUnavailable if the engine has lost its replicas. A fallback is sooner than a new replica.
         """
         if await self._replicas.is_still_down(self._name):
             raise _down()

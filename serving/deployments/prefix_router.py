@@ -16,7 +16,7 @@ from conductor.model.terms import Places
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1
-"""Minimum seen share of a prompt, as in Ray. Below it, the replica with the fewest characters is called."""
+"""Minimum share of a prompt that a replica must have seen, as in Ray. Else the emptiest memory is chosen."""
 FULL_CHARS, KEPT_CHARS = 400_000, 360_000
 """Maximum characters remembered for a replica, and those left after eviction, as in Ray."""
 
@@ -50,8 +50,8 @@ class PrefixMemory:
 
 
 class PrefixRouter(RaysRouter):
-    """Ray's prefix router, with a memory in this process. Replicas whose open calls differ by more than the
-    threshold go by load.
+    """Ray's prefix router, with a memory in this process. If two replicas' open calls differ by more than the
+    threshold, the less busy one is chosen.
     """
 
     def initialize_state(self, imbalanced_threshold: float) -> None:
@@ -82,8 +82,8 @@ class PrefixRouter(RaysRouter):
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
-        """Return candidates in order, like Ray's router. A repeated call goes to the least busy new replica,
-        because the one with its prompt cached received it before.
+        """Return candidates in order, like Ray's router. A repeated call goes to the least busy replica that
+        has not received it, because the one with its prompt in the cache has.
         """
         places = _places_of(pending_request)
         others = [each for each in candidate_replicas if _name(each.replica_id) not in places.used_names]
@@ -138,6 +138,6 @@ def _name(replica_id: Any) -> str:
 
 
 def _places_of(pending_request: Any) -> Places:
-    """Return the record of the replicas of the call. It is the caller's own object, who sees the changes."""
+    """Return the record of the replicas to which the call was sent. It is the caller's own object."""
     call = pending_request.args[0] if pending_request and pending_request.args else None
     return getattr(call, "places", None) or Places()

@@ -135,7 +135,7 @@ class Continuation:
 
 
 def _without_room(call: Call, repeated: str = "") -> Call:
-    """Limit the output to the rest plus the `repeated` text, and to the reserved limit."""
+    """Limit the output to the rest plus the `repeated` text, at most to the limit with reserved budget."""
     most = call.sampling.max_output_tokens
     rest_tokens = call.terms.rest_tokens
     if rest_tokens is None or most is None:

@@ -303,7 +303,7 @@ async def _send(stack: AsyncExitStack, expected: ExitStack, attempts: Attempts, 
 
 
 class _RefusalNote:
-    """Context manager that records a refusal before or after the first token, so that the run calls no more."""
+    """Context manager that records a refusal, so that the run does not call the worker again."""
 
     def __init__(self, worker: str, call: Call) -> None:
         self._worker, self._call = worker, call

@@ -16,7 +16,9 @@ NEUTRAL = {"top_k": 0, "min_p": 0, "repetition_penalty": 1}
 
 
 def fit(call: Call, accepts: Accepts, model: str) -> tuple[Call, tuple[str, ...]]:
-    """Return the call with what `model` accepts, and a note for each dropped parameter without its default."""
+    """Return the call with the parameters that `model` accepts. Dropped ones get a note unless they are
+    defaults.
+    """
     notes: list[str] = []
     effort = accepts.effort(call.sampling.effort)
     if effort != call.sampling.effort:
@@ -107,7 +109,7 @@ def _stop(call: Call, accepts: Accepts, model: str, notes: list[str]) -> tuple[s
 
 
 def limit_effort(effort: str | None, most: str, default: str) -> str | None:
-    """Return `effort`, or the model's `default`, or `most` if lower. Unknown levels count as the highest."""
+    """Return `effort`, or `default` if it is None, but at most `most`. Unknown levels count as the highest."""
     return most if _rank(effort or default) > _rank(most) else effort
 
 

@@ -121,16 +121,14 @@ class Limiter:
         return self._queue.ahead(payer, Counter(self._coming.values())) + 1 - self._queue.free(payer)
 
     def _until_end_s(self, number: int) -> float:
-        """Estimate the seconds until `number` open calls end, if like recent ones, or 0 if they are late or
-        fewer.
-        """
+        """Estimate the seconds until `number` open calls end. Return 0 if they are overdue or fewer are open."""
         if number <= 0:
             return 0.0
         began_s = next(islice(self._began_s.values(), number - 1, None), -inf)
         return max(0.0, began_s + self._held_s - time.monotonic())
 
     def is_overfull(self, priority: Priority, payer: str, *, is_other_free: bool = False) -> bool:
-        """Return whether the queue is too long, sooner if another worker is free, for batch calls never."""
+        """Return whether the queue is too long to join. If another worker is free, the limit is shorter."""
         if priority != "interactive":
             return False
         if is_other_free:

@@ -358,8 +358,8 @@ def can_hedge(route: Route) -> bool:
 def last_error(
     last: WorkerError, earlier: Sequence[WorkerError], failed: Sequence[Attempt], took_s: float
 ) -> WorkerError:
-    """Return the error if every worker failed: the first earlier `ContextOverflow`, to which agents respond
-    by shortening, with the last attempt's cost, or else the last.
+    """Return the error if every worker failed: the first `ContextOverflow`, to which agents respond by
+    shortening the prompt, or else the last error.
     """
     overflow = next((each for each in earlier if isinstance(each, ContextOverflow)), None)
     if overflow is None:

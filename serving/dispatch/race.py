@@ -44,11 +44,11 @@ class Race:
 
     @asynccontextmanager
     async def run(self, after_s: float) -> AsyncGenerator[Reply]:
-        """Open the reply of the attempt with the earliest first token, and in the end close and bill the
-        other.
+        """Open the reply of the attempt with the earliest first token. The losing attempt is closed and
+        billed at the end.
 
-        A hedge is sent after `after_s` seconds, unless there is no other deployment or replica. If all fail,
-        raise the last error, or that its retry could not be reserved.
+        A hedge is sent after `after_s` seconds, unless there is no other deployment or replica. If all
+        attempts fail, raise the last error.
         """
         first = self._route.open(
             self._call,
@@ -160,8 +160,8 @@ class _Try:
         return self.opened.done()
 
     async def leave(self, error: BaseException | None = None) -> None:
-        """Close the call. All deltas that have arrived count for the bill. A streaming call is cancelled; a
-        complete answer is complete, and `error`, if any, is raised inside its context manager.
+        """Stop reading and close the call. Deltas that have arrived count for the bill. A call that still
+        streams is cancelled. In a complete answer, `error` is raised inside the call's context manager.
         """
         while not self._pieces.empty():
             piece = self._pieces.get_nowait()

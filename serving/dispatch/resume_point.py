@@ -14,9 +14,9 @@ MARK = "[continued]"
 LEAST_CHARS = 24
 """Minimum length of an anchor: about four words."""
 MOST_CHARS = 960
-"""Maximum length of an anchor, about 240 paid tokens. It grows until it is unique, as in a table."""
+"""Maximum length of an anchor, about 240 tokens. It grows until it is unique in the text."""
 WHOLE_CHARS = 80
-"""Least length of a text that is repeated whole without the mark. Shorter ones may be new text."""
+"""Minimum length of a text that may be repeated without the mark. A shorter one may be new text."""
 INSIDE_CHARS = 40
 """Like `WHOLE_CHARS`, for a text that ends inside a line: equal rows repeat only between line ends."""
 WORD_CHARS = 40
@@ -28,7 +28,7 @@ class NotContinued(ValueError):
 
 
 def anchor_of(prefix: str) -> str:
-    """Return the last words of `prefix`, stripped, as many as are unique, up to about `MOST_CHARS`."""
+    """Return the last words of `prefix`, stripped. They are unique or about `MOST_CHARS` characters long."""
     whole, anchor = prefix.rstrip(), ""
     for length in range(LEAST_CHARS, MOST_CHARS + 1, LEAST_CHARS):
         anchor = whole[_word_begin(whole, len(whole) - length) :].lstrip()

@@ -69,8 +69,8 @@ LEAST_PAUSE_S = 20.0
 def limits_of(
     terms: Terms, health: WorkerHealth, *, learns_first_token: bool | None, learns_pauses: bool
 ) -> AttemptLimits:
-    """Return how long an attempt may wait for its first token and between tokens. See `Target` for the
-    arguments.
+    """Return how long an attempt may wait for its first token and between tokens. `Target` explains the
+    flags.
     """
     limits = AttemptLimits(places=terms.limits.places)
     if terms.has_fallback and learns_first_token is not None:
@@ -225,8 +225,8 @@ def _rest_s(error: WorkerError) -> float:
 
 
 def _blames_worker(error: WorkerError) -> bool:
-    """Return whether other calls would probably fail: not after refusing only this prompt, one too long, or a
-    continuation.
+    """Return whether other calls would probably fail too. A refused or too long prompt, or a rejected
+    continuation, does not show that.
     """
     if isinstance(error, WorkerRefused):
         return error.every_call

@@ -178,7 +178,7 @@ def check_open(n_open: int, most: int, room: WaitingRoom) -> None:
 
 
 async def falls_behind() -> bool:
-    """Return whether the event loop is overloaded, after a turn if not, by this thread's CPU time alone."""
+    """Return whether the event loop is overloaded, by the CPU time of this thread. If not, it takes one turn."""
     turns_s = list[float]()
     for _ in range(TURNS):
         began_s = time.thread_time()
@@ -241,7 +241,7 @@ class HttpExchange:
         self.on_drop = list[Callable[[PodiumError], None]]()
 
     async def receive(self) -> Message:
-        """Receive a message (ASGI). The whole body is one, and not kept until the response."""
+        """Receive a message (ASGI). It has the whole body, which is not kept until the response."""
         body, self.body = self.body, None
         if body is None:
             return await self._receive()
@@ -297,7 +297,9 @@ class HttpExchange:
             self.task.cancel()
 
     async def end_cancelled(self) -> bool:
-        """Return whether `cancel` alone ended the task. Then reset a connection without its whole response."""
+        """Return whether `cancel` alone ended the task. If so, reset a connection with an incomplete
+        response.
+        """
         if not self.is_cancelled or self.task is None or self.task.uncancel():
             return False
         if not self._is_over:

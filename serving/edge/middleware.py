@@ -231,7 +231,7 @@ class Edge:
     async def _read_body(
         self, scope: Scope, fields: Fields, exchange: HttpExchange, *, is_upload: bool
     ) -> None:
-        """Read the body and check its text, an encoded one's later, once the caller is known."""
+        """Read the body and check its text. An encoded body is checked once the caller is known."""
         policy, bound = self._policy, BodyBound(UNREAD_BYTES, "")
         if is_upload:
             bound = BodyBound(policy.max_upload_bytes, FILE)

@@ -164,8 +164,8 @@ class EdgeProtocol(HttpToolsProtocol):
         raise RejectedError
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Stop reading after an upgrade request, whose data would be taken for another. Overrides Uvicorn's
-        advice to install a library.
+        """Stop reading after an upgrade request, because the data that follows is not a request. Overrides
+        Uvicorn's advice to install a library.
         """
         self._is_refused = True
 

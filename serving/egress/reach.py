@@ -55,8 +55,8 @@ class Reach:
             self.check(str(sockaddr[0]), host)
 
     async def resolve(self, host: str) -> Found:
-        """Return the addresses of `host`. Raise AddressForbidden if one is not allowed, as no legitimate name
-        has such, or OSError without any.
+        """Return the addresses of `host`. Raise AddressForbidden if any of them is not allowed, or OSError if
+        there is none.
         """
         addresses = await NAMES.find(host)
         for _, address in addresses:

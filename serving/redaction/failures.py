@@ -28,8 +28,11 @@ def outline(error: Failure | Attempt) -> str:
 
 
 def words_in_span(failure: Failure, permit: Permit, *, content: bool) -> str:
-    """Return the full explanation of `failure` if settings (`content`) and `permit` allow it, or else the
-    outline. A worker's message, by Podium (decision 0020), precedes it if `permit` allows traces.
+    """Return the full explanation of `failure` if settings (`content`) and `permit` allow it, else the
+    outline.
+
+    The outline follows the message of a worker's error if `permit` allows traces, because Podium wrote it
+    (decision 0020).
     """
     if content and permit.traces:
         return redactor_of(permit)(failure.explanation)

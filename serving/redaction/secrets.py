@@ -299,7 +299,7 @@ def secrets_in_steps(text: str) -> Steps[str]:
 
 
 def _is_picture(text: str) -> Steps[bool]:
-    """Return whether `text` is a base64 file, in which a part that looks like a key is part of the file."""
+    """Return whether `text` is a base64 file, which is not searched for keys."""
     begin = _PICTURE.match(text) if text.startswith("data:") else None
     if begin is None:
         return False

@@ -80,7 +80,9 @@ async def turn(payer: str, *, goes_on: bool = False) -> AsyncGenerator[None]:
 
 
 class _Turns:
-    """Queue for turns, taken one at a time by the payer whose last is longest ago, in order of its work."""
+    """Queue for turns, one at a time. The payer whose last turn is longest ago is next. Its work is done in
+    order.
+    """
 
     def __init__(self) -> None:
         self._waiting = OrderedDict[str, deque[asyncio.Future[None]]]()

@@ -57,7 +57,7 @@ def check_schema(schema: Schema) -> None:
 
 
 def _check_json(schema: object) -> None:
-    """Check depth and values for every JSON parser, in a loop because of Python's recursion limit."""
+    """Check depth and values of `schema`. A recursive check could exceed Python's recursion limit."""
     pending: list[tuple[Path, object]] = [((), schema)]
     while pending:
         path, value = pending.pop()

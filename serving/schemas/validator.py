@@ -76,8 +76,8 @@ def find_fault(text: str, wanted: AnswerFormat) -> str | None:
 
 
 def _explain(schema: Schema, value: object) -> str:
-    """Return a sentence that says why `value` does not match. It tries every path, and so only the first
-    level of recursion.
+    """Return a sentence that says why `value` does not match. It tries every path, but only one level of
+    recursion.
     """
     try:
         compile_schema(unroll(schema)).validate(value)
@@ -95,7 +95,7 @@ def without_fences(text: str) -> str | None:
 
 
 def read_json(text: str) -> object:
-    """Parse JSON. The ValueError says what other parsers would read differently."""
+    """Parse JSON. Raise ValueError for text that other parsers would read differently."""
     if len(text) > MOST_CHARS:
         raise _Unreadable(f"The answer is longer than {MOST_CHARS:,} characters.")
     try:

@@ -55,8 +55,8 @@ def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
 
 
 def hold_to(schema: Schema) -> dict[str, Any]:
-    """Return a schema for the engine, which may accept more than `schema`, checked by `limits.check_schema`.
-    Raise NotExpressible if none is quick.
+    """Return the schema for the engine, which may accept more than `schema`. Raise NotExpressible if it would
+    compile too slowly. `limits.check_schema` must have accepted `schema`.
     """
     narrowed = narrow(schema, SUBSET).schema
     parts = [part for _, part in subschemas(narrowed)]

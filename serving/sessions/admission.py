@@ -70,8 +70,8 @@ class RunSlots:
             raise Overloaded(message, param="limits.max_running")
 
     def check_share(self, account: Account, priority: Priority) -> None:
-        """Check that a slot is free for `account`: not beyond its share, nor reserved for others than
-        `batch`. Raise Overloaded otherwise.
+        """Check that `account` may use a slot: one is free, its share is not used up, and none is reserved.
+        Raise Overloaded otherwise.
         """
         self.check()
         pool, n_taken = self._pool(), self.n_taken
@@ -123,8 +123,8 @@ class MemoryBudget:
         self._of_keys = Counter[str]()
 
     def check(self, account: Account, n_bytes: int, priority: Priority) -> None:
-        """Check that `n_bytes` fit into budget and share, for `batch` without the reserved rest, or raise
-        Overloaded. If nothing is in memory, any size fits.
+        """Check that `n_bytes` more fit into the budget and the key's share, or raise Overloaded. If nothing
+        is in memory, any size fits.
         """
         if n_bytes <= SMALL_BYTES:
             return

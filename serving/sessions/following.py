@@ -70,8 +70,8 @@ async def follow(store: RecordStore, claim: Claim) -> AsyncGenerator[Run]:
 
 
 async def wait_until_begun(store: RecordStore, claim: Claim) -> bool:
-    """Wait until an earlier run has started, for at most `BEGINS_S` before Interrupted. If it will not,
-    release its claim and return False.
+    """Wait until an earlier run has started. If it will not start, release its claim and return False. Raise
+    Interrupted after `BEGINS_S`.
     """
     loop = asyncio.get_running_loop()
     began_s = asked_s = loop.time()

@@ -76,8 +76,8 @@ class LiveSettings:
         await end_task(task)
 
     async def patch(self, user_config: Mapping[str, Any]) -> None:
-        """Apply `user_config`, which replaces the previous one. An invalid one is rejected, and reported by
-        the log and `/readyz`, or before the start raised.
+        """Apply `user_config`, which replaces the previous one. If it is invalid, raise before the start, or
+        else report it in the log and `/readyz`.
         """
         try:
             await self._apply(self._settings, user_config)

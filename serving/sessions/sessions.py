@@ -109,8 +109,8 @@ class Sessions(SessionRegistry):
         """Resume a run with tool results, within the policies of the caller, who must close the run's
         `answer`.
 
-        Return None if it no longer waits, for example because another request resumed it. If it cannot
-        continue, it keeps waiting, and an Overloaded or another PodiumError is raised.
+        Return None if the run no longer waits. If it cannot continue, raise an Overloaded or another
+        PodiumError, and let it keep waiting.
         """
         coroutine = self._resume(record, results, headers, policies, rate)
         resuming = self.spawn(record.id, coroutine, f"run {record.id} resumed")
@@ -126,8 +126,8 @@ class Sessions(SessionRegistry):
         self.spawn(id, self._take_over(records, paid_usd), f"run {id} continued")
 
     def linger(self, run: Run, answering: asyncio.Task[None]) -> bool:
-        """Continue the task of a response for a while after its client, so that a retry can join. Return
-        False if none may.
+        """Continue the response for a disconnected client for a while, so that a retry can join. Return False
+        if no retry may join.
         """
         if run.record.status != "running" or not self.requests.may_join(run.record):
             return False
@@ -164,8 +164,8 @@ class Sessions(SessionRegistry):
             await self.store.cancel(id)
 
     def leave_all(self) -> None:
-        """Stop all runs, because this process ends, and take over none. Kept runs continue elsewhere; the
-        clients of others are notified.
+        """Stop all runs, because this process ends. Kept runs continue elsewhere, and the clients of other
+        runs are notified. From now on, take over no runs.
         """
         self._is_leaving = True
         for session in list(self._sessions.values()):

@@ -154,9 +154,7 @@ def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
 
 
 def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
-    """Return the parsed YAML, and its nodes, which have lines. A repeated key, of which YAML uses the last,
-    is a SettingsError without the file.
-    """
+    """Return the parsed YAML and its nodes, which have lines. Raise SettingsError for a repeated key."""
     loader: Any = yaml.SafeLoader(text)
     try:
         root: yaml.Node | None = loader.get_single_node()

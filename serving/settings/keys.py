@@ -36,7 +36,7 @@ def read_key(worker: ApiSettings, environment: Mapping[str, str]) -> str | None:
 
 
 def _validate(place: str, key: str) -> str | None:
-    """Return `key`, or None if it is empty. The KeyFileError for no header value does not contain it."""
+    """Return `key`, or None if it is empty. Raise KeyFileError, without the key, if no header can hold it."""
     if not (key.isascii() and key.isprintable()):
         raise KeyFileError(
             f"{place} contains a control character or a non-ASCII character. It must contain only the API key."
@@ -65,10 +65,10 @@ def _read_file(name: str, path: Path) -> str | None:
 
 
 def without_workers(settings: Settings, absent: set[str]) -> Settings:
-    """Return `settings` without the workers and deployments in `absent`, or workflows that use one.
+    """Return `settings` without the workers and deployments in `absent`, and without workflows that use them.
 
-    They are also removed from fallbacks and models. The first present fallback replaces an absent conductor;
-    without any, raise SettingsError.
+    They are also removed from fallbacks and models. The first present fallback replaces an absent conductor.
+    Raise SettingsError if there is none.
     """
     conductor = settings.conductor
     if conductor:

@@ -282,7 +282,7 @@ FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
-    """Return what `model` accepts by the API of `kind`, unknown models of OpenAI's everything."""
+    """Return what `model` accepts through the API of `kind`. Unknown OpenAI models accept everything."""
     for pattern, accepts in FAMILIES.get(kind, ()):
         if re.search(rf"(^|[/.:])({pattern})", model):
             return accepts

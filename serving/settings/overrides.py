@@ -15,8 +15,8 @@ PLAN_EFFORT: Effort = "low"
 
 
 def settings_to_serve(path: str | Path, model: str | None = None, conductor: str | None = None) -> Settings:
-    """Read a settings file and apply the command line's `model` of local workers, a folder or hub name, and
-    `conductor`. Raise SettingsError.
+    """Read a settings file and apply the command line: `model` replaces that of local workers, `conductor`
+    names the conductor. Raise SettingsError.
     """
     settings = load(path)
     if conductor:
@@ -41,10 +41,10 @@ def with_model(settings: Settings, model: str) -> Settings:
 
 
 def with_conductor(settings: Settings, name: str) -> Settings:
-    """Return `settings` with the worker `name` as conductor, in the pool, whose key is required.
+    """Return `settings` with the worker `name` as the conductor, in the pool and with a required key.
 
-    Settings for a local conductor are dropped: prompts, plan size and format, and itself with its engine if
-    it only planned. The SettingsError lists who can be one.
+    Settings for a local conductor are dropped: its prompts, plan size and format, and the worker itself if it
+    only planned. The SettingsError lists the workers that can be the conductor.
     """
     before = settings.conductor
     if before and before.worker == name:

@@ -181,7 +181,7 @@ class WorkerBase(Frozen):
 def check_fallbacks(fallbacks: object, worker: str) -> None:
     """Check that a worker's fallbacks are names, neither repeated nor its own, or raise ValueError.
 
-    Such a one would be called right after it failed, and shorten time limits as a free fallback.
+    Such a fallback would be called right after it failed, and would shorten time limits as a free worker.
     """
     if fallbacks == "auto":
         return

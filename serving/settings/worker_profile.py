@@ -128,8 +128,8 @@ def options_of(worker: WorkerSettings) -> frozenset[str]:
 
 
 def public_name(worker: WorkerSettings, settings: Settings) -> str:
-    """Return the public name of the model for conductors, or "" if it is private and without `like`, as
-    folders, Azure deployments, fine-tunes and models behind a `base_url` are.
+    """Return the public name of the model for conductors, or "". Folders, Azure deployments, fine-tunes and
+    models behind a `base_url` have private names, of which only `like` is shown.
     """
     if isinstance(worker, VllmSettings):
         base = settings.owner_of(worker)

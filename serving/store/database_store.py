@@ -221,8 +221,8 @@ class DatabaseStore(RunJournal, StoredRuns):
         await super().aclose()
 
     async def sweep(self) -> int:
-        """Expire runs that waited too long, mark runs of ended replicas as lost unless they can continue
-        (`take_over`), and return the number of lost ones.
+        """End suspended runs that waited too long. Mark runs of dead replicas as lost, except those for
+        `take_over`. Return the number of lost runs.
         """
         for id in await self._store.write(EXPIRE, self._settings.waiting_bytes_per_team):
             await self._tell_end(id)

@@ -201,8 +201,7 @@ class RunJournal:
             self._drop_oldest()
 
     async def write_suspended(self, records: RunRecords, drop_us: int, body: bytes) -> None:
-        """Write a run that waits until `drop_us`, and its events. `records` are redacted, `body` is packed
-        and not.
+        """Write a run that waits until `drop_us`. `records` are redacted, `body` is packed without redaction.
 
         On StoreUnavailable, the journal keeps the run.
         """

@@ -32,8 +32,8 @@ V = TypeVar("V")
 
 
 class FairDict(MutableMapping[K, V], Generic[K, V]):
-    """Mapping in insertion order with fair eviction: an owner of many entries does not evict those of others.
-    The owner of an entry must not change.
+    """Mapping in insertion order with fair eviction: an owner with many entries does not evict those of
+    others. An entry's owner must not change.
     """
 
     def __init__(self, owner_of: Callable[[K, V], str]) -> None:

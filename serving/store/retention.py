@@ -85,9 +85,10 @@ def _crowded_runs(bytes_per_team: int) -> Select[Any]:
 
 
 def _old_events(events_us: int, content_us: int) -> Delete:
-    """Return the statement that deletes old events: after `EVENTS_US` with a complete record.
+    """Return the statement that deletes old events. With a complete record, they are deleted after
+    `EVENTS_US`.
 
-    Otherwise, as for a lost run, they are its only content, and are deleted as late as texts.
+    Otherwise they are the only content of a run, such as a lost one, and are deleted as late as texts.
     """
     event, key = run_event.c, (run_event.c.run_id, run_event.c.first_seq)
     is_spare = (event.at_us < events_us) & (HAS_TEXTS)

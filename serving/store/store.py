@@ -71,8 +71,8 @@ class StoreListener:
         return False
 
     def on_items(self, id: str, items: Sequence[Item]) -> None:
-        """Called with new events of a run here in order, or none at its end. Those of a run that may continue
-        elsewhere are written before.
+        """Called with new events of a run here, in order, or none when it is over. The events of a run that
+        may continue elsewhere are written before.
         """
 
 
@@ -164,12 +164,12 @@ class Events(Protocol):
         ...
 
     async def wait_until_written(self, id: str) -> None:
-        """Wait until another replica could continue a run that outlives its client: its start is written."""
+        """Wait until the start of a run that outlives its client is written, so that others can continue it."""
         ...
 
     async def wait_while_late(self, id: str) -> None:
-        """Wait a few seconds while a run's first write, without which a crash leaves no record, is overdue
-        and possible.
+        """Wait while the first write of a run is overdue, for a few seconds. Return at once if the store is
+        away.
         """
         ...
 

@@ -151,8 +151,8 @@ def _of_failures(call: _Call) -> Iterator[Measurement]:
 
 
 def _of_attempts(attempts: Iterable[Attempt], last: str) -> Iterator[Measurement]:
-    """Yield a measurement for each failed attempt, oldest first, and each hedge before the last. It was
-    retried if the next one's worker is the same, or else failed over.
+    """Yield a measurement for each failed attempt before the last, and each hedge. An attempt was retried if
+    the next one has the same worker, or else failed over.
     """
     attempts = tuple(attempts)
     for each in attempts:

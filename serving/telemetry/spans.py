@@ -335,7 +335,5 @@ def span_processors() -> list[SpanProcessor]:
 
 
 def _not_of_an_ended_span(record: logging.LogRecord) -> bool:
-    """Return whether a record is not about an ended span, as of cancelled calls, for which Serve would log
-    two lines.
-    """
+    """Return whether a log record is not about an ended span. Serve would log two lines per cancelled call."""
     return "ended span" not in record.getMessage()

@@ -166,7 +166,7 @@ class AnthropicAnswer(AnswerReader[RawMessageStreamEvent]):
 
 
 def _words(value: object) -> str:
-    """Return `value` after checking that it is text, which the SDK's decoder does not."""
+    """Return `value`, or raise ValueError if it is not text, which the SDK does not check."""
     if not isinstance(value, str):
         raise ValueError("The text of a piece is not a string.")
     return value

@@ -62,7 +62,7 @@ MOST_MARKS = 4
 
 
 def limit_marks(request: Mapping[str, Any]) -> None:
-    """Remove the oldest of too many cache marks, but none on tools and system prompt, which others share."""
+    """Remove the oldest cache marks beyond the API's limit, but keep those on tools and system prompt."""
     system: object = request.get("system")
     blocks = cast(list[Block], system) if isinstance(system, list) else []
     heads: list[Block] = [*request.get("tools", ()), *blocks]

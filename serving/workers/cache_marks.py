@@ -11,7 +11,7 @@ ANTHROPIC_TTL: Mapping[CacheMark, str] = {"5m": "5m", "1h": "1h", "12h": "1h"}
 """Lifetime of the cached prefix for each mark. Other marks last five minutes."""
 OPENAI_TTL: Mapping[CacheMark, str] = {"30m": "30m", "12h": "12h"}
 OPENAI_MARKS = ("explicit", *OPENAI_TTL)
-"""Marks that are sent to OpenAI, which caches automatically and accepts only four, so not Anthropic's."""
+"""Marks that are sent to OpenAI. It caches automatically, so Anthropic's marks are not sent."""
 
 
 def cache_control(mark: CacheMark) -> dict[str, Any]:

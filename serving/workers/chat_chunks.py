@@ -118,7 +118,7 @@ def words_of(choice: ChunkChoice | None) -> tuple[str, str]:
 
 
 def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
-    """Return a chunk's text if it has nothing else. Another model name than `model` is something else."""
+    """Return the text of a chunk with nothing else in it, or None. Another `model` counts as something else."""
     if chunk.usage is not None or chunk.podium is not None or not chunk.choices or len(chunk.choices) > 1:
         return None
     choice = chunk.choices[0]
@@ -170,8 +170,8 @@ def together(words: list[tuple[str, str]]) -> tuple[str, str]:
 
 
 def groups_of(words: list[tuple[str, str]], max_chunks: int | None) -> Iterator[list[tuple[str, str]]]:
-    """Split the texts of one read into short groups of answer or thoughts, each passed on as one piece. The
-    answer exceeds its limit after `max_chunks`, where a group ends.
+    """Split the texts of one read into short groups of answer texts or thoughts, which are passed on as one
+    piece. A group ends after `max_chunks`, where the answer exceeds its limit.
     """
     group, n_chars = list[tuple[str, str]](), 0
     for each in words:

@@ -142,8 +142,8 @@ class _Call:
 
 
 class CallCollector:
-    """Collector of an answer's tool calls, and of thoughts to send back with them. Both arrive in pieces,
-    which belong to the call with their index, or without distinct ones by ids and names.
+    """Collector of an answer's tool calls and thoughts, which arrive in pieces. A piece belongs to the call
+    with its index. Without distinct indices, calls differ by ids and names.
     """
 
     def __init__(self, meter: OutputMeter) -> None:

@@ -219,7 +219,7 @@ def _separators(data: bytes) -> int:
 
 
 class WholeEvents(httpx2.AsyncByteStream):
-    """Response body that yields only complete events, each with its data on one line. In JSON, line ends may
+    """Response body that yields only complete events, each with its data on one line. Line ends in JSON may
     be spaces. The SDKs take up to 0.2 ms per value.
 
     Args:

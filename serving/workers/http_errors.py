@@ -94,7 +94,7 @@ class ErrorMapper:
         return any(host == own or host.endswith(f".{own}") for own in PROVIDERS_HOSTS)
 
     def unavailable(self, message: str, detail: str = "") -> WorkerUnavailable:
-        """Return the error for a call that may be retried. The message, for callers, has no secrets."""
+        """Return the error for a call that may be retried. `message` is for callers and has no secrets."""
         return WorkerUnavailable(message, worker=self.worker, detail=self.quote(detail))
 
     def odd_end(self, reason: object, usage: Usage | None) -> WorkerUnavailable:
@@ -107,7 +107,9 @@ class ErrorMapper:
         return error
 
     def refusal(self, message: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
-        """Return the error for a call that would be refused again. The message, for callers, has no secrets."""
+        """Return the error for a call that would be refused again. `message` is for callers and has no
+        secrets.
+        """
         return WorkerRefused(
             message,
             worker=self.worker,
@@ -136,14 +138,14 @@ class ErrorMapper:
         )
 
     def no_credentials(self) -> WorkerRefused:
-        """Return the error for cloud credentials, without quoting the library, as that may contain secrets."""
+        """Return the error for cloud credentials. The library's message may have secrets and is not quoted."""
         return self._config_error(
             f"The credentials for {self.address} are missing or were rejected. Check the credentials of the worker's `service`."
         )
 
     def stall(self, has_begun: bool = False) -> WorkerUnavailable:
-        """Return the error for a silent server. If it `has_begun`, the call is probably billed and not
-        retried.
+        """Return the error for a silent server. If it `has_begun`, the call is probably billed, so do not
+        retry.
         """
         if has_begun:
             return WorkerUnavailable(

@@ -36,8 +36,8 @@ class BodyRefused(httpx2.RemoteProtocolError):
 
 
 async def bound_response(response: httpx2.Response) -> None:
-    """Response hook: limit the headers, decompress the body piece by piece, and cut off an error's. An
-    unsupported encoding drops an error's body, and raises BodyRefused for an answer.
+    """Response hook that limits the headers, decompresses the body piece by piece, and cuts off an error's.
+    An answer with an unsupported encoding raises BodyRefused.
     """
     if len(response.headers.raw) > MAX_HEADERS:
         await response.aclose()

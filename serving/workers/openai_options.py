@@ -31,7 +31,7 @@ UNKNOWN = re.compile(
     r"|\b(not|n't) (be )?(supported?|permitted|allowed|accepted?|available|implemented|recogni[sz]ed|exist)",
     re.IGNORECASE,
 )
-"""Phrases that say that a server does not know a field, rather than one client's value."""
+"""Phrases that say that a server does not know a field, and are not about one client's value."""
 MOST_KEY_CHARS = 64
 """Longest cache key that OpenAI accepts."""
 Json = dict[str, Any]

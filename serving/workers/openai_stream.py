@@ -101,7 +101,7 @@ def _list(value: object) -> list[object]:
 
 
 def _number(value: object) -> float:
-    """Return `value` as a number, or -9999, which OpenAI sends for too unlikely tokens."""
+    """Return `value` as a number, or -9999, which OpenAI sends for tokens that are too unlikely."""
     return float(value) if isinstance(value, int | float) and isfinite(value) else -9999.0
 
 

@@ -65,8 +65,8 @@ def load_plugin(name: str, price: Price | None, factory: str, options: Mapping[s
 
 
 class PluginWorker:
-    """Plugin with the limits of `patience` for silence, and of the call for output, and without volatile
-    lines. Engines and API workers do this on their own.
+    """Plugin whose calls end at the limits of `patience` and the call's output limit, and whose prompts have
+    no volatile lines. Engines and API workers do this on their own.
     """
 
     def __init__(self, plugin: Worker, patience: Patience) -> None:

@@ -98,7 +98,7 @@ class ScriptedReply:
     retry_after_s: float | None = None
     """`Retry-After` of a `busy` failure."""
     fail_after_tokens: int | None = None
-    """Tokens with thoughts until the call fails with `error`, or `unavailable`. None: an `error` comes first."""
+    """Tokens, with thoughts, after which the call fails. If None, an `error` is raised before the first."""
     stall_after_tokens: int | None = None
     """Number of tokens after which the answer stalls until the call is closed."""
     finish: FinishReason = FinishReason.STOP
@@ -107,8 +107,8 @@ class ScriptedReply:
 
 
 class ScriptedWorker:
-    """Worker that returns its replies in turn, from the first again after the last, and in conversations with
-    tools.
+    """Worker that returns its replies in turn. With tool calls, each conversation starts with the first
+    reply.
 
     Attributes:
         calls: newest calls, oldest first, without their callbacks. At most `KEPT_CALLS` calls are stored,

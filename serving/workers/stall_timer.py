@@ -146,9 +146,7 @@ class Patience:
     first_token_timeout_s: float | None = None
 
     def with_engine(self, call: Call) -> StallTimer:
-        """Build the timer for an engine's silence. Learned limits exclude batch calls, which let others go
-        first.
-        """
+        """Build the timer for an engine's silence. Learned limits do not apply to batch calls."""
         yields = call.terms.priority == "batch"
         first_s = self.stall_timeout_s or (BATCH_S if yields else FIRST_TOKEN_S)
         silence_s = self.stall_timeout_s or (BATCH_S if yields else STALL_S)
@@ -162,7 +160,9 @@ class Patience:
         )
 
     def with_plugin(self, name: str, call: Call) -> StallTimer:
-        """Build the timer for a plugin's silence, limited by settings, or by a fallback's need for time."""
+        """Build the timer for a plugin's silence. Without limits in the settings, only a fallback's time
+        limits it.
+        """
         silence_s = self.stall_timeout_s or inf
         return StallTimer(
             silence_s, lambda _: silent(name), self.first_token_timeout_s, call.terms.limits.patience_s

@@ -52,7 +52,7 @@ LIMIT = re.compile(
     r"|\b(at most|reduce|shorten|truncate|overflow)|must be <|should be (in )?\[|\d ?> ?\d",
     re.IGNORECASE,
 )
-"""With `PROMPT` and `SIZE`, words for a limit. A message with all three is about the prompt's length."""
+"""Words for a limit. A message that also matches `PROMPT` and `SIZE` is about the prompt's length."""
 ANOTHER_LIMIT = re.compile(
     r"\b(string|array|list|id|name|description|title|header|url|field|stop|tools?)\b.{0,40}\b(too (long|many|large)|length|exceed)"
     r"|expected an? (string|array)|\b(greater|more|longer) than or equal|(must|should) (be|have) (greater|more|longer|larger|at least)"

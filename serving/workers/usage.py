@@ -166,7 +166,7 @@ class UsageCheck:
 
 
 def has_grown(before: Usage | None, now: Usage | None) -> bool:
-    """Return whether the server reports more output than before: it works, even if no text arrives."""
+    """Return whether the server reports more output than before. The model then works without text."""
     return before is not None and now is not None and now.output_tokens > before.output_tokens
 
 

@@ -72,7 +72,7 @@ class EngineCall:
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
 STOP_NOTE = "stop was ignored, because it could cut off the required tool call."
 UNREAD_GAP_S = 0.25
-"""Seconds between usage updates without a stream: cheap, but frequent enough for an aborted call."""
+"""Seconds between usage updates without a stream, so that an aborted call's tokens are known."""
 
 
 class ChunkCall(NamedTuple):
@@ -278,7 +278,7 @@ def _penalties(sampling: Sampling) -> dict[str, Any]:
 
 
 def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return OpenAI's format. A turn with only tool calls gets an empty text, which templates require."""
+    """Return the conversation in OpenAI's format. Templates require an empty text beside tool calls."""
     lines: list[dict[str, Any]] = messages_json(messages, _content)
     return [_with_thoughts(line | {"content": line["content"] or ""}) for line in lines]
 

@@ -51,8 +51,8 @@ class WireTools:
         return next(iter(self._by_name))
 
     def call(self, id: str, name: str, arguments: str, *, is_text: bool = False) -> ToolCall:
-        """Convert a provider's tool call to the client's. A missing id is made, and an unknown tool passed
-        on, so that the client can report it. A custom tool's arguments may be plain (`is_text`).
+        """Convert a provider's tool call to the client's. A missing id is made. An unknown tool is passed on,
+        so that the client can report it. With `is_text`, the arguments are plain text.
         """
         values = cast(tuple[object, ...], (id, name, arguments))
         if not name or not all(isinstance(each, str) for each in values):
@@ -160,6 +160,6 @@ def _object_of(text: str) -> dict[str, Any] | None:
 
 
 def _input_of(arguments: str) -> str:
-    """Return the text in a custom tool's arguments, or all of them if they have another schema."""
+    """Return the text in a custom tool's arguments, or all of them if the model ignored the schema."""
     text = (_object_of(arguments) or {}).get(INPUT)
     return text if isinstance(text, str) else arguments

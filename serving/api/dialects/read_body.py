@@ -132,7 +132,7 @@ def _not_json(reason: str) -> str:
 
 
 def innermost(faults: list[ErrorDetails], body: object) -> tuple[str, ErrorDetails]:
-    """Return the first error with its place, in a union that of the best matching type."""
+    """Return the first error with its place. In a union, it is the error of the best matching type."""
     placed = [(place(fault, body), fault) for fault in faults]
     first = placed[0][0]
     near = (each for each in placed if each[0].startswith(first))

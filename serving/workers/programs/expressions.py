@@ -215,7 +215,7 @@ class Expression:
         self.n_operations = 0
 
     def value(self) -> Any:
-        """Compute the whole expression. Raise NotForProgram if it is none, or too large."""
+        """Compute the whole expression. Raise NotForProgram if the text is no expression or too large."""
         result = self._binary(0)
         if self._at != len(self._tokens):
             raise NotForProgram("The text is not a single expression.")

@@ -248,7 +248,7 @@ class ProgramWorker:
 
 
 def load(module: str) -> Any:
-    """Import a package without types when a question first needs it, because some take a second."""
+    """Import a package when the first question needs it, because some imports take a second. It has no types."""
     return import_module(module)
 
 

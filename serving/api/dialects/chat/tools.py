@@ -56,7 +56,7 @@ Json = dict[str, Any]
 ToolName = Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
 """Name of a tool that any provider allows. The workers' clients check each provider's rules."""
 CalledName = Annotated[str, Field(min_length=1)]
-"""Name of a tool in a call: any text, as a model may call a missing tool, which is sent back."""
+"""Name of a tool in a call. A model may call a tool that does not exist, and the client sends that back."""
 
 
 class FunctionFields(LenientModel):
@@ -189,7 +189,9 @@ class ChatToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The supported tools, and a note for each other. Raises `BadTask` if `tool_choice` contradicts."""
+        """The supported tools, and a note for each tool left out. Raises `BadTask` for a contradictory
+        `tool_choice`.
+        """
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if not isinstance(tool, HostedTool)]
         hosted = {

@@ -17,7 +17,7 @@ from serving.api.dialects.messages.schema import MessageParam, Prompt
 
 
 def conversation(prompt: Prompt) -> dict[str, tuple[Message, ...]]:
-    """Return a prompt's messages by place, from `system`. Raise BadTask for content not of the role."""
+    """Return a prompt's messages by their place, from `system` on. Raise BadTask for invalid content."""
     turns = {
         f"messages[{index}].content": tuple(_turns(index, message))
         for index, message in enumerate(prompt.messages)

@@ -48,8 +48,8 @@ TOO_LONG = "prompt is too long: "
 
 
 def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool) -> Json:
-    """Return the answer of a run that has finished or waits for tool results, with `thoughts` before it, and
-    with `trace` its whole steps.
+    """Return the answer of a run that has finished or waits for tool results, with `thoughts` before it. With
+    `trace`, it has all steps in full.
     """
     record = records.record
     content: list[Json] = []
@@ -67,7 +67,7 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
 
 
 def stop_of(record: Record) -> Json:
-    """Return why a message ends. A stop sequence of a worker, and not the client, is not shown."""
+    """Return the fields that say why a message ends. A worker's own stop sequence is not shown."""
     if record.pending:
         return {"stop_reason": "tool_use", "stop_sequence": None}
     stop = record.answering.stop_sequence if record.answering else None
@@ -93,8 +93,8 @@ def head(record: Record) -> Json:
 
 
 def usage(record: Record) -> Json:
-    """Return the tokens of the answering step, or of the newest that waits for tools. Cached ones are
-    separate; the record has the run's.
+    """Return the tokens of the answering step, or of the newest step that waits for tools, with cached ones
+    counted separately.
     """
     tokens = record.answering_usage
     return {
@@ -140,7 +140,7 @@ def _input(call: ToolCall) -> Json:
 
 
 def signature(record: Record) -> str:
-    """Return the signature of a run's thinking blocks, its name. It is sent back, and not checked."""
+    """Return the signature of a run's thinking blocks. It names the run. Clients send it back unchecked."""
     return base64.b64encode(f"podium:{record.id}".encode()).decode()
 
 

@@ -15,7 +15,7 @@ NOT_HOSTED = ("custom", "function")
 
 
 class ClientTool(Marked):
-    """Tool that the client runs, with `defer_loading` at once like any other."""
+    """Tool that the client runs. A tool with `defer_loading` is available at once, like any other."""
 
     type: Literal["custom"] | None = None
     name: ToolName
@@ -79,7 +79,9 @@ class ToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The supported tools, and a note for each other. Raises `BadTask` if `tool_choice` contradicts."""
+        """The supported tools, and a note for each tool left out. Raises `BadTask` for a contradictory
+        `tool_choice`.
+        """
         tools: Sequence[AnyTool] = self.tools or ()
         own = [tool.to_tool() for tool in tools if isinstance(tool, ClientTool)]
         hosted = {

@@ -34,8 +34,10 @@ def pack(messages: tuple[Message, ...]) -> str:
 
 
 def unpack(content: str, at: str, count: PartCount | None = None) -> tuple[Message, ...]:
-    """Return the messages that `pack` packed in the item `at`. `count` gets its parts, which may be hundreds
-    of thousands in a few compressed kB. Raise BadTask for other content.
+    """Return the messages that `pack` packed. `at` is the item's place. Raise BadTask if the content is not
+    from here.
+
+    The parts inside are added to `count`, because a few compressed kB may have hundreds of thousands.
     """
     try:
         if not content.startswith(MARK):

@@ -64,7 +64,7 @@ class CallersRuns:
         return stored
 
     async def own_conversation(self, id: str, param: str = "conversation_id") -> Conversation:
-        """Return a conversation that the caller may change, not an administrator another team's."""
+        """Return a conversation that the caller may change. An administrator may not change another team's."""
         stored = await self.conversation(id, param)
         if not self._caller.owns(stored.account):
             message = (

@@ -21,8 +21,8 @@ INCOMPLETE = {FinishReason.LENGTH: "max_output_tokens", FinishReason.CONTENT_FIL
 
 
 def echo_of(request: ResponsesRequest, progress: str, n_earlier: int) -> Json:
-    """Return the echo, the request fields that responses repeat, without tools, and with what rebuilds them.
-    `n_earlier` messages were not in the request.
+    """Return the echo: the request fields that responses repeat, except tools, and the values that rebuild
+    them later.
     """
     fmt = request.text.format
     text: Json = {"format": {"type": fmt.type}}

@@ -227,8 +227,8 @@ async def items(
 
 
 async def _find(request: Request, id: str, *, is_over: bool = False) -> tuple[RunRecords, CallId]:
-    """Return a response's run and the ids of its tool calls, with `is_over` up to half a second later. Raise
-    UnknownName if the caller has none.
+    """Return the run of a response and its call ids, or raise UnknownName. With `is_over`, wait up to half a
+    second for its end.
     """
     service: Service = request.app.state.service
     caller = caller_of(request)

@@ -34,8 +34,8 @@ class ResponsesEncoder(Encoder):
         return self._state("created", "in_progress") + self._state("in_progress", "in_progress")
 
     def heartbeat(self) -> bytes:
-        """Send the state again, because clients ignore comments. In the background, it repeats the last
-        number, so that events keep theirs on replay.
+        """Send the state again, because clients ignore comments. In a background stream it has the number of
+        the last event, so that replayed events keep theirs.
         """
         write = self._writer.again if self._echo["response"]["background"] else self._writer.event
         return write("response.in_progress", response=self._resource("in_progress"))
