@@ -105,8 +105,8 @@ def ask(
         bool, Option("--json", help="print the whole answer with its steps as JSON when the run ends")
     ] = False,
 ) -> int:
-    """Ask a running server a question, and show the plan while it runs and its cost at the end. Piped input
-    is added below the question. Ctrl-C also cancels the run.
+    """Ask a running server a question, and show the plan while it runs and its cost at the end. Piped input is
+    added below the question. Ctrl-C also cancels the run.
     """
     question = options.text()
     with Client.open(url) as client:

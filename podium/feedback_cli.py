@@ -69,9 +69,7 @@ def export(
     ],
     url: Url = DEFAULT_URL,
 ) -> int:
-    """Write the questions of runs whose feedback names the right answer, for `podium train` (`source:
-    jsonl`).
-    """
+    """Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`)."""
     if file.exists():
         raise ClientError(f"{file} already exists. Choose another file.")
     questions, n_skipped = list[Json](), 0

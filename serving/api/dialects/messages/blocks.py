@@ -289,7 +289,9 @@ class ToolResultBlock(Marked):
 
 
 class PassingBlock(LenientModel):
-    """Block that does not become a part: reasoning, or a provider's own tools' calls and results."""
+    """Block that does not become a part of a message: reasoning, or the calls and results of a provider's own
+    tools.
+    """
 
     type: str
     thinking: str = ""

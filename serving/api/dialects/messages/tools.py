@@ -15,7 +15,9 @@ NOT_HOSTED = ("custom", "function")
 
 
 class ClientTool(Marked):
-    """Tool that the client runs. A tool with `defer_loading` is available at once, like any other."""
+    """Tool that the client runs. A tool with `defer_loading` is available to the model at once, like any
+    other.
+    """
 
     type: Literal["custom"] | None = None
     name: ToolName
@@ -29,7 +31,9 @@ class ClientTool(Marked):
 
 
 class VersionedTool(LenientModel):
-    """Tool with a versioned type, which Anthropic runs itself or has trained its models to call."""
+    """Tool whose type has a version. Anthropic runs such tools itself, or has trained its models to call
+    them.
+    """
 
     type: str = Field(max_length=128)
 
