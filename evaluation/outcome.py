@@ -95,6 +95,5 @@ def combine(parts: Sequence[RunOutcome], answer: str, *, concurrent: bool) -> Ru
 
 
 def sum_known(numbers: Sequence[int | None]) -> int | None:
-    """Return the sum, or None if one of the numbers is unknown."""
     known_numbers = [number for number in numbers if number is not None]
     return sum(known_numbers) if len(known_numbers) == len(numbers) else None

@@ -59,13 +59,11 @@ class Result:
         grade: Grade,
         notes: Mapping[str, Any],
     ) -> "Result":
-        """Build a result from an outcome and its grade."""
         about = question.id, question.source, question.family, digest
         return cls(strategy, *about, grade.correct, grade.extracted, grade.why, outcome, notes)
 
     @property
     def key(self) -> Key:
-        """Key of the result in the log."""
         return self.strategy, self.question, self.digest
 
     @property

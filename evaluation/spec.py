@@ -22,7 +22,6 @@ class Spec:
 
     @classmethod
     def parse(cls, text: str) -> "Spec":
-        """Parse `text`."""
         head, _, tail = text.partition("?")
         name, _, detail = head.partition(":")
         options: dict[str, str] = {}

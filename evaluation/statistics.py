@@ -43,7 +43,6 @@ class Difference:
 
 
 def accuracy(right: Sequence[bool]) -> Accuracy:
-    """Return the accuracy of one strategy."""
     n = len(right)
     if n == 0:
         return Accuracy(0, math.nan, math.nan, math.nan, math.nan)

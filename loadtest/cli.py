@@ -54,7 +54,6 @@ OBJECTIVE = "first_token=2s,end=30s"
 
 @option
 def parse_scenario(text: str) -> str:
-    """Parse the name of a scenario."""
     if text not in SCENARIOS:
         raise ValueError(f"unknown scenario {text!r}. Choose from {', '.join(SCENARIOS)}")
     return text

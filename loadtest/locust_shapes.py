@@ -30,5 +30,4 @@ class RunShape(LoadTestShape):
 
 
 def shape_class(name: str) -> type[RunShape]:
-    """Return the Locust class for a name of `SHAPES`."""
     return type(name.capitalize(), (RunShape,), {"name": name})

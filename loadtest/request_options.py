@@ -39,7 +39,6 @@ class RequestOptions:
     deadline_s: float = 60.0
 
     def model_of(self, kind: str) -> str:
-        """Return the `model` of a request from a user of `kind`."""
         return {"ultra": self.ultra, "pass-through": self.worker}.get(kind, self.model)
 
     def body(self, kind: str) -> Json:

@@ -60,7 +60,6 @@ class SseReader:
 
     @property
     def is_done(self) -> bool:
-        """Whether `[DONE]` has arrived."""
         return self.result.done_ms is not None
 
     def take(self, line: bytes, at_s: float | None = None) -> None:

@@ -34,8 +34,6 @@ class RequestFailed(Exception):
 
 
 class _User(FastHttpUser):
-    """Base of all users."""
-
     abstract = True
     wait_time = between(0.5, 2.0)
     network_timeout = 120.0

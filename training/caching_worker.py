@@ -19,8 +19,6 @@ from conductor.model.worker import Worker
 
 @dataclass(frozen=True, slots=True)
 class CachedReply:
-    """A complete reply."""
-
     deltas: tuple[Delta, ...]
     reply: Reply
 

@@ -77,12 +77,10 @@ class PlanRunner:
 
     @property
     def limits(self) -> ModelSettings:
-        """Limits of the model that the plans are run for."""
         return self.pool.settings.models[self.model] if self.model else ModelSettings()
 
     @property
     def conductor(self) -> ConductorModel:
-        """Conductor of the settings."""
         assert self._engine.conductor is not None, "checked by training_pool"
         return self._engine.conductor
 
@@ -125,7 +123,6 @@ class PlanRunner:
         return await _finish(engine, self._task(question, len(plans)))
 
     async def run_solo(self, question: TeamQuestion, worker: str) -> Record:
-        """Run the question with `worker` alone, and return the record."""
         task = self._task(dataclasses.replace(question, workers=(worker,)))
         task = replace(task, plan=Plan((Step(worker, ""),)), plan_source="worker")
         team = self.pool.whole_pool_team

@@ -243,7 +243,6 @@ class TrainingRun:
         prompts: list[TeamQuestion],
         callbacks: Sequence[TrainerCallback],
     ) -> Any:
-        """Train by GRPO, and return the trainer."""
         bar, runner, config = ProgressBar("GRPO"), self.runner(), self.config.grpo
         reward = PlanReward(
             self.runner, prompts, [tokenizer.eos_token_id], config.usd_weight, config.concurrency

@@ -69,7 +69,6 @@ class RunDir:
 
     @property
     def config_file(self) -> Path:
-        """File of the complete config."""
         return self.path / "config.yaml"
 
     @property

@@ -80,7 +80,6 @@ def entry_of(name: str) -> str:
 
 
 def lock_version(name: str) -> str:
-    """Return the locked version of a package as `NAME==VERSION`."""
     return entry_of(name).split()[0]
 
 

@@ -88,7 +88,6 @@ class Failure(Value, frozen=True):
 
     @property
     def retryable(self) -> bool:
-        """See `PodiumError.retryable`."""
         return bool(self.get("retryable"))
 
     @property

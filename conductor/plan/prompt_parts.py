@@ -167,7 +167,6 @@ Leaf = Text | Image | File
 
 
 def reads(member: PoolMember, part: Part) -> bool:
-    """Return whether `member` can read `part`."""
     match part:
         case Image():
             return member.sees_images

@@ -95,13 +95,11 @@ class CallHolds:
         return self._bound_of(self._first)
 
     def hold(self, *, hedge: bool = False) -> "BranchHold":
-        """See `Holds.hold`."""
         branch = self._second if hedge else self._first
         assert branch is not None, "the call has a hold"
         return BranchHold(self, branch)
 
     async def hold_second(self) -> bool:
-        """See `Holds.hold_second`."""
         second = self._begin()
         try:
             await self._reserve(second)
@@ -114,13 +112,11 @@ class CallHolds:
         return True
 
     async def release_second(self) -> None:
-        """See `Holds.release_second`."""
         if self._second is not None:
             second, self._second = self._second, None
             await self._release(second)
 
     def drop(self, *, hedge: bool, took_s: float, error: PodiumError | None = None) -> tuple[Attempt, ...]:
-        """See `Holds.drop`."""
         assert self._second is not None, "two calls are running"
         loser, other = (self._second, self._first) if hedge else (self._first, self._second)
         self._first, self._second = other, None
@@ -139,7 +135,6 @@ class CallHolds:
         return (*before, last) if last else tuple(before)
 
     async def settle_dropped(self) -> None:
-        """See `Holds.settle_dropped`."""
         if self._dropped is not None:
             (loser, last), self._dropped = self._dropped, None
             if loser.hold is not None and last is not None:
@@ -157,7 +152,6 @@ class CallHolds:
         return branch
 
     async def renew(self, branch: _HeldCall, error: WorkerError, wait_s: float = 0.0) -> int:
-        """See `AttemptHold.renew`."""
         if not branch.is_dropped:
             failure = self._bill_failure(error, branch)
             attempt = self._attempt(error, failure, branch)
@@ -290,18 +284,15 @@ class BranchHold:
     _branch: _HeldCall
 
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
-        """See `AttemptHold.renew`."""
         return await self._holds.renew(self._branch, error, wait_s)
 
     @contextmanager
     def waiting(self) -> Generator[None]:
-        """See `AttemptHold.waiting`."""
         self._branch.waits = True
         yield
         self._branch.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
     def record_callee(self, callee: Callee) -> None:
-        """See `AttemptHold.record_callee`."""
         self._branch.callee = callee
         if self._branch.hold is not None:
             self._branch.hold.ask(callee)

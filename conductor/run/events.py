@@ -70,7 +70,6 @@ class PlanEnded(Value, frozen=True):
 
     @property
     def reject_reason(self) -> Reason | None:
-        """Reason of the rejection, if any."""
         return None if self.rejection is None else self.rejection.reason
 
 

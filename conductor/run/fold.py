@@ -293,7 +293,6 @@ def _without_call(step: StepRecord, calls: tuple[Attempt, ...]) -> StepRecord:
 
 
 def fold(record: Record, events: Iterable[Event]) -> Record:
-    """Return `record` after all `events`."""
     for event in events:
         record = after(record, event)
     return record

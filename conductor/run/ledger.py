@@ -115,7 +115,6 @@ class BudgetLedger:
     async def settle(
         self, hold: Hold, cost_usd: Decimal | None, usage: Usage | None, *, is_bound: bool = False
     ) -> None:
-        """See `Ledger.settle`."""
         knows_cost = cost_usd is not None and cost_usd.is_finite() and cost_usd >= 0
         knows_tokens = usage is not None and usage.is_possible
         self._book(

@@ -73,7 +73,6 @@ class StepRecord(Value, frozen=True):
 
     @property
     def step(self) -> Step:
-        """The step as its plan defines it."""
         return Step(self.worker, self.subtask, self.access, self.needs, self.tools, self.on_failure)
 
     @property

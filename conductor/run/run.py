@@ -43,7 +43,6 @@ class Run:
 
     @property
     def records(self) -> RunRecords:
-        """Records of this run and of its inner runs."""
         inner = {record.id: record for run in self.inner for record in run.records}
         return RunRecords(self.record, self._earlier | inner)
 
@@ -160,12 +159,10 @@ class CallObserver:
     _worker: str
 
     def on_queued(self, why: str) -> None:
-        """See `Observer.on_queued`."""
         at_s = self._context.now_s()
         self._context.log.append(CallQueued(at_s, self._site.plan, self._site.step, self._worker, why))
 
     def on_failed(self, attempt: Attempt) -> None:
-        """See `Observer.on_failed`."""
         at_s = self._context.now_s()
         self._context.log.append(CallFailed(at_s, self._site.plan, self._site.step, attempt))
 

@@ -132,7 +132,6 @@ class TeamWorker:
 
     @property
     def name(self) -> str:
-        """See `Worker.name`."""
         return TEAM
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:

@@ -26,8 +26,6 @@ CERTAIN = 20.0
 
 @dataclass(frozen=True, slots=True)
 class WorkerRegressions:
-    """Fitted regressions, one for each worker."""
-
     weights_E_W: Floats
     bias_W: Floats
 

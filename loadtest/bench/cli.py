@@ -147,7 +147,6 @@ async def _measure(
 
 
 def table(figures: list[Figure]) -> Table:
-    """Build the table of figures."""
     rows = open_table(title=f"Podium bench, {time.strftime('%Y-%m-%d %H:%M')}, {machine()}")
     for heading in ("figure", "value", "noise", "target", "met", "meaning"):
         rows.add_column(heading, justify="right" if heading in ("value", "noise", "target") else "left")

@@ -89,7 +89,6 @@ def build(args: dict[str, Any]) -> Application:
 
 
 def build_ingress(_: dict[str, Any]) -> Application:
-    """Build the Serve application of the ingress."""
     serving: Any = serve
     deployment: Any = serving.deployment(serving.ingress(api)(DirectIngress))
     return cast(Application, deployment.options(ray_actor_options={"num_cpus": 0.1}).bind())

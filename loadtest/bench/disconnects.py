@@ -53,7 +53,6 @@ class Disconnect:
 
 
 def script_of(call: UpstreamCall) -> Script:
-    """Return the script of the called model."""
     return SCRIPTS[call.model]
 
 

@@ -285,7 +285,6 @@ def figure(name: str, samples: Sequence[float], of: Callable[[Sequence[float]], 
 
 
 def reading(name: str, value: float) -> Figure:
-    """Return a figure from a single reading."""
     return Figure(name, value, value, value)
 
 

@@ -105,7 +105,6 @@ def _check_text(text: str, url: str) -> None:
 
 
 async def measure_side(client: BenchClient, processes: Processes) -> ProxySide:
-    """Measure one side in a round."""
     p50_ms = median(await times_ms(lambda: ask(client), SEQUENTIAL))
     first_token_ms = median([await _first_token_ms(client) for _ in range(SEQUENTIAL)])
     rps, answer_ms = await rate_and_cpu(lambda: ask(client), CLIENTS, ROUND_S, processes())

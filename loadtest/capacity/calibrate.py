@@ -182,7 +182,6 @@ def script_ms() -> float:
 
 
 def section(samples: list[Json], mixed: list[Json], duration_s: float) -> Json:
-    """Return the section `checked`."""
     source = "python -m loadtest.capacity.calibrate, loadtest/capacity/scripted.yaml"
     return {
         "source": f"{source}, {os.cpu_count()} cores, client included",

@@ -61,7 +61,6 @@ class Audit:
 
 
 async def rows(database: Database, sql: str, **values: Any) -> list[Any]:
-    """Return the rows of a query."""
     async with database.reading() as connection:
         return list(await connection.execute(text(sql), values))
 

@@ -88,7 +88,6 @@ class ChaosRow:
 
 
 def settings_with(worker: Json) -> Json:
-    """Return the settings with `worker` as the engine."""
     return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
 
 

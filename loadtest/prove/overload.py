@@ -70,8 +70,6 @@ def _settings(slots: int, **limits: int) -> Json:
 
 @dataclass
 class OverloadResult:
-    """Result of the proof."""
-
     router_rate: float
     slots: int
     saturated: OpenLoopResult

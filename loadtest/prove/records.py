@@ -75,8 +75,6 @@ class RecordReader:
 
 @dataclass(frozen=True)
 class RecordsResult:
-    """Result of the proof."""
-
     database: str
     runs: int
     records_found: int

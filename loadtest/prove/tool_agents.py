@@ -35,8 +35,6 @@ TREATMENTS = (
 
 @dataclass
 class ToolClient:
-    """One agent and its run."""
-
     number: int
     treatment: str
     messages: list[Json] = field(default_factory=list[Json])
@@ -70,8 +68,6 @@ class ToolClient:
 
 @dataclass
 class ToolsResult:
-    """Result of the proof."""
-
     database: str = ""
     runs: int = 0
     waited_for_tools: int = 0

@@ -56,7 +56,6 @@ class BenchClient:
         return cast(Json, orjson.loads(await self.post(path, body)))
 
     async def get(self, path: str) -> Json:
-        """GET the JSON at `path`."""
         async with self.session.get(self.url + path) as response:
             return cast(Json, await response.json())
 

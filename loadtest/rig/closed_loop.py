@@ -84,7 +84,6 @@ class ClosedLoopResult:
     _newest_s: float = field(default_factory=time.monotonic)
 
     def add(self, answer: RouterAnswer, took_s: float) -> None:
-        """Record one answer."""
         now_s = time.monotonic()
         self.longest_gap_s = max(self.longest_gap_s, now_s - self._newest_s)
         if answer.is_whole:

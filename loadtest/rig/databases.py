@@ -126,7 +126,6 @@ def running_postgres(*, is_durable: bool = True) -> Generator[Postgres]:
 
 
 async def empty_database(kind: str, postgres: Postgres | None, folder: Path) -> Address:
-    """Return the address of an empty database of the given kind, in `postgres` or in `folder`."""
     if kind == "sqlite" or postgres is None:
         return sqlite_address(folder / "podium.db")
     return await asyncio.to_thread(postgres.make_database)

@@ -51,8 +51,6 @@ STREAM, WHOLE = _stream(), _whole()
 
 
 class EchoProtocol(asyncio.Protocol):
-    """One connection."""
-
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Start with an empty buffer."""
         assert isinstance(transport, asyncio.Transport)

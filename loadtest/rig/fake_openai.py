@@ -75,7 +75,6 @@ class FakeOpenAI:
         return [call for call in self.calls if call.run == run]
 
     def open_calls(self, run: str) -> list[UpstreamCall]:
-        """Return the calls of a run that are still open."""
         return [call for call in self.calls_of(run) if call.closed_s is None]
 
     async def wait_until_called(self, run: str, model: str) -> None:

@@ -56,7 +56,6 @@ class RouterProcess:
     owner: str
 
     def kill(self) -> None:
-        """Kill the process, as in a crash."""
         self.process.kill()
 
     def move_clock(self) -> None:

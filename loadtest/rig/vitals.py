@@ -63,11 +63,9 @@ class OpenSpans(SpanProcessor):
         self.n = 0
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Count a started span."""
         self.n += 1
 
     def on_end(self, span: ReadableSpan) -> None:
-        """Count an ended span."""
         self.n -= 1
 
 

@@ -145,7 +145,6 @@ class Attack:
             return status
 
     def count_answer(self, status: int) -> None:
-        """Count a response status."""
         self.answers[str(status)] = self.answers.get(str(status), 0) + 1
 
     def breach(self, what: str) -> None:

@@ -250,7 +250,6 @@ class Servers:
         return self._target
 
     async def stop(self) -> None:
-        """Stop the running server, if any."""
         self._target = None
         await self._stack.aclose()
 

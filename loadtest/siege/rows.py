@@ -349,7 +349,6 @@ async def keep_reading(attack: Attack, path: str) -> None:
 
 
 def batch_line(content: str) -> bytes:
-    """Return a line of a batch file."""
     body = {"model": "quick", "messages": [{"role": "user", "content": content}]}
     line = {"custom_id": "1", "method": "POST", "url": CHAT, "body": body}
     return json.dumps(line).encode() + b"\n"

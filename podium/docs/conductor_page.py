@@ -49,12 +49,10 @@ class PlannedRequest:
 
     @property
     def request(self) -> str:
-        """Text of the request."""
         return self.conversation[-1].text
 
     @property
     def shows_picture(self) -> bool:
-        """Whether the request has a photo."""
         return self.conversation[-1].has_image
 
 

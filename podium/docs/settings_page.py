@@ -115,7 +115,6 @@ def meanings(model: type[BaseModel]) -> dict[str, str]:
 
 
 def row(name: str, field: FieldInfo, meaning: str) -> str:
-    """Return the table row of a field."""
     cells = (f"`{name}`", kind(field.annotation) + bounds(field), default(field), meaning)
     return f"| {' | '.join(cell.replace('|', '&#124;') for cell in cells)} |"
 
@@ -170,7 +169,6 @@ def bounds(field: FieldInfo) -> str:
 
 
 def default(field: FieldInfo) -> str:
-    """Describe the default of a field."""
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)

@@ -62,7 +62,6 @@ def check_workers(case: ServerCase) -> Finding:
 
 
 def check_effect(case: ServerCase) -> Finding:
-    """Check that all settings have an effect."""
     from serving.settings.keys import absent_workers, without_workers
     from serving.settings.settings import SettingsError
     from serving.settings.without_effect import without_effect

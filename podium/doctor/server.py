@@ -63,7 +63,6 @@ def check_alive(http: httpx2.Client, url: str) -> Finding:
 
 
 def check_key(http: httpx2.Client) -> Finding:
-    """Check that the server accepts the key."""
     answer = http.get("/v1/models")
     has_key = "authorization" in http.headers
     if answer.status_code == 401:

@@ -137,7 +137,6 @@ class AccountPolicy(BaseModel, frozen=True):
         return self.local_only or bool(self.exclude_workers) or any(each is not None for each in named)
 
     def allows_model(self, name: str) -> bool:
-        """Return whether `model` may have this value."""
         return self.models is None or name in self.models
 
     def allows_tool(self, name: str) -> bool:

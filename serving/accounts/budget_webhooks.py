@@ -152,7 +152,6 @@ def body(alert: Alert) -> dict[str, object]:
 
 
 def _window(period: Period, starts: int) -> str:
-    """Return the window as `2026-11-22` or `2026-11`."""
     if period == "day":
         return (EPOCH + timedelta(days=starts)).date().isoformat()
     return f"{1970 + starts // 12}-{starts % 12 + 1:02d}"

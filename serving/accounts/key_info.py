@@ -72,7 +72,6 @@ class KeyInfo:
 
     @property
     def policies(self) -> Policies:
-        """Policies of the key and of its team."""
         return Policies(self.team.policy if self.team else ANY_POLICY, self.policy)
 
 

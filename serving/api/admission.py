@@ -160,7 +160,6 @@ class _Answer:
         self._is_refused = False
 
     async def send(self, message: Message) -> None:
-        """Send a message (ASGI)."""
         if self._is_refused:
             return None
         if message["type"] == "http.response.start":

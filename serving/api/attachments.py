@@ -106,7 +106,6 @@ async def _read(file: StoredFile, place: str, store: BatchStore) -> File:
 
 
 def base64_bytes(n_bytes: int) -> int:
-    """Return the length of `n_bytes` bytes in base64."""
     return -(-n_bytes // 3) * 4
 
 

@@ -72,7 +72,6 @@ class _Exchange:
             self._answer += message.get("body", b"")
 
     def answer(self) -> LineAnswer:
-        """Return the response of the line."""
         body = orjson.loads(self._answer)
         return LineAnswer(self._status, self._headers.get(WORKFLOW_HEADER, ""), body, self._later_s(body))
 

@@ -49,7 +49,6 @@ def error_json(error: PodiumError | Failure, workflow_id: str | None = None) -> 
 
 
 def operator_json(error: PodiumError | Failure) -> dict[str, Any]:
-    """Return `error_json` with the details for operators."""
     failure, shape = _failure(error), error_json(error)
     attempts = [operator_attempt_json(each) for each in failure.attempts]
     podium = shape.get("podium", {}) | ({"attempts": attempts} if attempts else {})
@@ -72,7 +71,6 @@ def attempt_json(attempt: Attempt) -> dict[str, Any]:
 
 
 def operator_attempt_json(attempt: Attempt) -> dict[str, Any]:
-    """Return `attempt_json` with the details for operators."""
     place = {"deployment": attempt.deployment} if attempt.deployment else {}
     return attempt_json(attempt) | {"detail": attempt.detail} | place
 

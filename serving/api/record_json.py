@@ -199,7 +199,6 @@ def step_json(step: StepRecord | Step) -> Json:
 
 
 def dollars(amount: Decimal | None) -> float | None:
-    """Return an amount for JSON, or None if it is unknown."""
     return None if amount is None else float(amount)
 
 

@@ -214,7 +214,6 @@ class ApiRequest:
 
     @property
     def names_files(self) -> bool:
-        """Whether the request names stored files."""
         parts = (part for message in self.conversation for part in message.all_parts)
         return any(isinstance(part, File) and part.id for part in parts)
 

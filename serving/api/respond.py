@@ -18,7 +18,6 @@ Item = TypeVar("Item")
 
 
 def success(body: Any, headers: dict[str, str] | None = None, status: int = 200) -> Response:
-    """Return `body` as a JSON response."""
     return Response(dumps(body), status, headers, "application/json")
 
 

@@ -142,7 +142,6 @@ class Wire:
         return asyncio.get_running_loop().time() >= self.sent_s + for_s
 
     async def end(self) -> None:
-        """End the stream."""
         await self._send({"type": "http.response.body", "body": b""})
 
     async def _start(self, status: int, headers: dict[str, str]) -> None:
@@ -322,7 +321,6 @@ class RunResponse:
             await self._stream(replay, wire)
 
     async def _stream_rest(self, run: Run, encoder: Encoder, wire: Wire) -> None:
-        """Stream the rest of the run."""
         heartbeat_s = self._service.settings().limits.heartbeat_s
         with wire.beats(heartbeat_s, run.answer.wake):
             while True:

@@ -104,7 +104,6 @@ class Batches:
 
     @property
     def settings(self) -> BatchSettings:
-        """Current settings."""
         return self._service.settings().batches
 
     def drop_us(self, policies: Policies, asked_s: int | None = None) -> int:

@@ -44,9 +44,7 @@ class BatchStore(Protocol):
 
     async def add(self, batch: Batch) -> None: ...
 
-    async def get(self, id: str) -> Batch | None:
-        """Return the batch with this id, or None if it is not stored."""
-        ...
+    async def get(self, id: str) -> Batch | None: ...
 
     async def batches(self, caller: Caller) -> list[Batch]:
         """Return the batches that `caller` may see, newest first."""
@@ -78,9 +76,7 @@ class BatchStore(Protocol):
         """Return the numbers of the lines that have a result."""
         ...
 
-    async def results(self, batch_id: str) -> list[LineResult]:
-        """Return all results of a batch, in the order of its lines."""
-        ...
+    async def results(self, batch_id: str) -> list[LineResult]: ...
 
     async def drop_results(self, batch_id: str) -> None:
         """Delete the results of a batch. Call it after they were written to files."""

@@ -45,7 +45,6 @@ def _driver(connection: Connection) -> Any:
 
 @cache
 def _select_text(statement: Any, n_keys: int, n_values: int) -> str:
-    """Return the text of a SELECT for SQLite, for `n_keys` keys of `n_values` values each."""
     key = "" if n_values == 1 else ("",) * n_values
     compiled = statement.params({KEYS.key: [key] * n_keys}).compile(
         dialect=sqlite.dialect(), compile_kwargs={"render_postcompile": True}

@@ -291,7 +291,6 @@ class Engine:
 
 
 def _constraint(call: EngineCall) -> StructuredOutputsParams | None:
-    """Return the constraint on decoding, if any."""
     answer_format = call.answer_format
     if call.ebnf:
         return StructuredOutputsParams(grammar=call.ebnf)

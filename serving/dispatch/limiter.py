@@ -191,7 +191,6 @@ class Limiter:
         self._began_s[slot] = began_s
 
     def release(self, slot: object, call: Call) -> None:
-        """Release the slot."""
         began_s = self._began_s.pop(slot)
         self._moved_s = time.monotonic()
         self._average(self._moved_s - began_s)
@@ -295,17 +294,14 @@ class AdaptiveLimiter(Limiter):
         """Tenants whose calls the worker rejected as busy."""
 
     def on_sent(self, terms: Terms) -> None:
-        """See `Limiter.on_sent`."""
         self.witnesses.traffic.note(terms.tenant)
 
     def on_first_token(self, terms: Terms, sent_s: float, *, was_full: bool) -> None:
-        """See `Limiter.on_first_token`."""
         first_token_s = time.monotonic() - sent_s
         self.learned.speak(sent_s, first_token_s, is_full=was_full, party=terms.tenant)
         self._resize()
 
     def on_busy(self, call: Call, sent_s: float) -> None:
-        """See `Limiter.on_busy`."""
         if self.witnesses.tell("busy", witness_of(call)):
             self.learned.refuse(sent_s)
             self._resize()

@@ -66,7 +66,6 @@ class SharedLimiter(Limiter):
     async def acquire(
         self, slot: object, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:
-        """See `Limiter.acquire`."""
         self._look()
         try:
             await super().acquire(slot, call, waiting, rules)
@@ -75,7 +74,6 @@ class SharedLimiter(Limiter):
             raise
 
     def release(self, slot: object, call: Call) -> None:
-        """See `Limiter.release`."""
         super().release(slot, call)
         self._keep_looking()
 

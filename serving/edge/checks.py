@@ -169,7 +169,6 @@ def too_much_text(max_text_bytes: int) -> TooLarge:
 
 
 def body_too_slow(policy: HttpPolicy) -> TooSlow:
-    """Return the error for a body that is too slow."""
     return TooSlow(
         f"The request body was not received in time. The limits are {policy.stall_s:g} s between two chunks (http.stall_s) "
         f"and {policy.body_s:g} s in total (http.body_s).",

@@ -34,7 +34,6 @@ class HttpPolicy(HttpSettings):
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Return the policy that `settings` define."""
         limits = settings.limits
         return cls(
             **settings.http.model_dump(),

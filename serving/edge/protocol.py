@@ -170,7 +170,6 @@ class EdgeProtocol(HttpToolsProtocol):
         self._is_refused = True
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._in_head, self._field_bytes = True, 0
         super().on_message_begin()
 
@@ -218,7 +217,6 @@ class EdgeProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
-        """Count a chunk."""
         self._pieces += 1
         if excess := self._excess():
             self._reject(excess)

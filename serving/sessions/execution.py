@@ -212,7 +212,6 @@ class RunExecutor:
         await self._end_turn(records)
 
     async def find_policies(self, account: Account) -> Policies:
-        """Return the current policies of an account."""
         return await self._policies(account) if self._policies and account.key_id else UNLIMITED
 
     def report(self, records: RunRecords, stored_records: RunRecords, pool: Pool) -> None:

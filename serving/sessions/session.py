@@ -154,7 +154,6 @@ class SessionRegistry(StoreListener):
         return execution.journal.kept(execution.run.records) if execution else None
 
     def owns(self, id: str) -> bool:
-        """See `StoreListener`."""
         return id in self._sessions and self._sessions[id].is_owner
 
     @contextmanager
@@ -180,7 +179,6 @@ class SessionRegistry(StoreListener):
                 session.watchers.remove(watcher)
 
     def watchers(self, id: str) -> Sequence[Watcher]:
-        """Return the watchers of a run."""
         session = self._sessions.get(id)
         return session.watchers if session else ()
 
@@ -232,22 +230,18 @@ class SessionRegistry(StoreListener):
             )
 
     def on_cancel(self, id: str) -> None:
-        """See `StoreListener`."""
         if id in self._sessions:
             self._sessions[id].cancel()
 
     def on_taken_over(self, id: str) -> None:
-        """See `StoreListener`."""
         if id in self._sessions:
             self._sessions[id].leave()
 
     def on_watch(self, id: str) -> None:
-        """See `StoreListener`."""
         if (run := self.find(id)) is not None:
             run.watch()
 
     def on_items(self, id: str, items: Sequence[Item]) -> None:
-        """See `StoreListener`."""
         for watcher in self.watchers(id):
             watcher.hear(items)
 

@@ -186,7 +186,6 @@ class Sessions(SessionRegistry):
         await self.admission.rates.aclose()
 
     def on_orphan(self, records: RunRecords, paid_usd: Decimal) -> None:
-        """See `StoreListener`."""
         if not self._is_leaving:
             self.take_over(records, paid_usd)
 

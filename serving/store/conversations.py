@@ -50,9 +50,7 @@ class ConversationStore(Protocol):
         """Store a new conversation without items."""
         ...
 
-    async def get(self, id: str) -> Conversation | None:
-        """Return a conversation, or None if it is not stored."""
-        ...
+    async def get(self, id: str) -> Conversation | None: ...
 
     async def usage(self, account: Account) -> tuple[int, int]:
         """Return the number and the total bytes of the conversations of an account.
@@ -61,13 +59,9 @@ class ConversationStore(Protocol):
         """
         ...
 
-    async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
-        """Replace the metadata of a conversation."""
-        ...
+    async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None: ...
 
-    async def delete(self, id: str) -> None:
-        """Delete a conversation and its items."""
-        ...
+    async def delete(self, id: str) -> None: ...
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
         """Append items atomically, unless the conversation is missing, or items of `turn` were appended, even
@@ -87,9 +81,7 @@ class ConversationStore(Protocol):
         """Return an item, or None if it does not exist."""
         ...
 
-    async def remove_item(self, id: str, item_id: str) -> None:
-        """Remove an item."""
-        ...
+    async def remove_item(self, id: str, item_id: str) -> None: ...
 
 
 class MemoryConversations:
@@ -102,32 +94,26 @@ class MemoryConversations:
         self._turns = dict[str, set[str]]()
 
     async def create(self, conversation: Conversation) -> None:
-        """See `ConversationStore`."""
         self._kept[conversation.id] = conversation
         self._items[conversation.id], self._turns[conversation.id] = {}, set()
 
     async def get(self, id: str) -> Conversation | None:
-        """See `ConversationStore`."""
         conversation = self._kept.get(id)
         return replace(conversation, n_items=len(self._items[id])) if conversation else None
 
     async def usage(self, account: Account) -> tuple[int, int]:
-        """See `ConversationStore`."""
         mine = [each for each in self._kept.values() if same_owner(each.account, account)]
         return len(mine), sum(each.n_bytes for each in mine)
 
     async def set_metadata(self, id: str, metadata: Mapping[str, str]) -> None:
-        """See `ConversationStore`."""
         if id in self._kept:
             self._touch(replace(self._kept[id], metadata=metadata))
 
     async def delete(self, id: str) -> None:
-        """See `ConversationStore`."""
         for kept in (self._kept, self._items, self._turns):
             kept.pop(id, None)
 
     async def append(self, id: str, items: Sequence[Json], turn: str = "") -> None:
-        """See `ConversationStore`."""
         if id not in self._kept or turn in self._turns[id]:
             return
         if turn:
@@ -143,7 +129,6 @@ class MemoryConversations:
     async def items(
         self, id: str, limit: int | None = None, after: str | None = None, *, newest_first: bool = False
     ) -> list[Json]:
-        """See `ConversationStore`."""
         entries = list(self._items.get(id, {}).items())
         if newest_first:
             entries.reverse()
@@ -151,11 +136,9 @@ class MemoryConversations:
         return [item for _, item in entries[begin:] if item is not None][:limit]
 
     async def item(self, id: str, item_id: str) -> Json | None:
-        """See `ConversationStore`."""
         return self._items.get(id, {}).get(item_id)
 
     async def remove_item(self, id: str, item_id: str) -> None:
-        """See `ConversationStore`."""
         item = self._items.get(id, {}).get(item_id)
         if item is not None:
             self._items[id][item_id] = None

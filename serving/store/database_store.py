@@ -85,7 +85,6 @@ class DatabaseStore(RunJournal, StoredRuns):
         """Runs that started here during a `take_over`, which must not take them over, even if ended."""
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`."""
         super().note(record, seq, event)
         self._begin()
 
@@ -103,13 +102,11 @@ class DatabaseStore(RunJournal, StoredRuns):
             ]
 
     def keep(self, id: str, seq: int = 0) -> None:
-        """See `RecordStore.keep`."""
         self.begin(id, seq, is_kept=True)
         if self._taking_over.locked():
             self._begun.add(id)
 
     async def claim(self, claim: Claim) -> Claim:
-        """See `RecordStore.claim`."""
         return await self._store.write(CLAIM, claim)
 
     async def release(self, claim: Claim) -> None:
@@ -117,11 +114,9 @@ class DatabaseStore(RunJournal, StoredRuns):
         (await self._store.ledger()).writer.post(RELEASE_CLAIM, claim)
 
     async def free(self, claim: Claim) -> bool:
-        """See `RecordStore.free`."""
         return await self._store.write(FREE_CLAIM, claim)
 
     async def keep_answer(self, answer: CachedAnswer) -> None:
-        """See `RecordStore.keep_answer`."""
         await self._store.write(KEEP_ANSWER, answer)
 
     async def remove_texts(self, id: str) -> None:
@@ -133,7 +128,6 @@ class DatabaseStore(RunJournal, StoredRuns):
         await self._store.write(REMOVE_TEXTS, id)
 
     async def get(self, id: str) -> RunRecords | None:
-        """See `RecordStore.get`."""
         return self.find(id) or await super().get(id)
 
     async def _get_readable(self, id: str) -> RunRecords | None:
@@ -147,7 +141,6 @@ class DatabaseStore(RunJournal, StoredRuns):
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """See `RecordStore.newest`."""
         page = await super().newest(limit, caller, before, run_filter)
         runs = {records.record.id: records for records in page.runs}
         for records in self.waiting():
@@ -161,18 +154,15 @@ class DatabaseStore(RunJournal, StoredRuns):
         return page_of(runs.values(), limit, page.end)
 
     async def watch(self, id: str) -> None:
-        """See `RecordStore.watch`."""
         if self.has(id):
             self.stream_answer(id)
         elif self._store.address.may_hold_something:
             await self._store.write(WATCH_RUN, id)
 
     async def give_feedback(self, feedback: Feedback) -> None:
-        """See `RecordStore.give_feedback`."""
         await self._store.write(GIVE_FEEDBACK, feedback)
 
     async def cancel(self, id: str) -> bool:
-        """See `RecordStore.cancel`."""
         if not self._store.address.may_hold_something:
             return False
         if await self._store.write(DROP_SUSPENDED, id):
@@ -186,12 +176,10 @@ class DatabaseStore(RunJournal, StoredRuns):
             self._listener.on_wait_end(records)
 
     async def suspend(self, records: RunRecords, wait_s: float) -> None:
-        """See `RecordStore.suspend`."""
         body = await to_thread(pack_records, records)
         await self.write_suspended(records, now_us() + int(wait_s * 1_000_000), body)
 
     async def resume(self, id: str) -> RunRecords | None:
-        """See `RecordStore.resume`."""
         taken = await self._store.write(TAKE_SUSPENDED, Take(id, self.owner))
         if taken is None:
             return None
@@ -199,7 +187,6 @@ class DatabaseStore(RunJournal, StoredRuns):
         return load_records(taken.body, has_content=True)
 
     async def call_ids(self) -> CallIds:
-        """See `RecordStore.call_ids`."""
         known, at_s = self._call_ids, time.monotonic()
         if known is not None and at_s < self._secrets_until_s:
             return known
@@ -213,7 +200,6 @@ class DatabaseStore(RunJournal, StoredRuns):
         return self._call_ids
 
     async def aclose(self) -> None:
-        """See `RecordStore.aclose`."""
         for task in self._tasks:
             task.cancel()
         if self._tasks:

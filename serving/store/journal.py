@@ -89,11 +89,9 @@ class RunJournal:
 
     @property
     def n_unwritten(self) -> int:
-        """See `RecordStore.n_unwritten`."""
         return len(self._ended)
 
     def unwritten_bytes(self) -> Counter[str]:
-        """See `RecordStore.unwritten_bytes`."""
         of_keys = Counter[str]()
         for run in self._ended.values():
             of_keys[run.key_id] += run.n_bytes
@@ -101,7 +99,6 @@ class RunJournal:
 
     @property
     def is_away(self) -> bool:
-        """See `RecordStore.is_away`."""
         return self._is_away and any(run.is_waiting for run in self._runs.values())
 
     def waiting(self) -> Iterator[RunRecords]:
@@ -129,7 +126,6 @@ class RunJournal:
         self._drop(id)
 
     async def wait_until_written(self, id: str) -> None:
-        """See `RecordStore.wait_until_written`."""
         run = self._runs.get(id)
         if run is None or (run.tried.is_set() and run.is_begun):
             return
@@ -141,7 +137,6 @@ class RunJournal:
             raise StoreUnavailable(NOT_WRITTEN)
 
     async def wait_while_late(self, id: str) -> None:
-        """See `RecordStore.wait_while_late`."""
         until_s = time.monotonic() + LATE_FOR_S
         while not (self._is_away or self._hangs) and self._is_late(id):
             self._hangs = time.monotonic() > until_s
@@ -154,7 +149,6 @@ class RunJournal:
         return run.final is not None or current_records(id, run) is not None
 
     def note(self, record: Record, seq: int, event: Event) -> None:
-        """See `RecordStore.note`."""
         top = top_run(record.id)
         run = self._runs.get(top) or self._runs.setdefault(top, UnflushedRun())
         if isinstance(event, AnswerDelta):

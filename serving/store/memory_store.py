@@ -121,12 +121,10 @@ class MemoryStore:
         """Do nothing, because there is no other replica."""
 
     def keep(self, id: str, seq: int = 0) -> None:
-        """See `RecordStore.keep`."""
         self._kept.add(id)
 
     @property
     def n_unwritten(self) -> int:
-        """See `RecordStore.n_unwritten`."""
         return 0
 
     def unwritten_bytes(self) -> Counter[str]:
@@ -135,11 +133,9 @@ class MemoryStore:
 
     @property
     def is_away(self) -> bool:
-        """See `RecordStore.is_away`."""
         return False
 
     def forget(self, id: str) -> None:
-        """See `RecordStore.forget`."""
         self._kept.discard(id)
 
     async def wait_until_written(self, id: str) -> None:
@@ -155,7 +151,6 @@ class MemoryStore:
         return current
 
     async def release(self, claim: Claim) -> None:
-        """See `RecordStore.release`."""
         if self._claims.get((claim.account, claim.name)) == claim:
             del self._claims[claim.account, claim.name]
 
@@ -164,7 +159,6 @@ class MemoryStore:
         return False
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
-        """See `RecordStore.find_answer`."""
         answer = self._answers.get((owner, asked))
         return answer.run_id if answer and answer.drop_us > now_us() else None
 
@@ -190,7 +184,6 @@ class MemoryStore:
         self._add(record.id, Item(len(items) + 1, record.id, event, None if items else record))
 
     async def watch(self, id: str) -> None:
-        """See `RecordStore.watch`."""
         items, answer = self._items.get(id), self._running_answers.pop(id, None)
         if items is None or id in self._runs:
             return
@@ -204,7 +197,6 @@ class MemoryStore:
         self._listener.on_items(id, (item,))
 
     async def put(self, records: RunRecords) -> None:
-        """See `RecordStore.put`."""
         limits = self._limits()
         id = records.record.id
         self._kept.discard(id)
@@ -227,7 +219,6 @@ class MemoryStore:
         self._feedback.pop(id, None)
 
     async def remove_texts(self, id: str) -> None:
-        """See `RecordStore.remove_texts`."""
         if id in self._runs:
             self._runs[id] = without_content(self._runs[id])
             self._bytes[id] = weight(self._runs[id])
@@ -238,7 +229,6 @@ class MemoryStore:
             }
 
     async def get(self, id: str) -> RunRecords | None:
-        """See `RecordStore.get`."""
         records = self._runs.get(id)
         if records is None:
             under_way = fold_items(id, self._items.get(id, ()))
@@ -255,7 +245,6 @@ class MemoryStore:
     async def newest(
         self, limit: int, caller: Caller, before: Place | None = None, run_filter: RunFilter = ANY_RUN
     ) -> RunPage:
-        """See `RecordStore.newest`."""
         visible = [
             run
             async for run in in_slices(list(self._runs.values()))
@@ -268,7 +257,6 @@ class MemoryStore:
         return page_of([without_content(run) async for run in in_slices(newest)], limit)
 
     async def events(self, id: str, after: int) -> EventPage:
-        """See `RecordStore.events`."""
         items = [item for item in self._items.get(id, []) if item.seq > after]
         run = self._runs.get(id)
         waits = run is not None and run.record.status == "waiting" and self._drop_us(id) >= now_us()
@@ -279,7 +267,6 @@ class MemoryStore:
         self._feedback.setdefault(feedback.run_id, {})[feedback.key_id] = feedback
 
     async def feedback(self, id: str) -> list[Feedback]:
-        """See `RecordStore.feedback`."""
         return sorted(self._feedback.get(id, {}).values(), key=lambda each: each.made_us)
 
     async def cancel(self, id: str) -> bool:
@@ -304,12 +291,10 @@ class MemoryStore:
         self._suspended.pop_down_to(self._limits().records)
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """See `RecordStore.find_waiting`."""
         drop_us, records = self._suspended.get(id, (0, None))
         return records if drop_us >= now_us() else None
 
     async def resume(self, id: str) -> RunRecords | None:
-        """See `RecordStore.resume`."""
         if self._drop_us(id) < now_us():
             return None
         _, records = self._suspended.pop(id)
@@ -319,7 +304,6 @@ class MemoryStore:
         return records
 
     async def call_ids(self) -> CallIds:
-        """See `RecordStore.call_ids`."""
         return self._call_ids
 
     async def aclose(self) -> None:

@@ -93,7 +93,6 @@ class RunWrite:
 
     @property
     def worker_rows(self) -> list[tuple[str, str, int]]:
-        """Rows of the table `run_worker`."""
         return [(self.row.id, worker, self.row.made_us) for worker in self.workers]
 
 

@@ -119,21 +119,18 @@ class StoredRuns:
         return _usd(rows[0][0]) if rows else None
 
     async def find_answer(self, owner: str, asked: str) -> str | None:
-        """See `RecordStore.find_answer`."""
         table = cached_answer.c
         is_current = (table.owner == owner) & (table.asked == asked) & (table.drop_us > now_us())
         row = next(iter(await self._store.read(select(table.run_id).where(is_current))), None)
         return row.run_id if row else None
 
     async def find_waiting(self, id: str) -> RunRecords | None:
-        """See `RecordStore.find_waiting`."""
         table = suspended_run.c
         query = select(table.body).where(table.run_id == id, table.drop_us >= now_us())
         row = next(iter(await self._store.read(query)), None)
         return load_records(row.body, has_content=True) if row else None
 
     async def feedback(self, id: str) -> list[Feedback]:
-        """See `RecordStore.feedback`."""
         return [
             load_feedback(row) for row in await self._store.read(OF_RUN.where(run_feedback.c.run_id == id))
         ]

@@ -177,7 +177,6 @@ class CallSpan:
         self._current: AbstractContextManager[Span] | None = None
 
     def __enter__(self) -> Self:
-        """Start the span."""
         if not is_recording():
             return self
         facts, callee, site = self._facts, self._callee, self._call.site

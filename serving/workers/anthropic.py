@@ -66,7 +66,6 @@ class AnthropicWorker:
         self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:

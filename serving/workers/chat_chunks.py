@@ -24,8 +24,6 @@ TEXT_FIELDS = ("text", "thinking", "reasoning", "refusal", "content", "summary",
 
 
 class FunctionPiece(msgspec.Struct):
-    """Piece of a function call."""
-
     name: str | None = None
     arguments: str | dict[str, Any] | None = None
     """Arguments as JSON text. Some servers send the object itself."""

@@ -53,8 +53,6 @@ _responses: ContextVar[list[httpx2.Response] | None] = ContextVar("_responses", 
 
 
 class GeminiWorker:
-    """A Gemini model."""
-
     def __init__(self, account: ProviderAccount) -> None:
         """Create the clients of HTTP and SDK, without connecting. `base_url` is without the API's version."""
         self.name, self._account, self.origin = account.name, account, account.origin
@@ -80,7 +78,6 @@ class GeminiWorker:
         self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:

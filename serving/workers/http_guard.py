@@ -72,7 +72,6 @@ class BoundedBody(httpx2.AsyncByteStream):
                 return
 
     async def aclose(self) -> None:
-        """Close the body."""
         await self._body.aclose()
 
 

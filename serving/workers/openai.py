@@ -121,7 +121,6 @@ class OpenAIWorker:
         )
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         account = self._account
         if call.site.operation == "embeddings":
             return open_reply(account.name, account.model, self._embedding(call), account.price)
@@ -288,7 +287,6 @@ class OpenAIWorker:
         )
 
     def _failure(self, response: aiohttp.ClientResponse, text: str) -> WorkerError:
-        """Return the error for a response with an error status."""
         try:
             content: Any = json.loads(text)
         except (ValueError, RecursionError):

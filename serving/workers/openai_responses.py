@@ -100,8 +100,6 @@ class OpenAIResponsesWorker(OpenAIWorker):
 
 
 class ResponsesAnswer(AnswerReader[Event]):
-    """Reader of an answer of the Responses API."""
-
     def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
         super().__init__(call, meter, provider)
         self._items, self._is_refused, self._has_thoughts = ItemCollector(meter), False, False

@@ -195,7 +195,6 @@ class ItemCollector:
         return [item for _, item in sorted(self._items, key=lambda each: each[0])]
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
-        """Return the tool calls among the items."""
         calls: list[ToolCall] = []
         for item in self.items:
             id, name = str(item.get("call_id") or ""), str(item.get("name") or "")

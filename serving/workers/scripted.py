@@ -28,8 +28,6 @@ from conductor.model.usage import FREE, Price, Usage
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """Scripted tool call."""
-
     name: str
     arguments: str
     """Arguments as text."""
@@ -143,7 +141,6 @@ class ScriptedWorker:
         self._calls_tools = any(reply.calls for reply in self._replies)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_reply(self.name, self.model, self._deltas(call), self.price)
 
     async def aclose(self) -> None:

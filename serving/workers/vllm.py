@@ -156,11 +156,9 @@ class VllmWorker:
 
     @property
     def name(self) -> str:
-        """Name of the worker in the pool."""
         return self._name
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_reply(self._name, self._model, self._deltas(call), self.price)
 
     async def _deltas(self, call: Call) -> AsyncGenerator[Delta]:

@@ -87,8 +87,6 @@ def wire_id(id: str) -> str:
 
 
 class WireFunction(NamedTuple):
-    """A tool as a function."""
-
     name: str
     description: str
     """Description for the model. It includes the parts of the schema that could not be converted."""

@@ -137,7 +137,6 @@ def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | 
 
 
 def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
-    """Describe the bottleneck at `rps` requests per second, and the tokens per second of its answers."""
     owners = {w.name: w.deployment or w.name for w in files.settings.workers if isinstance(w, VllmSettings)}
     tokens_per_s: dict[str, Decimal] = {}
     for kind, share in mix.items():

@@ -292,7 +292,6 @@ class ChatEncoder(Encoder):
         )
 
     def chunk(self, rest: Json) -> bytes:
-        """Return one chunk that contains `rest`."""
         return _data(self.head | rest | ({"usage": None} if self._with_usage else {}))
 
 

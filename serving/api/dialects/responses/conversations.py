@@ -211,7 +211,6 @@ def _store(request: Request) -> ConversationStore:
 
 
 def new_id(prefix: str) -> str:
-    """Return a unique id."""
     return f"{prefix}_{uuid.uuid4().hex}"
 
 

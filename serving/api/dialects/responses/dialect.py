@@ -130,7 +130,6 @@ class ResponsesDialect(Dialect):
 
 
 def _conversation(echo: Mapping[str, Any]) -> str | None:
-    """Return the id of the conversation in an echo, or None."""
     conversation = echo.get("response", {}).get("conversation")
     return conversation["id"] if conversation else None
 
