@@ -60,7 +60,6 @@ async def judge_recorded(question: Question, answer: str) -> Grade:
 
 
 async def judge_reasoning_gym(question: Question, answer: str) -> Grade:
-    """Judge an answer with the scorer of the data set."""
     score, why = await reasoning_gym_score(question.family, answer, question.facts["entry"])
     right = score is not None and score >= RIGHT
     return Grade(right, answer, "" if right else why or f"the scorer returned {score:g}")
@@ -129,7 +128,6 @@ GRADERS: dict[str, Grader] = {
 
 
 async def grade(question: Question, answer: str) -> Grade:
-    """Judge `answer` with the question's grader."""
     part = extract(question, answer)
     if part is None:
         return Grade(False, None, NO_ANSWER)

@@ -44,7 +44,6 @@ class RunOutcome:
 
 
 def outcome_of(record: Record) -> RunOutcome:
-    """Convert a run's record to a `RunOutcome`."""
     calls, plan = record.calls, record.answering_plan
     usage = record.usage
     metered = record.n_unmetered_calls == 0

@@ -118,5 +118,4 @@ def read_prices(path: Path) -> dict[str, float]:
 
 
 def to_yaml(settings: dict[str, Any], path: str) -> str:
-    """Return the text of the settings file."""
     return HEAD.format(path=path) + yaml.safe_dump(settings, sort_keys=False, width=120)

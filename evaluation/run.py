@@ -33,15 +33,11 @@ Item = TypeVar("Item")
 
 
 class Display(Protocol):
-    """Progress display of an evaluation."""
-
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
         """Start a progress bar for `total` questions. Call the result with right, wrong or None for each."""
         ...
 
-    def say(self, text: str) -> None:
-        """Show a line of text."""
-        ...
+    def say(self, text: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +98,6 @@ class StrategySpending:
 
 
 class Evaluation:
-    """One evaluation in progress."""
-
     def __init__(
         self,
         config: EvalConfig,
@@ -199,7 +193,6 @@ class Evaluation:
         return TrainingSet(config.training, workers, right_Q_W, usd_W, embed, self._try_plan, config.seed)
 
     async def _try_plan(self, question: Question, plan: Plan) -> Result:
-        """Run `plan` on a training question. A result that is in the log is reused."""
         label = f"training:{digest([[s.worker, s.subtask, s.access] for s in plan.steps])}"
         key = digest([self._setting, question.text, question.expected])
         logged = self._log.get(label, question.id, key)

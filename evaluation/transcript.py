@@ -73,7 +73,6 @@ class TranscriptWriter:
         return question, steps, answer, self.ask(steps[-1]["worker"], question)
 
     def record(self, answer: TimedAnswer) -> dict[str, Any]:
-        """Return the record of the run that gave `answer`."""
         response = httpx.get(f"{self._url}/v1/workflows/{answer.run}", headers=self._headers, timeout=30)
         return response.raise_for_status().json()
 

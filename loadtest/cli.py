@@ -31,8 +31,6 @@ class NothingToLoadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """Parsed command line."""
-
     name: str
     scenario: Scenario
     url: str
@@ -65,8 +63,6 @@ def list_scenarios() -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadOptions:
-    """Command line of a load test."""
-
     scenario: Annotated[
         str,
         Argument(

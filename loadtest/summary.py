@@ -48,7 +48,6 @@ def summary(
 
 
 def requests(samples: Sequence[Sample], ran_s: float) -> Json:
-    """Count requests by outcome."""
 
     def count(of: Callable[[Sample], bool]) -> int:
         return sum(map(of, samples))

@@ -68,7 +68,6 @@ class _User(FastHttpUser):
                 sample.take_answer(parse_json(response.content or b""), self.recording.since_due_ms(sample))
 
     def stream_answer(self, kind: str, leaves_after: int | None = None) -> StreamResult | None:
-        """Stream an answer. Return None if the answer was not complete."""
         with self.request(kind, stream=True) as (sample, response):
             try:
                 return self.read(response, sample, leaves_after)

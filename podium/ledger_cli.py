@@ -36,7 +36,6 @@ iso_day = option(date.fromisoformat)
 
 @option
 def dollars(text: str) -> Decimal:
-    """Parse an amount of dollars."""
     try:
         return Decimal(text)
     except ArithmeticError:

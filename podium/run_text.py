@@ -34,7 +34,6 @@ def dollars(amount: float | None) -> str:
 
 
 def seconds(s: float | None) -> str:
-    """Format a duration, or return "" if it is unknown."""
     if s is None:
         return ""
     return (
@@ -223,7 +222,6 @@ def _took(part: Json) -> str:
 
 
 def runs_table(runs: list[Json]) -> Table:
-    """Build a table of runs, one per row."""
     rows = table("started", "run", "model", "status", "workers", right=("duration", "tokens", "cost"))
     for run in runs:
         workers = dict.fromkeys(step["served_by"] or step["worker"] for step in run["steps"])

@@ -155,7 +155,6 @@ def _account(
 
 
 def model_name(worker: WorkerSettings, settings: Settings) -> str:
-    """Return the model name that is sent to the worker's server."""
     match worker:
         case ScriptedSettings() | PythonSettings():
             return worker.name

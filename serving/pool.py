@@ -67,7 +67,6 @@ class Pool:
 
     @property
     def team(self) -> Team:
-        """Team for runs without restrictions."""
         return self.team_for(ANYTHING)
 
     def team_for(self, permit: Permit) -> Team:
@@ -194,7 +193,6 @@ class Pool:
 
     @property
     def adapters(self) -> dict[str, str]:
-        """LoRA adapter of each worker that has one."""
         local = [worker for worker in self.settings.workers if isinstance(worker, VllmSettings)]
         return {worker.name: name_of(worker.adapter) for worker in local if worker.adapter}
 
@@ -209,7 +207,6 @@ class Pool:
         }
 
     async def aclose(self) -> None:
-        """Close the connections of all clients."""
         for client in self.clients:
             close: Callable[[], object] | None = getattr(client, "aclose", None)
             if close is not None and inspect.isawaitable(closing := close()):

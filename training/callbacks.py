@@ -45,8 +45,6 @@ class CurveLog(TrainerCallback):
 
 
 class ProgressBar(TrainerCallback):
-    """Progress bar that shows the latest figures."""
-
     def __init__(self, title: str) -> None:
         self._title = title
         self._progress = progress(console(), "figures")
@@ -78,7 +76,6 @@ class ProgressBar(TrainerCallback):
         self.close()
 
     def close(self) -> None:
-        """Restore the terminal."""
         self._progress.stop()
 
 

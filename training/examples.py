@@ -135,7 +135,6 @@ def _best_example(runner: PlanRunner, config: WarmStartConfig, question: Request
 
 
 async def _solo_answers(runner: PlanRunner, question: TeamQuestion) -> dict[str, SoloAnswer]:
-    """Return each worker's own answer to the question."""
     answers: dict[str, SoloAnswer] = {}
     for name in question.workers:
         record = await runner.run_solo(question, name)

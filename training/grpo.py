@@ -69,7 +69,6 @@ def _remedy(batch: int, processes: int, max_size: int) -> str:
 
 
 def arguments(config: Config, folder: Path, processes: int = 1) -> GRPOConfig:
-    """Return the config as TRL's arguments."""
     check(config, processes)
     grpo, micro = config.grpo, _micro_batch(config, processes)
     cuda = torch.cuda.is_available()
@@ -127,7 +126,6 @@ def trainer(
     callbacks: Sequence[TrainerCallback] = (),
     processes: int = 1,
 ) -> GRPOTrainer:
-    """Return TRL's trainer for this run."""
     rollout: Any = two_rounds(config, reward, runner, data) if config.grpo.recursion else None
     rewards: Any = [rollout.reward if rollout else reward]
     trainer = GRPOTrainer(

@@ -25,7 +25,6 @@ from training.tokenizer import train_tokenizer
 
 
 def tokenizer_for(config: ModelConfig, texts: Iterable[str]) -> PreTrainedTokenizerBase:
-    """Return the model's tokenizer, or train one on `texts` for a model from scratch."""
     if config.scratch:
         return train_tokenizer(texts, config.scratch.vocabulary)
     tokenizer = _load(AutoTokenizer.from_pretrained, config)

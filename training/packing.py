@@ -131,7 +131,6 @@ class _Row:
         return row
 
     def pad(self, length: int, pad: int) -> "_Row":
-        """Return the row padded on the left to `length`."""
         room = length - len(self.ids)
         return _Row(
             [pad] * room + self.ids,

@@ -91,7 +91,6 @@ def sources(questions: Sequence[TeamQuestion]) -> list[str]:
 def by_source(
     questions: Sequence[TeamQuestion], values: Sequence[T]
 ) -> dict[str, list[tuple[TeamQuestion, T]]]:
-    """Group the questions and their values by source."""
     groups: dict[str, list[tuple[TeamQuestion, T]]] = {source: [] for source in sources(questions)}
     for each, value in zip(questions, values, strict=True):
         groups[each.question.source].append((each, value))
@@ -99,7 +98,6 @@ def by_source(
 
 
 def metrics_by_source(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> dict[str, PolicyMetrics]:
-    """Summarize the scores of the questions for each source."""
     return {
         source: summarize(*zip(*pairs, strict=True)) for source, pairs in by_source(questions, scores).items()
     }
@@ -113,7 +111,6 @@ async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, e
 
 
 def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
-    """Compute the figures over all questions."""
     by_parts: dict[int, list[Score]] = {0: [], 1: [], 2: []}
     for each, s in zip(questions, scores, strict=True):
         by_parts[min(len(each.question.facts.get("chain", ())), 2)].append(s)

@@ -112,7 +112,6 @@ class TwoRounds:
 
 
 def key(prompt: Chat) -> str:
-    """Return a prompt as a key for dictionaries."""
     return json.dumps([[turn["role"], turn["content"]] for turn in prompt])
 
 

@@ -20,7 +20,6 @@ ROWS = (
 
 
 def stands_for(kinds: Sequence[str]) -> str:
-    """Describe the workers of one source."""
     return "; ".join(STANDS_FOR.get(kind, kind) for kind in kinds)
 
 

@@ -66,7 +66,6 @@ class PlanReward:
         return self._questions[row]
 
     async def score(self, row: int, plans: list[str], *, ended: bool = True) -> Score:
-        """Run the last of `plans` and score it."""
         if self._runner is None or self._slots is None:
             self._runner, self._slots = self._make_runner(), asyncio.Semaphore(self._concurrency)
         runner, question = self._runner, self._questions[row]

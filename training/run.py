@@ -56,7 +56,6 @@ class TrainingRun:
     processes: int = 1
 
     def runner(self) -> PlanRunner:
-        """Return a new plan runner for one event loop."""
         settings = load_settings(self.config.pool.settings)
         cache = CallCache(self.config.grpo.memory) if self.config.grpo.memory else None
         return PlanRunner(training_pool(settings, os.environ), self.config.pool.model, cache)
@@ -69,7 +68,6 @@ class TrainingRun:
         return [each for each in rows for _ in range(2 if config.grpo.recursion else 1)]
 
     def eval_questions(self) -> list[TeamQuestion]:
-        """Return the held-out questions."""
         return eval_questions(self.config, self.runner().workers)
 
     def examples(self, stage: Stage = "warm") -> list[Example]:
@@ -100,7 +98,6 @@ class TrainingRun:
         return stages[stage]
 
     def examples_per_row(self, stage: StageConfig) -> int:
-        """Return the number of examples of one team in a row of this stage."""
         if isinstance(stage, LookUpConfig):
             return stage.per_team + stage.named_per_team + stage.of_parts_per_team
         return self.config.questions.requests_per_team

@@ -78,7 +78,6 @@ class RunDir:
 
     @property
     def final(self) -> Path:
-        """Folder of the final model or adapter."""
         return self.path / "final"
 
     def checkpoint(self, stage: str) -> str | None:
@@ -147,7 +146,6 @@ def _copy_privately(source: Path, target: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Write `text` completely or not at all."""
     partial = path.with_name(path.name + ".partial")
     partial.write_text(text, encoding="utf-8")
     partial.replace(path)

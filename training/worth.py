@@ -37,8 +37,6 @@ class SoloAnswer:
 
 @dataclass(frozen=True, slots=True)
 class AnsweredQuestion:
-    """Question of a family with the answers of every worker."""
-
     question: Question
     family: str
     answers: Mapping[str, SoloAnswer]
@@ -79,7 +77,6 @@ def _sizes(question: Question) -> tuple[float, float]:
 
 
 def _dollars(worker: str, answered: Sequence[AnsweredQuestion], config: WorthConfig) -> float:
-    """Return the mean cost of an answer in dollars."""
     costs = [each.answers[worker].usd for each in answered]
     known_costs = [usd for usd in costs if usd is not None]
     if len(known_costs) < len(costs) and config.usd_weight:

@@ -38,7 +38,6 @@ FEW_RETRIES = ["--fetch-retries=1", "--fetch-retry-mintimeout=500", "--fetch-ret
 
 
 def source_state() -> str:
-    """Return a hash of the console's source."""
     digest = hashlib.sha256()
     for path in sorted(SOURCE.rglob("*")):
         if path.is_file() and not LEFT_OUT & {*path.relative_to(SOURCE).parts}:
@@ -48,7 +47,6 @@ def source_state() -> str:
 
 
 def is_built() -> bool:
-    """Return whether the console is built from the current source."""
     return STAMP.exists() and STAMP.read_text() == source_state()
 
 
@@ -171,7 +169,6 @@ def environment() -> dict[str, str]:
 
 
 def _run(command: list[str], log: BinaryIO) -> bool:
-    """Run a command and return whether it succeeded in time."""
     try:
         result = subprocess.run(
             command,

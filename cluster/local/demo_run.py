@@ -104,7 +104,6 @@ def show_progress(answer: DemoAnswer, event: Json) -> None:
 
 
 def fetch_record(url: str, workflow_id: str) -> Json:
-    """Request the record of the run (`GET /v1/workflows/{id}`)."""
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     with direct.open(f"{url}/v1/workflows/{workflow_id}", timeout=10) as reply:
         record: Json = json.load(reply)

@@ -57,7 +57,6 @@ class ServerFolder:
 
     @property
     def has_logs(self) -> bool:
-        """Whether Ray has written logs."""
         return any(self.path.glob("ray/session_*/logs"))
 
     def remove(self, keep_logs: Path | None = None) -> None:

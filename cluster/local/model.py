@@ -228,5 +228,4 @@ def tokenizer(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write `value` to a file as indented JSON."""
     path.write_text(json.dumps(value, ensure_ascii=False, indent=2) + "\n", encoding="utf-8")

@@ -44,8 +44,6 @@ CALLS = (
 
 @dataclass(frozen=True, slots=True, order=True)
 class Port:
-    """A listening TCP port."""
-
     port: int
     address: str
     pid: int

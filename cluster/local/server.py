@@ -70,7 +70,6 @@ def _reachable(host: str) -> str:
 
 
 def keep_log_short(log: Path, child: subprocess.Popen[bytes]) -> None:
-    """Rotate `log` while `child` runs."""
     while child.poll() is None:
         rotate(log)
         time.sleep(1)
@@ -233,7 +232,6 @@ class Server:
         return self._child is not None and self._child.poll() is None
 
     def is_ready(self) -> bool:
-        """Return whether all paths in `ready` answer 200 now."""
         return all(map(self.answers, self._ready))
 
     def answers(self, path: str) -> bool:

@@ -162,7 +162,6 @@ class Attempt(DefaultingValue, frozen=True):
     def of(
         cls, worker: str, failure: Failure, *, waited_s: float = 0.0, took_s: float | None = None
     ) -> "Attempt":
-        """Return the attempt for a failed call of `worker`."""
         return cls(
             worker,
             failure.code,

@@ -31,7 +31,6 @@ class Refusals:
         self._errors: dict[tuple[str, CallKind], WorkerRefused] = {}
 
     def add(self, worker: str, operation: CallKind, error: WorkerRefused) -> None:
-        """Record that `worker` raised `error`."""
         operations: tuple[CallKind, ...] = (operation, "chat", "plan") if error.every_call else (operation,)
         for each in operations:
             self._errors.setdefault((worker, each), error)
@@ -68,7 +67,6 @@ class Permit(Value, frozen=True):
     hides_personal_data: bool = False
 
     def allows(self, worker: str) -> bool:
-        """Return whether the worker may be called."""
         return self.workers is None or worker in self.workers
 
     def narrow(self, other: "Permit") -> "Permit":
@@ -140,8 +138,6 @@ class Callee:
 
 
 class AttemptHold(Protocol):
-    """Budget reservation of one attempt at a call."""
-
     async def renew(self, error: WorkerError, wait_s: float = 0.0) -> int:
         """Pay for the failed attempt, wait, reserve the next, and return its output tokens. Raise
         BudgetExceeded, or StoreUnavailable.
@@ -195,7 +191,6 @@ class Pauses:
     """Longest pause so far, in seconds. None before the second token, or if pauses are not measured."""
 
     def note(self, pause_s: float) -> None:
-        """Record a pause that has ended."""
         self.longest_s = max(pause_s, self.longest_s or 0.0)
 
 

@@ -104,7 +104,6 @@ class Rates:
 
     @property
     def reasoning(self) -> Decimal:
-        """Price of reasoning tokens."""
         return (
             self.output_usd_per_mtok if self.reasoning_usd_per_mtok is None else self.reasoning_usd_per_mtok
         )
@@ -222,7 +221,6 @@ def dearer(one: Decimal | None, other: Decimal | None) -> Decimal | None:
 
 
 def total(costs: Sequence[Decimal | None]) -> Decimal | None:
-    """Return the sum, or None if any of the costs is unknown."""
     known_costs = [cost for cost in costs if cost is not None]
     return sum(known_costs, Decimal(0)) if len(known_costs) == len(costs) else None
 

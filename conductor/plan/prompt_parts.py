@@ -108,7 +108,6 @@ class EchoFilter:
         """Number of marks that were removed."""
 
     async def filter(self, deltas: AsyncIterator[Delta]) -> AsyncGenerator[Delta]:
-        """Yield `deltas` without the marks."""
         async for delta in deltas:
             yield replace(delta, text=self.feed(delta.text)) if delta.text else delta
         if rest := self.finish():

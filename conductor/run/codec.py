@@ -95,7 +95,6 @@ def _has_not_finite(value: Any) -> bool:
 
 
 def _without_retired(data: Json) -> Json:
-    """Return `data` without retired fields."""
     if isinstance(data, list):
         return [_without_retired(each) for each in cast(list[Json], data)]
     if not isinstance(data, dict):

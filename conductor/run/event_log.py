@@ -216,7 +216,6 @@ class EventLog:
 
     @property
     def _ending(self) -> Event:
-        """Terminal event of a run that has ended."""
         record = self.record
         if record.status == "finished":
             return RunFinished(record.wall_s, record.answer, record.finish or FinishReason.STOP)

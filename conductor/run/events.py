@@ -129,8 +129,6 @@ class StepContinued(Value, frozen=True):
 
 
 class StepFirstToken(Value, frozen=True):
-    """A worker's first token."""
-
     at_s: float
     plan: int
     step: int

@@ -37,8 +37,6 @@ class WritePlan:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Move that runs a plan without calling the conductor."""
-
     plan: Plan
     source: Source
     why: str = ""
@@ -60,8 +58,6 @@ class Finish:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Move that ends the run with a failure."""
-
     failure: Failure
 
 

@@ -77,7 +77,6 @@ class StepRecord(Value, frozen=True):
 
     @property
     def results(self) -> tuple[CallResult, ...]:
-        """Results of all calls that the step's worker has answered."""
         newest = (self.result,) if self.result else ()
         return (*(turn.result for turn in self.turns), *newest) if self.turns else newest
 

@@ -38,7 +38,6 @@ class Run:
 
     @property
     def record(self) -> Record:
-        """Current state of the run."""
         return self._log.record
 
     @property

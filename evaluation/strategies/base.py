@@ -52,7 +52,6 @@ class EvalContext:
     result: Callable[[str, str], Result | None]
 
     async def ask(self, question: Question, plan: Plan, **notes: Any) -> StrategyAnswer:
-        """Run `plan` and return its answer with `notes`."""
         return StrategyAnswer(await self.backend.run(question, self.caps, plan), notes=notes)
 
 
@@ -82,7 +81,6 @@ class TrainingSet:
         return self.workers[min(range(len(self.workers)), key=lambda w: (-rights[w], costs[w]))]
 
     def embed_questions(self) -> Floats:
-        """Return one vector per question."""
         return self.embed([question.text for question in self.questions])
 
 
@@ -100,7 +98,6 @@ class Strategy(ABC):
 
     @property
     def learns(self) -> bool:
-        """Whether this strategy needs a training set."""
         return False
 
     async def prepare(self, training: TrainingSet | None) -> Mapping[str, Any]:
@@ -112,7 +109,6 @@ class Strategy(ABC):
         """Answer one question. A failure is not raised, but returned as an outcome with an error."""
 
     async def aclose(self) -> None:
-        """Close what the strategy opened."""
         return
 
 

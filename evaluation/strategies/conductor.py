@@ -20,8 +20,6 @@ CONDUCTOR_FAILED = "the conductor failed: "
 
 @dataclass(slots=True)
 class ConductorStrategy(Strategy):
-    """Strategy that runs the plans of a conductor."""
-
     model: str | None
     own: EvaluationBackend | None = None
     """A backend opened for this strategy, or None to use the evaluation's."""

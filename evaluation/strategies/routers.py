@@ -44,7 +44,6 @@ class LearningStrategy(Strategy):
         return True
 
     def embed(self, question: Question) -> Floats:
-        """Return the question's vector as one row."""
         return self.training.embed([question.text])
 
 

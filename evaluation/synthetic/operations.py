@@ -54,8 +54,6 @@ class TaskOperation:
 
 @dataclass(frozen=True, slots=True)
 class TaskPart:
-    """Part of a question, parsed from its words."""
-
     operation: TaskOperation
     operand: str
     """The number or word, or `RESULT` if it is the result of another part."""

@@ -21,8 +21,6 @@ from evaluation.workers.replay import text_reply
 
 
 class Majority:
-    """Worker that returns the majority answer."""
-
     provenance = "program"
 
     def __init__(self, name: str, price: Price | None = FREE) -> None:

@@ -86,7 +86,6 @@ def wrong(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[
 
 
 def figures(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[Figure]:
-    """Compute the figures from all requests and switches."""
     complete = [answer for answer in answers if answer.text is not None]
     during_ms: list[float] = []
     outside_ms: list[float] = []

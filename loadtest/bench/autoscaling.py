@@ -137,7 +137,6 @@ async def _watch(client: BenchClient, run: ScalingRun, began_s: float) -> None:
 
 
 async def replica_states(client: BenchClient) -> dict[str, int]:
-    """Return the engine's current replicas by state."""
     return (await client.get("/v1/replicas"))["replicas"].get(DEPLOYMENT, {})
 
 

@@ -60,7 +60,6 @@ class DirectEngine(Engine):
 
 @api.get("/")
 async def health() -> Response:
-    """Answer the readiness probe."""
     return Response()
 
 
@@ -73,7 +72,6 @@ async def generate(request: Request) -> Response:
 
 @api.post("/stream")
 async def stream(request: Request) -> Response:
-    """Stream the text of `DirectEngine.stream_directly`."""
     handle: Any = cast(Any, serve).get_deployment_handle(DEPLOYMENT, APPLICATION)
     pieces = handle.options(stream=True).stream_directly.remote(**await request.json())
     return StreamingResponse(text.encode() async for _, text in pieces)

@@ -24,7 +24,6 @@ class FigureSpec:
     side: Literal["at most", "at least"] = "at most"
 
     def meets_target(self, value: float) -> bool | None:
-        """Return whether `value` meets the target, or None if there is no target."""
         if self.target is None:
             return None
         return value <= self.target if self.side == "at most" else value >= self.target
@@ -267,12 +266,10 @@ class Figure:
 
     @property
     def spec(self) -> FigureSpec:
-        """Description and target."""
         return CATALOGUE[self.name]
 
     @property
     def meets_target(self) -> bool | None:
-        """Whether the value meets the target, or None if there is no target."""
         return self.spec.meets_target(self.value)
 
 
@@ -289,7 +286,6 @@ def reading(name: str, value: float) -> Figure:
 
 
 def p95(samples: Sequence[float]) -> float:
-    """Return the 95th percentile."""
     return percentile(samples, 95)
 
 

@@ -43,8 +43,6 @@ MOST_S = 60
 
 
 class MemoryUse(NamedTuple):
-    """Memory in bytes."""
-
     router: int
     haproxy: int
     kernel: int

@@ -43,7 +43,6 @@ class Turns:
 
 
 def figures(sides: Mapping[str, Turns]) -> list[Figure]:
-    """Compute the figures of each router."""
     results: list[Figure] = []
     for name, side in sides.items():
         ratios = [trip / plain for trip, plain in zip(side.trips_ms, side.plain_ms, strict=True)]

@@ -17,8 +17,6 @@ CHUNK_TOKENS = 64
 
 @dataclass(frozen=True, slots=True)
 class RequestTimes:
-    """Times of one request, in seconds of the simulated clock."""
-
     arrived_s: float
     planned_s: float
     first_token_s: float
@@ -64,8 +62,6 @@ class SimulatedCluster:
 
 
 class _Request:
-    """One request: its plan, and the events of its steps."""
-
     def __init__(
         self,
         cluster: SimulatedCluster,
@@ -80,7 +76,6 @@ class _Request:
         self.first_token = self.env.event()
 
     def run(self) -> Process:
-        """Simulate the request from arrival to end."""
         env, arrived_s = self.env, self.env.now
         yield env.timeout(self.router.http_ms / 2000)
         yield from self.cluster.pass_front()

@@ -56,8 +56,6 @@ class SecondLook(Sourced):
 
 
 class Plans(Sourced):
-    """Plans that the conductor writes."""
-
     steps: dict[int, Share]
     """Share of the requests by number of steps."""
     shapes: dict[Literal["chain", "join", "random"], Share]
@@ -147,7 +145,6 @@ class EngineSpec(Sourced):
         return min(self.max_num_seqs, self.memory_seqs)
 
     def step_s(self, sequences: int) -> float:
-        """Return the seconds of a decoding step with this many sequences."""
         counts = sorted(self.step_ms)
         return float(np.interp(sequences, counts, [self.step_ms[count] for count in counts])) / 1000
 
@@ -183,8 +180,6 @@ class WorkerInputs(InputModel):
 
 
 class Machine(Sourced):
-    """Rented machine type."""
-
     bought: Literal["spot", "on_demand"]
     usd_per_hour: Above0
     """Dollars per hour, from the cluster's price list."""
@@ -264,8 +259,6 @@ class DeployedFiles(InputModel):
 
 
 class Inputs(InputModel):
-    """Content of `inputs.yaml`."""
-
     deployed: DeployedFiles
     plans: Plans
     router: RouterInputs

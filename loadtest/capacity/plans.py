@@ -71,13 +71,11 @@ def reads(shape: str, index: int, last: bool, rng: np.random.Generator) -> tuple
 
 
 def pick(shares: Mapping[T, float], rng: np.random.Generator) -> T:
-    """Draw a key of `shares`, weighted by its share."""
     keys = list(shares)
     return keys[int(rng.choice(len(keys), p=list(shares.values())))]
 
 
 def sample(inputs: Inputs, rng: np.random.Generator) -> SimulatedPlan:
-    """Draw one plan of the mix."""
     mix = inputs.plans
     count, shape = pick(mix.steps, rng), pick(mix.shapes, rng)
     shares = {name: worker.share for name, worker in inputs.workers.items()}

@@ -28,8 +28,6 @@ def _on(event: Any, do: Callable[[simpy.Event], None]) -> None:
 
 
 class TokenSource(Protocol):
-    """Interface of stations that produce tokens."""
-
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
         """Start a call. Return an event per token count in `marks`, which ascend; the last ends the call."""
         ...
@@ -89,7 +87,6 @@ class EngineReplica:
         self._decoding, self._paced, self._at_s, self._wakes = 0, 0.0, env.now, 0
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call; see `TokenSource.call`."""
         self._advance()
         events = [self.env.event() for _ in marks]
         self.ongoing += 1
@@ -169,7 +166,6 @@ class ReplicaPool:
         return sum(replica.work_s for replica in self.replicas)
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Send a call to a replica; see `TokenSource.call`."""
         two = self.rng.integers(0, len(self.replicas), 2)
         replica = min((self.replicas[int(index)] for index in two), key=lambda each: each.ongoing)
         return replica.call(prompt_tokens, marks)
@@ -192,7 +188,6 @@ class ApiStation:
         self._free_s = [-60.0, -60.0]
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call; see `TokenSource.call`."""
         quota_tokens = marks[-1] + (prompt_tokens if self.spec.counted == "all" else 0)
         costs_s = (self._per_call_s, quota_tokens * self._per_token_s)
         begin_s = self.env.now

@@ -16,13 +16,10 @@ from loadtest.capacity.stations import Cores
 
 
 class TimedWorker:
-    """Worker with the fixed timing of the script."""
-
     def __init__(self, env: simpy.Environment, first_token_s: float, token_ms: float) -> None:
         self.env, self.first_token_s, self.token_ms = env, first_token_s, token_ms
 
     def call(self, prompt_tokens: int, marks: Sequence[int]) -> list[simpy.Event]:
-        """Start a call; see `stations.TokenSource.call`."""
         return [self.env.timeout(self.first_token_s + (mark - 1) * self.token_ms / 1000) for mark in marks]
 
 

@@ -92,7 +92,6 @@ def settings_with(worker: Json) -> Json:
 
 
 def replicas_of(settings: Json) -> dict[str, int]:
-    """Return the number of replicas of each deployment."""
     (engine,) = [each for each in settings["workers"] if each["kind"] == "vllm"]
     return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
 

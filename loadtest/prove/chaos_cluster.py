@@ -115,7 +115,6 @@ class ChaosCluster:
         return self._folder.path / "auth_token"
 
     def processes(self, node: int | None = None) -> list[psutil.Process]:
-        """Return the live processes of one node, or of all nodes."""
         return [each for each in processes_of(self.tag) if node is None or _node_of(each) == node]
 
     def replace_node(self, node: int) -> None:

@@ -64,7 +64,6 @@ class HedgingRow:
 
     @property
     def extra_share(self) -> float:
-        """Hedges per request."""
         return self.extra_calls / max(1, self.called_for)
 
 
@@ -127,7 +126,6 @@ async def measure_dead(folder: Path, requests: int) -> HedgingRow:
 
 
 def faults(rows: list[HedgingRow], dead: HedgingRow) -> list[str]:
-    """Return the missed targets."""
     without, hedged, overload = rows
     checks = {
         "hedges did not shorten the tail": hedged.load.p99_s > without.load.p99_s / 2,

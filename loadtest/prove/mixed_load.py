@@ -72,12 +72,10 @@ class MixedLoad:
 
     @property
     def n(self) -> int:
-        """Number of requests."""
         return sum(counts.total() for counts in self.outcomes.values())
 
     @property
     def bad(self) -> dict[str, Counter[str]]:
-        """Unexpected outcomes by kind."""
         unexpected = {kind: Counter(counts) for kind, counts in self.outcomes.items()}
         for kind, counts in unexpected.items():
             del counts["whole"], counts["left"]

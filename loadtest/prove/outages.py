@@ -53,8 +53,6 @@ class Options:
 
 @dataclass(frozen=True)
 class OutageRow:
-    """Result of one scenario."""
-
     fault: str
     answers: ClosedLoopResult
     no_record: int
@@ -105,7 +103,6 @@ async def _until_answers_come(outcomes: ClosedLoopResult, for_s: float) -> None:
 
 
 async def prove_stopped(postgres: Postgres, when_away: str, options: Options) -> OutageRow:
-    """Crash and restart PostgreSQL."""
 
     @asynccontextmanager
     async def fault(_: Sequence[RouterProcess]) -> AsyncGenerator[None]:

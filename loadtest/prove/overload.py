@@ -87,7 +87,6 @@ class OverloadResult:
         return max(self.loads[_name(times)].goodput for times in TIMES)
 
     def faults(self) -> list[str]:
-        """Return the missed targets."""
         worst = self.loads[_name(TIMES[-1])]
         checks = {
             "the goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
@@ -103,7 +102,6 @@ class OverloadResult:
 
 
 def _share(load: OpenLoopResult) -> float:
-    """Return the share of requests that were answered."""
     return len(load.took_s) / load.n
 
 
@@ -123,7 +121,6 @@ async def _flood(
 
 
 async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
-    """Run all measurements, with a store in `folder`."""
     address = sqlite_address(folder / "podium.db")
     keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
     async with open_session(keys[0].headers) as session:

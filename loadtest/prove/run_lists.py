@@ -86,7 +86,6 @@ QUESTIONS = (
 
 
 async def fill(store: ReplicaStore, n_runs: int) -> None:
-    """Write `n_runs` runs into the database."""
     kind = store.address.kind
     record = Record("wf_0", Task(()), 0.0)
     row = run_row(RunRecords(record), kept=False)

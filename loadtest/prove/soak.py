@@ -134,7 +134,6 @@ async def _rest(router: RouterProcess) -> Vitals:
 
 
 async def soak(folder: Path, lasts_s: float, rounds: int = ROUNDS) -> SoakResult:
-    """Run the soak test, with a store in `folder`."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address)
     faulty = Faulty(FAULTS, first_s=0.02, stall_s=2.0)

@@ -13,7 +13,6 @@ api = FastAPI()
 
 @functools.cache
 def constant(size_bytes: int) -> bytes:
-    """Return a JSON document of exactly `size_bytes` bytes."""
     return b'{"constant":"' + b"x" * (size_bytes - 15) + b'"}'
 
 

@@ -27,7 +27,6 @@ async def open_session(headers: Mapping[str, str] | None = None) -> AsyncGenerat
 
 
 def chat(model: str, *, question: str = "What is it?", **more: Any) -> Json:
-    """Return the body of a chat request."""
     return {"model": model, "messages": [{"role": "user", "content": question}], **more}
 
 

@@ -75,7 +75,6 @@ class Postgres:
         self.start()
 
     def start(self) -> None:
-        """Start the server on its port."""
         log = self._data.with_name("log")
         self._run(
             "pg_ctl",
@@ -94,7 +93,6 @@ class Postgres:
         self._run("pg_ctl", "-D", str(self._data), "-m", "immediate", "-w", "stop")
 
     def make_database(self, template: str = "template1") -> Address:
-        """Create a database from the database `template`."""
         return asyncio.run(self._make_database(template))
 
     async def _make_database(self, template: str) -> Address:

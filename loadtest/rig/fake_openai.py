@@ -71,7 +71,6 @@ class FakeOpenAI:
         self._changed = asyncio.Condition()
 
     def calls_of(self, run: str) -> list[UpstreamCall]:
-        """Return the calls of a run, oldest first."""
         return [call for call in self.calls if call.run == run]
 
     def open_calls(self, run: str) -> list[UpstreamCall]:
@@ -83,7 +82,6 @@ class FakeOpenAI:
             await self._changed.wait_for(lambda: any(call.model == model for call in self.open_calls(run)))
 
     async def wait_until_idle(self, run: str) -> None:
-        """Wait until the run has no open call."""
         async with self._changed:
             await self._changed.wait_for(lambda: not self.open_calls(run))
 
@@ -164,7 +162,6 @@ def chunk(model: str, delta: dict[str, str], finish: str | None = None) -> bytes
 
 
 def event(value: Any) -> bytes:
-    """Return a server-sent event."""
     return b"data: " + json.dumps(value).encode() + b"\n\n"
 
 
@@ -174,7 +171,6 @@ def _usage(n_words: int) -> bytes:
 
 
 def _reset(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Abort the connection."""
     if request.transport is not None:
         request.transport.abort()
     return response

@@ -50,7 +50,6 @@ class OpenLoopResult:
 
     @property
     def n(self) -> int:
-        """Number of requests."""
         return len(self.took_s) + self.refused + self.others.total()
 
     @property

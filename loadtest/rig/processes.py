@@ -29,7 +29,6 @@ def cpu_s(processes: Iterable[psutil.Process]) -> float:
 
 
 def memory_bytes(processes: Iterable[psutil.Process]) -> int:
-    """Return the resident memory of the processes. A process that has ended counts as 0."""
     n_bytes = 0
     for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):

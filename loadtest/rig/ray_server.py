@@ -105,7 +105,6 @@ async def start_isolated(
 
 
 def listening_at(url: str) -> list[psutil.Process]:
-    """Return the processes that listen at `url`, and their descendants."""
     port = urlsplit(url).port
     assert port is not None, "each server has its own port"
     return [process for each in listeners(port) for process in (each, *each.children(recursive=True))]

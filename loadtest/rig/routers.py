@@ -49,8 +49,6 @@ def url_of(address: Address) -> str:
 
 @dataclass
 class RouterProcess:
-    """A running router process."""
-
     process: asyncio.subprocess.Process
     url: str
     owner: str
@@ -127,7 +125,6 @@ class RouterKey:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers that authenticate a request."""
         return {"authorization": f"Bearer {self.secret}"}
 
 

@@ -53,8 +53,6 @@ class Orders:
 
 
 class Attack:
-    """Connections and counts of one attack."""
-
     def __init__(self, orders: Orders) -> None:
         self.orders = orders
         self._sources = itertools.cycle(f"127.0.0.{number + 1}" for number in range(orders.addresses))
@@ -64,7 +62,6 @@ class Attack:
 
     @property
     def counts(self) -> dict[str, Any]:
-        """Counters so far."""
         names = ("open", "made", "closed", "failed", "answers", "breaches")
         return {name: getattr(self, name) for name in names}
 
@@ -78,12 +75,10 @@ class Attack:
         return "".join(f"{line}\r\n" for line in lines).encode("latin-1")
 
     def post(self, path: str, body: bytes, kind: str = "application/json", key: str = "") -> bytes:
-        """Return a whole POST request."""
         headers = (f"content-type: {kind}", f"content-length: {len(body)}")
         return self.head("POST", path, *headers, key=key) + b"\r\n" + body
 
     def chat(self, model: str, text: str, key: str = "attacker", **more: Any) -> bytes:
-        """Return a whole chat request."""
         body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
         return self.post("/v1/chat/completions", json.dumps(body).encode(), key=key)
 

@@ -42,8 +42,6 @@ MOST_MEMORY_BYTES = 4_500_000_000
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One attack on one path."""
-
     path: str
     kind: str
     addresses: int
@@ -62,7 +60,6 @@ class Attacker:
     counts: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def begin(self) -> None:
-        """Start the attack."""
         if self.process is not None and self.process.stdin is not None:
             self.process.stdin.write(b"\n")
 

@@ -66,7 +66,6 @@ BOUNDS = {Ge: ("ge", "at least"), Gt: ("gt", "above"), Le: ("le", "at most"), Lt
 
 
 def generate() -> str:
-    """Generate a section for each class, as Markdown."""
     return "\n".join(section(title, model) for title, model in SECTIONS)
 
 
@@ -151,7 +150,6 @@ def link(model: type[BaseModel]) -> str:
 
 
 def one_of(words: Iterable[str]) -> str:
-    """Return `words` joined by commas and "or"."""
     *most, last = words
     return f"{', '.join(most)} or {last}" if most else last
 

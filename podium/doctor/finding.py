@@ -52,7 +52,6 @@ class ServerCase(ServerPlace):
 
 
 def ok(said: str) -> Finding:
-    """Create a finding of level `ok`."""
     return Finding("ok", said)
 
 

@@ -53,7 +53,6 @@ def check_memory(case: ServerCase) -> Finding:
 
 
 def check_open_files(_: ServerPlace) -> Finding:
-    """Check that the server may open enough files for its connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= FEW_FILES:
         return ok(f"A process may open {'any number of' if soft == resource.RLIM_INFINITY else soft} files.")

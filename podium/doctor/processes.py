@@ -19,7 +19,6 @@ HAPROXY_FILES = ("/podium-", "haproxy-serve")
 
 
 def check_port(case: ServerPlace) -> Finding:
-    """Check that the server's port is free."""
     from cluster.local.processes import describe, is_free, listeners
 
     if is_free(case.port):

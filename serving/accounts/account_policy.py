@@ -140,7 +140,6 @@ class AccountPolicy(BaseModel, frozen=True):
         return self.models is None or name in self.models
 
     def allows_tool(self, name: str) -> bool:
-        """Return whether a request may offer the tool."""
         return self.tools is None or name in self.tools
 
     def allows_worker(self, worker: WorkerSettings) -> bool:

@@ -26,8 +26,6 @@ DEFAULT_SCOPES = frozenset({Scope.RUN, Scope.READ})
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Sender of a request."""
-
     account: Account
     scopes: frozenset[Scope]
     policies: Policies = UNLIMITED
@@ -38,7 +36,6 @@ class Caller:
         return bool(self.account.key_id)
 
     def may(self, scope: Scope) -> bool:
-        """Return whether the scopes include `scope` or `admin`."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
 
     def require(self, scope: Scope) -> None:
@@ -52,7 +49,6 @@ class Caller:
 
     @property
     def sees_every_run(self) -> bool:
-        """True if the caller may see the runs of every team."""
         return Scope.ADMIN in self.scopes
 
     def sees(self, account: Account) -> bool:

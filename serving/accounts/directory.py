@@ -42,7 +42,6 @@ class Directory:
         """Connections of its own, so that look-ups of keys do not wait for large reads."""
 
     async def aclose(self) -> None:
-        """Close the connections."""
         await self._store.aclose()
 
     async def open(self) -> Database:

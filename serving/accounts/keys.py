@@ -44,7 +44,6 @@ class ApiKey:
 
     @classmethod
     def make(cls) -> Self:
-        """Create a random key."""
         return cls.of(secrets.token_bytes(SECRET_BYTES))
 
     @classmethod

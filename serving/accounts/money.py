@@ -26,5 +26,4 @@ def to_pico(usd: Decimal) -> int:
 
 
 def to_usd(pico: int) -> Decimal:
-    """Return the exact amount in dollars."""
     return EXACT.add(EXACT.normalize(EXACT.scaleb(Decimal(pico), -12)), 0)

@@ -57,7 +57,6 @@ class RateLimit:
 
     @property
     def key(self) -> str:
-        """Key of the counter in the storage."""
         return RateLimitItemPerMinute(self.limit, namespace="podium").key_for(self.subject, self.kind)
 
 
@@ -154,7 +153,6 @@ def check_possible(
 
 
 def _amounts(tokens_of_answers: Iterable[int], rate: RateLimit) -> list[int]:
-    """Return the amount that is counted in a limit for each answer before it is generated."""
     return [1 if rate.kind == "requests" else max(1, min(tokens, rate.limit)) for tokens in tokens_of_answers]
 
 
@@ -196,7 +194,6 @@ class RateCounter:
                 await self._give_back({rate: taken - used})
 
     async def aclose(self) -> None:
-        """Close the connections."""
         if self._url and self._windows is not None:
             connection: Any = cast(Any, self._windows).bridge.get_connection()
             await connection.aclose()

@@ -123,7 +123,6 @@ class Lease:
             self._admission.turns.give_back(self._account.key_id)
 
     def close(self) -> None:
-        """Release all resources of the request."""
         self.end_turn()
         self.unread.resize(0)
 
@@ -135,7 +134,6 @@ class _Guarded:
         self._app, self._rows, self._admission = app, rows, admission
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI)."""
         access, key_scope = self._rows.get(scope["method"]) or self._rows["GET"]  # a mounted folder: GET only
         caller = scope.get(CALLER) if access.who is Who.PUBLIC else caller_in(scope)
         if key_scope is not None and caller is not None:

@@ -75,8 +75,6 @@ FIRST_KEY = (
 
 
 class KeyFinder(Protocol):
-    """Storage of API keys."""
-
     async def find(self, hash: str) -> KeyInfo | None:
         """Return the key with this hash, or None. Raise StoreUnavailable if the database cannot be reached."""
         ...
@@ -259,7 +257,6 @@ def read_credential(headers: Headers) -> str | None:
 
 
 def caller_of(request: Request) -> Caller:
-    """Return the caller of a request; see `caller_in`."""
     return caller_in(request.scope)
 
 

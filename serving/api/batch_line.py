@@ -64,7 +64,6 @@ class _Exchange:
         return {"type": "http.request", "body": body or b"", "more_body": False}
 
     async def send(self, message: Message) -> None:
-        """Store the response."""
         if message["type"] == "http.response.start":
             self._status = message["status"]
             self._headers = {key.decode(): value.decode() for key, value in message.get("headers", ())}

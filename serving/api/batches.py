@@ -156,7 +156,6 @@ async def _find(request: Request, id: str, caller: Caller) -> Batch:
 
 
 def batch_json(batch: Batch, counts: tuple[int, int]) -> Json:
-    """Return a batch in OpenAI's format."""
     completed, failed = counts
     stamps: dict[str, Any] = {
         field: batch.stamps[status] // SECOND_US if status in batch.stamps else None

@@ -33,7 +33,6 @@ class Siblings:
 
     @property
     def have_called(self) -> bool:
-        """True if any of the runs has called a model."""
         return any(has_called(run.record) for run in self.runs)
 
 
@@ -44,7 +43,6 @@ class ChoicesResponse:
         self._responses = responses
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI)."""
         merged, disconnect = Merged(len(self._responses), send), asyncio.Event()
 
         async def wait_for_disconnect() -> Message:
@@ -87,7 +85,6 @@ class Merged:
         """True if a failure was sent. Nothing may follow it."""
 
     def sender(self, index: int) -> Send:
-        """Return the ASGI `send` for the response of a choice."""
 
         async def take(message: Message) -> None:
             async with self._turn:

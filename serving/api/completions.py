@@ -54,7 +54,6 @@ class Answers:
         self._response, self._dialect, self.__doc__ = response, dialect, about
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request (ASGI)."""
         response = await _respond(Request(scope, receive, send), self._response, self._dialect)
         await response(scope, receive, send)
 

@@ -26,8 +26,6 @@ HEADERS = {
 
 
 class Console(StaticFiles):
-    """Files of the built page."""
-
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or FOLDER
         super().__init__(directory=self._folder, html=True, check_dir=False)

@@ -122,9 +122,7 @@ class Dialect(Protocol):
         """Return the whole response for a run that has finished or waits for tool results."""
         ...
 
-    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder:
-        """Return the encoder for the stream of a run."""
-        ...
+    def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> Encoder: ...
 
     def error_body(self, error: PodiumError | Failure, workflow_id: str | None) -> dict[str, Any]:
         """Return the body for a failure before any part of the answer was sent."""
@@ -179,8 +177,6 @@ def interruption_error() -> PodiumError:
 
 @dataclass(frozen=True, slots=True)
 class Dialects:
-    """All dialects, each with its path."""
-
     by_path: Mapping[str, Dialect]
     """Dialect of each path that starts runs with `POST`."""
     default: Dialect
@@ -198,5 +194,4 @@ class Dialects:
         )
 
     def error_body(self, error: PodiumError, path: str) -> dict[str, Any]:
-        """Return the body of an error without a run, in the dialect of `path`."""
         return self.of(path).error_body(error, None)

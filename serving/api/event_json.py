@@ -133,7 +133,6 @@ def _piece(event: AnswerDelta | WorkDelta) -> Json:
 
 
 def _calls(event: StepWaits) -> Json:
-    """Return the output of a step together with its tool calls."""
     return {"output": event.result.output, "tool_calls": [call_of_tool(each) for each in event.calls]}
 
 
@@ -170,7 +169,6 @@ def in_words(event: Event) -> str:
 
 
 def plan_in_words(plan: PlanRecord | None) -> str:
-    """Return the lines of `in_words` for the steps of a plan."""
     return "".join(
         in_words(
             StepPlanned(

@@ -80,7 +80,6 @@ class Feed:
         self._task = asyncio.create_task(self._read_on(), name=f"feed of {self._id}")
 
     async def aclose(self) -> None:
-        """Stop reading."""
         self._watching.close()
         await end_task(self._task)
         self._large.resize(0)

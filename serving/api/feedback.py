@@ -69,7 +69,6 @@ async def give_feedback(request: Request, id: str) -> Response:
 
 
 def feedback_json(feedback: Feedback) -> Json:
-    """Return feedback in the format of run records."""
     return {
         "key_id": feedback.key_id or None,
         "created": feedback.made_us // 1_000_000,

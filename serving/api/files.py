@@ -153,7 +153,6 @@ async def find_file(request: Request, id: str, caller: Caller, param: str = "fil
 
 
 def batches_of(request: Request) -> Batches:
-    """Return this router's batches."""
     return request.app.state.batches
 
 
@@ -182,7 +181,6 @@ async def page(
 
 
 def file_json(file: StoredFile) -> Json:
-    """Return a file in OpenAI's format."""
     return {
         "id": file.id,
         "object": "file",

@@ -52,7 +52,6 @@ def _turn(turn: StepTurn) -> Json:
 
 
 def call_of_tool(pending: PendingCall) -> Json:
-    """Return the number, the name and the arguments of a tool call."""
     return {"number": pending.number, "name": pending.call.name, "arguments": pending.call.arguments}
 
 
@@ -339,7 +338,6 @@ def cache_writes(usage: Usage) -> Json:
 
 
 def seconds(at_s: float | None) -> float | None:
-    """Return a time for JSON, rounded to microseconds."""
     return None if at_s is None else round(at_s, 6)
 
 

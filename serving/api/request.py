@@ -209,7 +209,6 @@ class ApiRequest:
         return [replace(one, conversation=each) for each in conversations for _ in range(self.n)]
 
     def place(self, message: int, part: int) -> str:
-        """Return the request field of a part of a message, for error messages."""
         return self.places[message] if self.places else f"messages[{message}].content[{part}]"
 
     @property
@@ -219,7 +218,6 @@ class ApiRequest:
 
     @property
     def has_tool_results(self) -> bool:
-        """Whether the conversation contains tool results."""
         return any(message.tool_results for message in self.conversation)
 
     @property
@@ -242,7 +240,6 @@ class ApiRequest:
 
     @property
     def text_token_estimate(self) -> int:
-        """Estimated tokens of the messages, the tools and the plan."""
         texts = list(self._texts)
         n_chars = sum(map(len, texts))
         if all(map(str.isascii, texts)):
@@ -307,7 +304,6 @@ def priority_of(tier: Tier | None) -> Priority:
 
 
 def tier_of(priority: Priority) -> str:
-    """Return the service tier that a response reports for a priority."""
     return FLEX if priority == "batch" else "default"
 
 

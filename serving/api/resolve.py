@@ -40,8 +40,6 @@ OWN_PLAN_STEPS = 5
 
 @dataclass(frozen=True, slots=True)
 class ResolvedTask:
-    """Task and the team that runs it."""
-
     task: Task
     team: Team
 

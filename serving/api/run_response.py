@@ -74,7 +74,6 @@ class Wire:
         self._send = _send_nothing
 
     async def json(self, status: int, body: Json, extra: dict[str, str] | None = None) -> None:
-        """Send the whole response as JSON."""
         content = dumps(body)
         await self._start(
             status, {"content-type": "application/json", "content-length": str(len(content)), **(extra or {})}
@@ -83,7 +82,6 @@ class Wire:
 
     @property
     def workflow_id(self) -> str | None:
-        """Id of the run, or None if there is none yet."""
         return self.run.record.id if self.run else None
 
     async def error(self, error: PodiumError) -> None:
@@ -368,6 +366,5 @@ def _check_ended_well(event: Event) -> None:
 
 
 async def _wait_for_disconnect(receive: Receive) -> None:
-    """Wait until the client disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -189,7 +189,6 @@ def _check_same(record: Record, answer: ToolAnswer, resume_input: Given) -> None
 
 
 def _is_on_record(record: Record, value: object, stored_value: object) -> bool:
-    """Return whether `stored_value` equals `value` after redaction."""
     redact = redactor_of(record.task.permit)
     return map_texts(value, redact) == map_texts(stored_value, redact)
 

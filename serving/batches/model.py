@@ -69,7 +69,6 @@ class Batch:
 
     @property
     def is_open(self) -> bool:
-        """True if the batch has not ended."""
         return self.status in OPEN
 
 

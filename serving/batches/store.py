@@ -20,13 +20,9 @@ class BatchStore(Protocol):
         """Store a file, unless a file with this id is already stored."""
         ...
 
-    async def file(self, id: str) -> StoredFile | None:
-        """Return the description of a file, or None if the file is not stored."""
-        ...
+    async def file(self, id: str) -> StoredFile | None: ...
 
-    async def content(self, id: str) -> bytes | None:
-        """Return the content of a file, or None if the file is not stored."""
-        ...
+    async def content(self, id: str) -> bytes | None: ...
 
     async def piece(self, id: str, begin: int, n_bytes: int) -> bytes | None:
         """Return up to `n_bytes` of a file's content from `begin`, or None if the file is not stored."""
@@ -46,9 +42,7 @@ class BatchStore(Protocol):
 
     async def get(self, id: str) -> Batch | None: ...
 
-    async def batches(self, caller: Caller) -> list[Batch]:
-        """Return the batches that `caller` may see, newest first."""
-        ...
+    async def batches(self, caller: Caller) -> list[Batch]: ...
 
     async def count_open(self, account: Account) -> int:
         """Return the number of open batches of an account's team, or of its key without a team."""

@@ -40,7 +40,6 @@ class Address:
 
     @property
     def path(self) -> Path:
-        """Path of the SQLite file."""
         assert self.kind == "sqlite", self.kind
         return Path(self.name)
 

@@ -72,7 +72,6 @@ async def see_version(address: Address) -> str | None:
 
 @cache
 def newest_version() -> str:
-    """Return the schema version that this Podium needs."""
     version = _scripts().get_current_head()
     assert version is not None, "there are migrations"
     return version

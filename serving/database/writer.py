@@ -276,8 +276,6 @@ def _execute(
 
 
 class PostgresBackend:
-    """Backend with one asyncpg connection."""
-
     def __init__(self, address: Address) -> None:
         self._address = address
         self._driver: PostgresConnection | None = None
@@ -311,8 +309,6 @@ class PostgresBackend:
 
 
 class SqliteBackend:
-    """Backend with one SQLite connection, in its own thread."""
-
     def __init__(self, address: Address) -> None:
         self._engine = make_sqlite_writer(address.path)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="store writer")

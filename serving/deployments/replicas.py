@@ -30,7 +30,6 @@ class Replicas:
         }
 
     async def is_asleep(self, deployment: str) -> bool:
-        """Return whether the deployment is healthy and scaled to zero."""
         overview = await self._account()
         entry = overview.deployments.get(deployment) if overview else None
         return entry is not None and entry.status == "HEALTHY" and not any(entry.replica_states.values())

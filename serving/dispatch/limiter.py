@@ -89,7 +89,6 @@ class Limiter:
 
     @property
     def open_calls(self) -> int:
-        """Number of calls that hold a slot."""
         return len(self._began_s)
 
     @property
@@ -270,8 +269,6 @@ class Limiter:
 
 
 class _Slot(AbstractAsyncContextManager[None]):
-    """Context manager that holds one call's slot."""
-
     def __init__(
         self, limiter: Limiter, call: Call, waiting: AbstractContextManager[object], rules: QueueRules
     ) -> None:

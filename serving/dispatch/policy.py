@@ -87,7 +87,6 @@ class Attempts:
 
     @property
     def route(self) -> Route:
-        """Current worker."""
         return self.queue[self.at]
 
     @property
@@ -97,7 +96,6 @@ class Attempts:
 
     @property
     def number(self) -> int:
-        """Number of the next attempt, for `CallSite.attempt`."""
         return self.call.site.attempt + len(self.failed) - self.n_not_made
 
     def bring_forward(self, name: str) -> None:
@@ -275,7 +273,6 @@ class Failed:
 
 
 def after(failed: Failed, attempts: Attempts, now_s: float) -> Step:
-    """Decide what to do after a failed attempt."""
     error, tries, route = failed.error, attempts.tries, attempts.route
     if not attempts.had_answer and _may_retry(failed, attempts, now_s):
         return Retry(failed.wait_s)

@@ -125,7 +125,6 @@ class Route:
 
     @property
     def has_deployments(self) -> bool:
-        """True if the worker has named deployments."""
         return bool(self.targets[0].name)
 
     @property

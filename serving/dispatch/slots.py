@@ -75,7 +75,6 @@ class Slots:
 
     @property
     def n(self) -> int:
-        """Current number of slots, at least 1."""
         return max(1, int(self._limit))
 
     def refuse(self, sent_s: float) -> None:
@@ -253,7 +252,6 @@ class FairQueue:
 
     @property
     def is_waited_for(self) -> bool:
-        """True if a call waits for a slot."""
         return any(self._queues.values())
 
     @property

@@ -134,14 +134,12 @@ class Watch:
         self._began_s = self._silent_since_s = 0.0
 
     def __enter__(self) -> Self:
-        """Start the clock."""
         self._began_s = time.monotonic()
         self._silent_since_s = inf if self._call.terms.priority == "batch" else self._began_s
         self._health.witnesses.traffic.note(self._call.terms.tenant)
         return self
 
     def speak(self, reply: Reply) -> None:
-        """Count the first token."""
         self._reply = reply
         self._health.speak(time.monotonic() - self._began_s)
 
@@ -162,7 +160,6 @@ class Watch:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Count the outcome."""
         failed = False
         if isinstance(error, WorkerError):
             if isinstance(error, WorkerBusy) and error.by_own_rate:

@@ -160,7 +160,6 @@ def too_large(max_body_bytes: int, setting: str = BODY) -> TooLarge:
 
 
 def too_much_text(max_text_bytes: int) -> TooLarge:
-    """Return the error for a body with too much text."""
     return TooLarge(
         f"The text of the request, without images and files, is longer than {max_text_bytes} bytes "
         "(limits.max_text_bytes). Send less text.",
@@ -243,7 +242,6 @@ def check_content_type(method: str, fields: Fields, *, is_upload: bool = False) 
 
 
 def asks_for_websocket(fields: Fields) -> bool:
-    """Return whether the request is a WebSocket handshake."""
     return UPGRADE in fields and "websocket" in [value.lower() for value in fields[UPGRADE]]
 
 
@@ -263,7 +261,6 @@ def _host_name(host: str) -> str:
 
 @lru_cache(maxsize=256)
 def is_loopback(name: str) -> bool:
-    """Return whether a host name or address is a loopback address."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:

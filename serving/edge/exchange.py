@@ -291,7 +291,6 @@ class HttpExchange:
             self.cancel()
 
     def cancel(self) -> None:
-        """Cancel the task that handles the request."""
         if self.task is not None and not self.is_cancelled:
             self.is_cancelled = True
             self.task.cancel()
@@ -317,6 +316,5 @@ def notify_on_drop(scope: Scope, notify: Callable[[PodiumError], None]) -> None:
 
 
 def count_body_bytes(scope: Scope) -> int:
-    """Return the length of the body that is waiting to be received, or 0."""
     exchange: HttpExchange | None = scope.get(EXCHANGE)
     return len(exchange.body or b"") if exchange is not None else 0

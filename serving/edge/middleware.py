@@ -143,7 +143,6 @@ class Edge:
         self._timer: asyncio.TimerHandle | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handle a request (ASGI)."""
         router = self._router
         if scope["type"] != "http":
             if router is None or scope["type"] == "lifespan":

@@ -260,7 +260,6 @@ def learn_secret(value: str) -> None:
 
 
 def redact_secrets(text: str) -> str:
-    """Return `text` without secrets, or `text` itself if it has none."""
     if len(text) < LEAST_CHARS or (len(text) <= STEP_CHARS and not _may_hold_secrets(text)):
         return text
     return finish(secrets_in_steps(text))

@@ -27,7 +27,6 @@ SUBSET = Subset(
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate an answer format for Claude models."""
     if wanted.schema is None:
         return in_words(wanted)
     try:
@@ -62,5 +61,4 @@ def _close(schema: dict[str, Any], lost_keywords: set[str]) -> None:
 
 
 def output_format(wanted: AnswerFormat) -> dict[str, object]:
-    """Return the value of `output_config.format` in a request."""
     return {"type": "json_schema", "schema": wanted.schema}

@@ -35,7 +35,6 @@ class _Budget:
         self._variants, self._bytes = MOST_VARIANTS, n_bytes
 
     def spend(self, variant: Schema) -> bool:
-        """Subtract `variant` from the budget. Return whether it may be read."""
         self._variants -= 1
         if self._variants >= 0 and self._bytes > 0:
             self._bytes -= len(_text(variant))

@@ -34,7 +34,6 @@ SAYS_WHAT = frozenset(["$ref", "anyOf", "const", "enum", "type"])
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate an answer format for api.openai.com and Azure."""
     if wanted.schema is None:  # OpenAI rejects this format if the prompt does not mention JSON
         return Translation(wanted, instructions(wanted))
     try:
@@ -85,7 +84,6 @@ def _check_strict(schema: Schema) -> None:
 
 
 def response_format(wanted: AnswerFormat) -> dict[str, object]:
-    """Return the value of `response_format` in a chat completion."""
     if wanted.schema is None:
         return {"type": "json_object"}
     schema: dict[str, object] = {"name": wanted.name, "schema": wanted.schema, "strict": wanted.strict}

@@ -45,7 +45,6 @@ def in_part(wanted: AnswerFormat, schema: Mapping[str, Any], lost_keywords: Coll
 
 
 def instructions(wanted: AnswerFormat) -> str:
-    """Describe the format as instructions for the model."""
     alone = "and nothing else: no prose, no Markdown, no code fence"
     if wanted.schema is None:
         return f"Your final answer is one JSON object {alone}."

@@ -42,7 +42,6 @@ ANY_OBJECT: dict[str, Any] = {"type": "object"}
 
 
 def translate(wanted: AnswerFormat, tools: Toolset) -> Translation:
-    """Translate an answer format for local engines."""
     if tools.offered:
         return in_words(wanted, "A constraint on the answer would prevent the model from calling tools.")
     if wanted.schema is None:

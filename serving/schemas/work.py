@@ -85,7 +85,6 @@ def _check_parts(root: Schema) -> None:
 
 
 def leads_back(part: Schema, named: Schema, circle_of: Mapping[int, int]) -> bool:
-    """Return whether a reference from `part` to `named` is part of a cycle."""
     return circle_of[id(part)] == circle_of[id(named)]
 
 

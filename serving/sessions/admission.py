@@ -56,7 +56,6 @@ class RunSlots:
 
     @property
     def n_taken(self) -> int:
-        """Number of slots in use."""
         return self._n_held + self._n_unwritten()
 
     def check(self) -> None:
@@ -321,7 +320,6 @@ def bytes_of_given(resume_input: Given) -> int:
 
 
 def bytes_of(messages: Iterable[Message]) -> int:
-    """Return the size in bytes of messages in memory."""
     return sum(map(getsizeof, contents_of(messages)))
 
 

@@ -239,7 +239,6 @@ class RunExecutor:
 
 @asynccontextmanager
 async def _replay(record: Record) -> AsyncGenerator[Run]:
-    """Open a run that has already ended, from its record."""
     event_log = EventLog(record)
     event_log.replay()
     yield Run(event_log)

@@ -71,7 +71,6 @@ class LiveSettings:
             self._task = asyncio.create_task(self._follow(self._source), name="settings file")
 
     async def aclose(self) -> None:
-        """Stop checking the files."""
         task, self._task = self._task, None
         await end_task(task)
 

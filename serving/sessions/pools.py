@@ -61,7 +61,6 @@ class Pools:
 
     @property
     def calls(self) -> int:
-        """Number of open and queued calls of all pools."""
         return sum(slots.queued + slots.open_calls for pool in self._all for slots in pool.limiters.values())
 
     def levels(self) -> Iterator[Measurement]:

@@ -76,16 +76,13 @@ class Service:
 
     @property
     def pool(self) -> Pool:
-        """The pool that serves new requests."""
         return self._pools.current
 
     def settings(self) -> Settings:
-        """Return the settings that new requests use."""
         return self.pool.settings
 
     @property
     def conductor_health(self) -> ConductorHealth:
-        """Health of the current pool's conductor."""
         return self._pools.conductor_health
 
     async def swap(self, pool: Pool) -> None:

@@ -100,7 +100,6 @@ class Session:
 
     @property
     def run(self) -> Run:
-        """The run that is executed here."""
         assert self.execution is not None, "the run is executed here"
         return self.execution.run
 
@@ -110,7 +109,6 @@ class Session:
         return self.execution is not None or bool(self.tasks)
 
     def cancel(self) -> None:
-        """Cancel the run if it is executed here."""
         if self.execution is not None:
             self.execution.run.cancel()
 
@@ -139,7 +137,6 @@ class SessionRegistry(StoreListener):
 
     @property
     def is_idle(self) -> bool:
-        """True if there is no session."""
         return not self._sessions
 
     def find(self, id: str) -> Run | None:

@@ -157,7 +157,6 @@ class Sessions(SessionRegistry):
                     yield run
 
     async def cancel(self, id: str) -> None:
-        """Cancel a run of this or another replica."""
         if self.find(id) is not None:
             self.on_cancel(id)
         else:

@@ -66,7 +66,6 @@ class _Candidate:
 
 
 def fallbacks_of(worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the names of the worker's fallbacks; see `chain_of`."""
     return tuple(each.worker for each in chain_of(worker, settings, absent))
 
 

@@ -139,7 +139,6 @@ def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
 
 
 def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
-    """Return the fields that are allowed at the place of `loc` in `model`."""
     here = [model]
     for part in loc[:-1]:
         inner = [

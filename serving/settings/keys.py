@@ -99,7 +99,6 @@ def without_workers(settings: Settings, absent: set[str]) -> Settings:
 
 
 def _without(worker: WorkerSettings, absent: set[str]) -> WorkerSettings:
-    """Return `worker` without the fallbacks and the deployments in `absent`."""
     update: dict[str, object] = {}
     if worker.named_fallbacks:
         update["fallbacks"] = tuple(name for name in worker.named_fallbacks if name not in absent)

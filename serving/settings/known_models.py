@@ -96,7 +96,6 @@ class Accepts(BaseModel):
         )
 
     def thinks(self, level: str | None) -> bool:
-        """Return whether a call at `level` thinks before it answers."""
         return (self.effort(level) or self.default_effort) != "none"
 
     def thinking_tokens(self, level: str | None) -> int:
@@ -104,7 +103,6 @@ class Accepts(BaseModel):
         return THINKING_TOKENS.get(self.effort(level) or self.default_effort, 0)
 
     def seeds(self, seed: int) -> bool:
-        """Return whether `seed` may be sent."""
         bits = {"int64": 63, "int32": 31, "none": 0}[self.seed]
         return bits > 0 and -(2**bits) <= seed < 2**bits
 

@@ -74,7 +74,6 @@ def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Set
 
 
 def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | None]) -> WorkerSettings:
-    """Return `worker` with the prices of `prices` at each deployment that has no price."""
     if not isinstance(worker, API_SETTINGS) or not worker.deployments:
         price = prices.get(worker.name)
         return worker.model_copy(update={"price": price}) if price else worker

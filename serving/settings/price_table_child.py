@@ -34,7 +34,6 @@ SEARCHING = frozenset({"perplexity"})
 
 
 def answer(snapshot: DataSnapshot, provider: str | None, address: str | None, model: str) -> list[Any] | None:
-    """Return the prices of a model, or None if they are unknown."""
     try:
         known_provider, info = snapshot.find_provider_model(model, None, provider, address)
     except LookupError:

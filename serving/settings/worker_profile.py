@@ -49,7 +49,6 @@ def _is_openais(worker: OpenAISettings) -> bool:
 
 
 def reads_pdfs(worker: WorkerSettings) -> bool:
-    """Return whether the worker may be sent a PDF file."""
     if isinstance(worker, VllmSettings):
         return False  # vLLM has no input type for PDFs
     if worker.reads_pdfs is not None:

@@ -77,9 +77,7 @@ class ConversationStore(Protocol):
         """
         ...
 
-    async def item(self, id: str, item_id: str) -> Json | None:
-        """Return an item, or None if it does not exist."""
-        ...
+    async def item(self, id: str, item_id: str) -> Json | None: ...
 
     async def remove_item(self, id: str, item_id: str) -> None: ...
 
@@ -152,7 +150,6 @@ class MemoryConversations:
 
 
 def new_conversation(id: str, account: Account, metadata: Mapping[str, str]) -> Conversation:
-    """Return a new conversation that is created now."""
     return Conversation(id, account, now_us(), metadata)
 
 

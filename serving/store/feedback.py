@@ -41,7 +41,6 @@ OF_RUN = select(run_feedback).order_by(run_feedback.c.made_us)
 
 
 def load_feedback(row: Row[Any]) -> Feedback:
-    """Convert a row of the table `run_feedback`."""
     labels = tuple(json.loads(row.labels))
     return Feedback(row.run_id, row.key_id, row.made_us, row.score, labels, row.comment, row.expected)
 

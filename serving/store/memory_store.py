@@ -80,7 +80,6 @@ class AnswerBuffer:
         self._began_s: float | None = None
 
     def add(self, piece: AnswerDelta) -> None:
-        """Append a part of the answer."""
         if self._began_s is None:
             self._began_s = piece.at_s
         self._text.write(piece.text)
@@ -311,7 +310,6 @@ class MemoryStore:
 
 
 def place(record: Record) -> Place:
-    """Return the position of a run in lists."""
     return made_us(record), record.id
 
 

@@ -37,8 +37,6 @@ ENDED = ("finished", "failed", "cancelled")
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """Row of the table `run`. Its fields are the columns."""
-
     id: str
     key_id: str | None
     team_id: str | None
@@ -119,7 +117,6 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
 
 
 def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
-    """Pack one or more items into a row."""
     shapes = [
         _ItemShape(each.seq, each.event, each.run_id if each.run_id != run_id else "", each.record)
         for each in items
@@ -128,7 +125,6 @@ def event_row(run_id: str, items: Sequence[Item]) -> EventRow:
 
 
 def load_items(run_id: str, bodies: Iterable[bytes]) -> list[Item]:
-    """Unpack the items of several rows, in order."""
     return [
         Item(shape.seq, shape.run or run_id, shape.event, shape.record)
         for body in bodies

@@ -149,7 +149,6 @@ class SharedCircuits:
 
 
 def _put(owner: str, worker: Identity, opening: Opening) -> Insert:
-    """Return the statement that inserts or replaces a row."""
     now_s = time.monotonic()
     times = {
         "since_us": NOW_US + int((opening.since_s - now_s) * 1e6),

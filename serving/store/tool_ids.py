@@ -37,7 +37,6 @@ class CallIds:
         self._secrets = tuple(secrets)
 
     def sign(self, name: CallName) -> str:
-        """Create the signed id of a tool call."""
         named = _pack(name)
         return PREFIX + base64.urlsafe_b64encode(named + _signature(self._secrets[0], named)).decode()
 

@@ -98,7 +98,6 @@ class Spans:
     )
 
     def add(self, site: CallSite, span: SpanContext) -> None:
-        """Store the span of a step's call."""
         if site.step is not None:
             self._steps[site.run, site.plan, site.step] = span
 
@@ -195,7 +194,6 @@ class CallSpan:
         return self
 
     def speak(self, reply: Reply) -> None:
-        """Record the first token."""
         if self._span is not None:
             self._span.set_attribute(FIRST_CHUNK_S, time.monotonic() - self._began_s)
             reply.span = span_id(self._span)
@@ -204,7 +202,6 @@ class CallSpan:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Record the result or the error, and end the span."""
         if self._span is None or self._current is None:
             return
         if isinstance(error, PodiumError):
@@ -266,7 +263,6 @@ def _set_result(span: Span, reply: Reply) -> None:
 
 
 def is_recording() -> bool:
-    """Return whether spans are recorded, which requires a collector."""
     return _is_exported
 
 

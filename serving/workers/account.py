@@ -26,8 +26,6 @@ THINKING_STALL_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class ProviderAccount:
-    """A model at a provider, with its address and the credentials for it."""
-
     name: str
     """Name of the worker in the pool."""
     model: str

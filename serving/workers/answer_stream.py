@@ -59,8 +59,6 @@ def finish_of(word: object, faults: ErrorMapper, usage: Usage | None) -> FinishR
 
 
 class Provider(NamedTuple):
-    """Provider that a worker calls."""
-
     account: ProviderAccount
     origin: Origin
     """Origin that signs turns with tool calls."""

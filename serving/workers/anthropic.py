@@ -54,8 +54,6 @@ MOST_VALUES = 1000
 
 
 class AnthropicWorker:
-    """A Claude model."""
-
     def __init__(self, account: ProviderAccount) -> None:
         """Create the SDK's client, without connecting. `base_url` is without `/v1`, by default
         ANTHROPIC_BASE_URL or Anthropic's.
@@ -147,7 +145,6 @@ class AnthropicWorker:
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
-        """Raise exceptions of the SDK as worker errors."""
         try:
             with self._faults.on_the_wire():
                 yield

@@ -103,8 +103,6 @@ def usage_of(
 
 
 class AnthropicAnswer(AnswerReader[RawMessageStreamEvent]):
-    """Reader of an answer of Anthropic's Messages API."""
-
     def __init__(self, call: Call, meter: OutputMeter, provider: Provider) -> None:
         super().__init__(call, meter, provider)
         self._blocks, self._is_counted = TurnCollector(meter), False

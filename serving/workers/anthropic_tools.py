@@ -32,7 +32,6 @@ ShowPart = Callable[[Image | File], Block]
 
 
 def tools_json(tools: WireTools) -> dict[str, object]:
-    """Return the request fields for the tools."""
     if not tools:
         return {}
     listed = [
@@ -207,7 +206,6 @@ class TurnCollector:
 
     @property
     def has_calls(self) -> bool:
-        """True if the answer calls tools."""
         return any(block["type"] == "tool_use" for block in self._blocks)
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:

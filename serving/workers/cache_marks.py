@@ -23,7 +23,6 @@ def cache_control(mark: CacheMark) -> dict[str, Any]:
 
 
 def cache_breakpoint(mark: CacheMark) -> dict[str, Any]:
-    """Return the cache mark in OpenAI's format."""
     if mark not in OPENAI_MARKS:
         return {}
     ttl = {"ttl": OPENAI_TTL[mark]} if mark in OPENAI_TTL else {}

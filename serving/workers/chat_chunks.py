@@ -59,7 +59,6 @@ class ChunkDelta(msgspec.Struct):
 
     @property
     def calls(self) -> list[CallPiece]:
-        """Pieces of tool calls, from `tool_calls` or from `function_call`."""
         listed = self.tool_calls if isinstance(self.tool_calls, list) else [self.tool_calls]
         calls = [each for each in listed if each is not None]
         return calls or ([CallPiece(function=self.function_call)] if self.function_call else [])
@@ -94,7 +93,6 @@ class ChatChunk(msgspec.Struct):
 
     @property
     def choice(self) -> ChunkChoice | None:
-        """Piece of the first answer, if the chunk has one."""
         for each in self.choices or ():
             if each.index in (0, None, "0"):
                 return each
@@ -186,7 +184,6 @@ def groups_of(words: list[tuple[str, str]], max_chunks: int | None) -> Iterator[
 
 
 def fields(value: object) -> dict[str, object]:
-    """Return `value` if it is a JSON object, else an empty dict."""
     return cast(dict[str, object], value) if isinstance(value, dict) else {}
 
 

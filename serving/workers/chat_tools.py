@@ -33,7 +33,6 @@ NOTHING = "(no output)"
 
 
 def tools_json(tools: WireTools, *, takes_strict: bool, show_mark: ShowMark = no_marks) -> dict[str, object]:
-    """Return the request fields for the tools."""
     if not tools:
         return {}
     listed = [_tool_json(tool, takes_strict) | show_mark(tool.cache) for tool in tools.tools]
@@ -125,7 +124,6 @@ class _Call:
 
     @property
     def text(self) -> str:
-        """Arguments so far."""
         return whole("".join(self.arguments))
 
     @property

@@ -64,7 +64,6 @@ class EntraTokens:
         return await self._tokens()
 
     async def aclose(self) -> None:
-        """Close the connections to Entra ID."""
         await self._credential.close()
 
 

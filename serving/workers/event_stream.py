@@ -38,8 +38,6 @@ MOST_DIGITS = 100
 
 
 class Event(NamedTuple):
-    """Server-sent event."""
-
     name: bytes
     """Type of the event, or b"" if it has none."""
     data: bytes
@@ -251,7 +249,6 @@ class WholeEvents(httpx2.AsyncByteStream):
                 yield _encode(each)
 
     async def aclose(self) -> None:
-        """Close the body."""
         await self._body.aclose()
 
 

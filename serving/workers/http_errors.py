@@ -164,7 +164,6 @@ class ErrorMapper:
         )
 
     def garble_error(self) -> WorkerUnavailable:
-        """Return the error for an answer that cannot be parsed."""
         return self.unavailable(
             f"{self.worker} sent an answer that cannot be parsed. Try again.",
             f"The answer is not in the format of {self.provider}'s API. Check that {self.address} serves that API.",
@@ -267,7 +266,6 @@ class ErrorMapper:
             raise
 
     def in_stream(self, error: object) -> WorkerError:
-        """Return the worker error for an error that the server sent inside the stream."""
         text = error_text(error)
         return self.by_status(status_in_stream(error, text), text, {}, error_code(error))
 
@@ -292,7 +290,6 @@ class WireErrors:
         """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        """Raise the error that `map_error` returns, if any."""
         if isinstance(error, Exception) and (mapped := self._map_error(error)) is not None:
             raise mapped from error
 
@@ -312,7 +309,6 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
 
 
 def error_text(body: object) -> str:
-    """Return the message in an error body of any shape."""
     if isinstance(body, str):
         return body
     message = _message_in(body)

@@ -254,7 +254,6 @@ class OpenAIWorker:
         return {"messages": [*lines, prefix], "add_generation_prompt": False, "continue_final_message": True}
 
     def _prompt(self, text: str, call: Call) -> str | list[int]:
-        """Return the text to complete, or its token numbers."""
         if not call.sampling.options.token_prompt:
             return text
         try:

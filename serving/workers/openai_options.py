@@ -70,7 +70,6 @@ def is_for_all(hint: str, text: str) -> bool:
 
 
 def without_hints(body: Json, refused: Collection[str]) -> Json:
-    """Return `body` without the hints that the server rejects."""
     if not refused:
         return body
     less = {name: value for name, value in body.items() if name not in refused or name in THOUGHTS}

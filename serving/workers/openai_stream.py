@@ -44,7 +44,6 @@ def cost_of(chunk: ChatChunk) -> object:
 
 
 def usage_of(reported: object, check: UsageCheck) -> Usage | None:
-    """Return the usage in `reported`, or None if there is none or it is implausible."""
     if reported is None:
         return None
     usage = fields(reported)

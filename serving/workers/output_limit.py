@@ -111,7 +111,6 @@ class OutputMeter:
 
     @property
     def has_calls(self) -> bool:
-        """True if a tool call has begun."""
         return self._calls > 0 or self._argument_bytes > 0
 
     def keep(self, part: object) -> None:

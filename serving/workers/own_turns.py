@@ -27,7 +27,6 @@ class Origin:
         return native is not None and (native.worker, native.account) == (self.worker, self.account)
 
     def sign(self, payload: object) -> Native:
-        """Return `payload` as a native turn of this worker and account."""
         return Native(self.worker, self.account, payload)
 
     def messages(

@@ -186,12 +186,10 @@ class ItemCollector:
 
     @property
     def has_calls(self) -> bool:
-        """True if the answer calls tools."""
         return any(item.get("type") in CALLS for _, item in self._items)
 
     @property
     def items(self) -> list[Item]:
-        """Complete items in order."""
         return [item for _, item in sorted(self._items, key=lambda each: each[0])]
 
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
@@ -212,7 +210,6 @@ class ItemCollector:
 
     @property
     def is_refused(self) -> bool:
-        """True if a message is a refusal."""
         parts = [part for each in self.items for part in cast(list[object], each.get("content") or ())]
         return any(fields(part).get("type") == "refusal" for part in parts)
 

@@ -83,8 +83,6 @@ ErrorKind = Literal[
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """Scripted answer or failure."""
-
     text: str = ""
     """Answer, with the user's last message for `{question}` and the newest tool results for `{results}`."""
     reasoning: str = ""

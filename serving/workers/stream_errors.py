@@ -73,7 +73,6 @@ def error_in_event(body: Mapping[str, object], name: bytes = b"") -> Mapping[str
 
 
 def error_code(error: object) -> str:
-    """Return the codes and the type of an error, separated by spaces."""
     return " ".join(str(each) for each in _status_values(error) if not isinstance(each, float))
 
 

@@ -110,7 +110,6 @@ class UsageCheck:
         return None
 
     def delta(self, last: Delta) -> Delta:
-        """Return `last`, the last piece of the answer, with the notes of this check."""
         if not self._notes:
             return last
         return replace(

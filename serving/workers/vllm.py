@@ -76,8 +76,6 @@ UNREAD_GAP_S = 0.25
 
 
 class ChunkCall(NamedTuple):
-    """Complete tool call."""
-
     name: str
     """Name of the tool as it was offered."""
     arguments: str
@@ -103,8 +101,6 @@ class Chunk(NamedTuple):
 
 
 class EngineClient(Protocol):
-    """Client of an engine's replicas."""
-
     def generate(
         self, call: EngineCall, waiting: Callable[[str], None] | None = None
     ) -> AsyncGenerator[Chunk]:

@@ -69,14 +69,12 @@ class Request:
 
     @property
     def text(self) -> str:
-        """The latest message."""
         return self.turns[-1]
 
 
 def draw_request(
     rng: random.Random, materials: Materials, team: DrawnTeam, shares: Mapping[Kind, float] = SHARES
 ) -> Request:
-    """Draw a request that `team` can answer. `shares` has the probability of each kind of request."""
     kinds: dict[Kind, Callable[[], Request | None]] = {
         "one": lambda: _one(rng, materials, team),
         "small_talk": lambda: _small_talk(rng, materials),

@@ -42,7 +42,6 @@ class PlanVerdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether the shape and every worker are right."""
         return self.has_shape and self.workers == 1.0
 
 

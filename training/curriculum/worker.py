@@ -94,7 +94,6 @@ class PartWorker:
 
 
 def result(id: str, number: int) -> str:
-    """Return the right result of a part."""
     return _digest(id, number)
 
 

@@ -53,8 +53,6 @@ class Deployment:
 
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
-    """The first application in a Serve config."""
-
     file: str
     settings: str | None
     deployments: Mapping[str, Mapping[str, Any]]

@@ -23,8 +23,6 @@ T = TypeVar("T")
 
 
 class InstancePrice(FileModel):
-    """Price of a cloud's instance type."""
-
     on_demand_usd_per_h: Decimal = Field(ge=0)
     spot_usd_per_h: Decimal | None = Field(default=None, ge=0)
 
@@ -39,8 +37,6 @@ class CallTokens(FileModel):
 
 
 class Prices(FileModel):
-    """Content of cluster/prices.yaml."""
-
     instances: dict[str, InstancePrice] = Field(default_factory=dict)
     gpu_memory_gib: dict[str, float] = Field(default_factory=dict)
     requests: dict[str, list[CallTokens]] = Field(default_factory=dict)

@@ -126,7 +126,6 @@ def home(deployment: Deployment, types: Iterable[NodeType]) -> NodeType | None:
 
 
 def fits(needs: Amounts, room: Amounts) -> bool:
-    """Return whether the free resources `room` are enough for `needs`."""
     return all(room.get(key, 0) + SLACK >= amount for key, amount in needs.items())
 
 

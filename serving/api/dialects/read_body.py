@@ -204,7 +204,6 @@ class MarkFields(LenientModel):
 
     @property
     def mark(self) -> CacheMark:
-        """The mark, or "" if there is none."""
         if self.cache_control is not None:
             return self.cache_control.ttl or "ephemeral"
         if self.prompt_cache_breakpoint is not None:
@@ -228,7 +227,6 @@ class CacheFields(LenientModel):
 
     @property
     def prompt_cache(self) -> PromptCache | None:
-        """The options, or None if no field is set."""
         options = self.prompt_cache_options or CacheOptions()
         retention = (self.prompt_cache_retention or "").replace("-", "_")
         options_sent = PromptCache(

@@ -405,5 +405,4 @@ class Atlas(ProgramWorker):
     packages = ("babel", "countryinfo", "pycountry", "phonenumbers")
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the fact; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

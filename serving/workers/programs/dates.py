@@ -74,7 +74,6 @@ class Calendar(ProgramWorker):
         self.clock = clock
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the date, distance or time; see `ProgramWorker.answer`."""
         return answer_by(self._rules, question)
 
     @property

@@ -105,7 +105,6 @@ class PlainQuestion:
     outputs: tuple[str, ...] = field(default=())
 
     def match(self, *patterns: re.Pattern[str]) -> re.Match[str] | None:
-        """Return the match of the first pattern that matches the whole question, or None."""
         return next((found for each in patterns if (found := each.fullmatch(self.text))), None)
 
 
@@ -219,7 +218,6 @@ class ProgramWorker:
         yield Delta(finish=FinishReason.LENGTH if is_cut else FinishReason.STOP, usage=Usage(), model=model)
 
     def _answer(self, call: Call) -> str:
-        """Return the answer to the first question of `call` that has one."""
         reasons: list[str] = []
         try:
             for question in questions_of(call):

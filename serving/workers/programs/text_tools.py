@@ -275,7 +275,6 @@ class TextTools(ProgramWorker):
     most_chars = MOST_TEXT_CHARS
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the transformed text; see `ProgramWorker.answer`."""
         reasons: list[str] = []
         for head, text in _splits(question):
             command = read_question(head).text

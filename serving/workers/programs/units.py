@@ -39,7 +39,6 @@ class Unit:
     meaning: str = ""
 
     def name(self, count: Fraction) -> str:
-        """Return the singular or plural name that follows `count`."""
         return self.one if count == 1 else self.many
 
 
@@ -360,11 +359,8 @@ RULES: tuple[Rule, ...] = (
 
 
 class UnitConverter(ProgramWorker):
-    """Program that converts units and currencies."""
-
     topic = "units of measurement and exchange rates"
     packages = ("pint", "currency_converter")
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        """Return the converted amount; see `ProgramWorker.answer`."""
         return answer_by(RULES, question)

@@ -66,7 +66,6 @@ def to_message(index: int, message: ChatMessage) -> Message:
 
 
 def _thoughts(message: ChatMessage) -> dict[str, Any]:
-    """Return the reasoning in a message, by the names of its fields."""
     kinds = {"reasoning_content": str, "reasoning": str, "reasoning_details": list}
     named = {name: getattr(message, name) for name in kinds}
     return {name: value for name, value in named.items() if value and isinstance(value, kinds[name])}
@@ -161,14 +160,12 @@ class ChatDialect(Dialect):
 
 
 def logprobs_json(tokens: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-    """Return `logprobs` of a choice, or None if there are none."""
     if not tokens:
         return None
     return {"content": content_json(tokens), "refusal": None}
 
 
 def content_json(tokens: Sequence[TokenLogprob]) -> list[dict[str, Any]]:
-    """Return the log probabilities of each token."""
     return [_likely(each) | {"top_logprobs": [*map(_likely, each.top)]} for each in tokens]
 
 

@@ -114,7 +114,6 @@ def usage(record: Record) -> Json:
 
 
 def tool_use(call_id: CallId, pending: PendingCall) -> Json:
-    """Return a tool call without its input."""
     return {
         "type": "tool_use",
         "id": call_id(pending.number),

@@ -28,7 +28,6 @@ MOST_ITEMS = 4
 
 
 def pack(messages: tuple[Message, ...]) -> str:
-    """Return `messages` as the content of a compaction item."""
     data = json.dumps(codec.dump(messages), separators=(",", ":")).encode("utf-8", "surrogatepass")
     return MARK + base64.urlsafe_b64encode(zlib.compress(data, 9)).decode()
 

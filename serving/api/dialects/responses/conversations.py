@@ -167,7 +167,6 @@ async def delete_item(request: Request, conversation_id: str, item_id: str) -> R
 
 
 def conversation_json(conversation: Conversation) -> Json:
-    """Return a conversation in OpenAI's format."""
     return {
         "id": conversation.id,
         "object": "conversation",
@@ -177,7 +176,6 @@ def conversation_json(conversation: Conversation) -> Json:
 
 
 def page_json(items: list[Json], *, has_more: bool) -> Json:
-    """Return a page of items in OpenAI's format."""
     ends = {"first_id": items[0]["id"], "last_id": items[-1]["id"]} if items else {"first_id": "", "last_id": ""}  # fmt: skip
     return {"object": "list", "data": items, "has_more": has_more} | ends
 

@@ -102,7 +102,6 @@ class ResponsesDialect(Dialect):
         return show(records, request.echo, request.tools, request.podium, call_id)
 
     def background_response(self, records: RunRecords, request: ApiRequest) -> tuple[int, dict[str, Any]]:
-        """Return a response that is in progress; see `Dialect.background_response`."""
         return 200, self.body(records, request, str)
 
     def encoder(self, run: Run, request: ApiRequest, call_id: CallId) -> ResponsesEncoder:

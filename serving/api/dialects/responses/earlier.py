@@ -193,7 +193,6 @@ async def _find_items(response: str, ids: Sequence[str], earlier: CallersRuns) -
 
 
 def show_again(records: RunRecords, call_id: CallId) -> Json:
-    """Rebuild a response from the record of its run."""
     request = request_of(records)
     return show(records, request.echo, request.tools, request.podium, call_id)
 

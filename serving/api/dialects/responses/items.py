@@ -285,7 +285,6 @@ def _text_json(part: Text, role: str) -> Json:
 
 
 def call_item(call: ToolCall, call_id: str) -> Json:
-    """Return a call as an item, without the item's id."""
     namespace = {"namespace": call.namespace} if call.namespace else {}
     if call.kind == "custom":
         kind: Json = {
