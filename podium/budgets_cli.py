@@ -48,9 +48,14 @@ def _print(rows: list[Json]) -> None:
     budgets = table("kind", "name", "team", "period", right=("limit", "spent", "reserved", "left"))
     for row in rows:
         amounts = [_dollars(row[name]) for name in ("limit_usd", "spent_usd", "held_usd", "left_usd")]
-        style = "red" if _is_spent(row) else ""
+        is_spent = row["left_usd"] is not None and Decimal(row["left_usd"]) <= 0
         budgets.add_row(
-            row["whose"], cell(row["name"]), cell(row["team"]), row["period"], *amounts, style=style
+            row["whose"],
+            cell(row["name"]),
+            cell(row["team"]),
+            row["period"],
+            *amounts,
+            style="red" if is_spent else "",
         )
     console().print(
         budgets if rows else "No budgets found. Set one with `podium teams budget TEAM --per-day 5`."
@@ -102,10 +107,6 @@ def _windows(whose: str, each: Json, team: str, budget: Json) -> Generator[Json]
             "period": period,
             **budget[period],
         }
-
-
-def _is_spent(row: Json) -> bool:
-    return row["left_usd"] is not None and Decimal(row["left_usd"]) <= 0
 
 
 def _dollars(amount: str | None) -> str:

@@ -66,7 +66,7 @@ class Shown:
         text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
-        tokens = self.tokens + max(counted, _tokens(new_text))
+        tokens = self.tokens + max(counted, byte_size(new_text) // BYTES_PER_TOKEN)
         thoughts = "".join(reply.thoughts)
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
@@ -180,10 +180,6 @@ def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
     """Return whether a content filter ended the answer after reasoning alone, and another worker may be called."""
     is_reported = error.worker in member.tells_filters
     return isinstance(error, ContentFiltered) and member.has_fallback and not is_reported
-
-
-def _tokens(text: str) -> int:
-    return byte_size(text) // BYTES_PER_TOKEN
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

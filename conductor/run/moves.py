@@ -154,7 +154,7 @@ def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Fail
     tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
     untried = [name for name in fallbacks if name not in tried]
     if untried:
-        return RunPlan(_alone(untried[0]), "fallback", why)
+        return RunPlan(Plan((Step(untried[0], ""),)), "fallback", why)
     overflow = next((each for each in _failures(record) if each.is_a(ContextOverflow)), None)
     return _give_up(
         record, overflow or failure or Failure.of(NoPlan(f"Planning failed: {why.removesuffix('.')}."))
@@ -178,10 +178,6 @@ def _keep(record: Record) -> Finish:
     plan = record.last_answer_plan
     assert plan is not None, "a further round follows an answer"
     return Finish(plan.steps[-1].result)
-
-
-def _alone(worker: str) -> Plan:
-    return Plan((Step(worker, ""),))
 
 
 def _no_conductor() -> Failure:

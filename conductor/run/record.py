@@ -107,7 +107,9 @@ class Record(DefaultingValue, frozen=True, dict=True):
     def calls_of_tools(self, numbers: Collection[int]) -> tuple[PendingCall, ...]:
         """Return the tool calls with these numbers."""
         every = (call for step in self.steps for turn in step.turns for call in turn.calls)
-        return tuple(sorted({c.number: c for c in every if c.number in numbers}.values(), key=_number))
+        return tuple(
+            sorted({c.number: c for c in every if c.number in numbers}.values(), key=lambda call: call.number)
+        )
 
     @property
     def n_tool_calls(self) -> int:
@@ -272,10 +274,6 @@ class Record(DefaultingValue, frozen=True, dict=True):
             ends.append(ready + took)
         decided = [other.ended_s or 0.0 for other in self.plans if other.accepted]
         return max([ends[-1], *decided])
-
-
-def _number(call: PendingCall) -> int:
-    return call.number
 
 
 class RunRecords(Value, frozen=True):

@@ -177,7 +177,8 @@ def _measure(options: CardOptions) -> tuple[dict[str, CardMeasurement], list[str
     sources: list[Mapping[str, CardMeasurement]] = []
     notes: list[str] = []
     if options.results:
-        results = [each for folder in options.results for each in read_results(_results_file(folder))]
+        files = [each / "results.jsonl" if each.is_dir() else each for each in options.results]
+        results = [each for file in files for each in read_results(file)]
         measured, left_out = measure_results(results, options.train_share)
         sources.append(measured)
         if left_out:
@@ -194,10 +195,6 @@ def _measure(options: CardOptions) -> tuple[dict[str, CardMeasurement], list[str
 def _plain(name: str) -> str:
     """Return a measured name as one line without control characters."""
     return " ".join(inert(name).split())[:MOST_NAME_CHARS]
-
-
-def _results_file(folder: Path) -> Path:
-    return folder / "results.jsonl" if folder.is_dir() else folder
 
 
 def _only(names: Sequence[str] | None, measured: dict[str, CardMeasurement]) -> dict[str, CardMeasurement]:

@@ -119,7 +119,7 @@ class AccountPolicy(BaseModel, frozen=True):
             max_rounds=least(self.max_rounds, other.max_rounds),
             max_depth=least(self.max_depth, other.max_depth),
             tools=_both(self.tools, other.tools),
-            max_effort=_least_effort(self.max_effort, other.max_effort),
+            max_effort=cast(Effort | None, lowest_effort(self.max_effort, other.max_effort)),
             max_cost_usd=least(self.max_cost_usd, other.max_cost_usd),
             requests_per_minute=least(self.requests_per_minute, other.requests_per_minute),
             tokens_per_minute=least(self.tokens_per_minute, other.tokens_per_minute),
@@ -163,10 +163,6 @@ class AccountPolicy(BaseModel, frozen=True):
     def change(self, changes: "AccountPolicy") -> Self:
         """Return this policy with the fields that are set in `changes` replaced."""
         return self.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
-
-
-def _least_effort(*limits: Effort | None) -> Effort | None:
-    return cast(Effort | None, lowest_effort(*limits))
 
 
 def _both(one: Names | None, other: Names | None) -> Names | None:

@@ -234,7 +234,7 @@ def _check_attachments(
         if able and not _is_fetched(part, able, fetchers):
             place = f"{place}.image_url" if place.endswith("]") and not request.places else place
             message = (
-                f"{place}: no worker that may answer this request can fetch images from {quote(_host(part.url))}. "
+                f"{place}: no worker that may answer this request can fetch images from {quote(urlsplit(part.url).hostname or '')}. "
                 "Send the image itself as data:image/...;base64,...."
             )
             raise BadTask(message, param=place)
@@ -253,10 +253,6 @@ def _is_fetched(part: Image | File, members: Iterable[PoolMember], fetchers: Col
     if fetchers is None or not isinstance(part, Image) or part.url.startswith(INLINE):
         return True
     return any(member.name in fetchers for member in members)
-
-
-def _host(url: str) -> str:
-    return urlsplit(url).hostname or ""
 
 
 def _attachments(request: ApiRequest) -> Iterator[tuple[str, Image | File]]:

@@ -110,10 +110,6 @@ class Spans:
 RUN_SPANS: ContextVar[Spans | None] = ContextVar("run_spans", default=None)
 
 
-def _no_headers() -> dict[str, str]:
-    return {}
-
-
 @contextmanager
 def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = None) -> Generator[Span]:
     """Open the span of a run, with steps as children, as tasks copy the context. The headers' `traceparent`
@@ -124,7 +120,7 @@ def workflow(model: str, workflow_id: str, headers: Mapping[str, str] | None = N
         return
     context = None
     if not trace.get_current_span().get_span_context().is_valid:
-        context = propagate.extract(headers or _no_headers())
+        context = propagate.extract(headers or dict[str, str]())
     attributes = {
         OPERATION: "invoke_workflow",
         WORKFLOW: model,

@@ -145,7 +145,9 @@ class PartCollector:
     def calls(self, tools: WireTools) -> tuple[ToolCall, ...]:
         """Return the tool calls. A call without an id gets a new one."""
         called = [part.function_call for part in self._parts if part.function_call]
-        return tuple(tools.call(each.id or "", each.name or "", _text_of(each.args)) for each in called)
+        return tuple(
+            tools.call(each.id or "", each.name or "", json.dumps(each.args or {})) for each in called
+        )
 
     def turn(self, calls: Iterable[ToolCall]) -> dict[str, object]:
         """Return the turn to send back, with the ids of its `calls`, which the API may not have sent."""
@@ -155,7 +157,3 @@ class PartCollector:
 
 def _is_empty(part: types.Part) -> bool:
     return part.text == "" and part.thought_signature is None
-
-
-def _text_of(args: dict[str, Any] | None) -> str:
-    return json.dumps(args or {})

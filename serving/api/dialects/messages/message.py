@@ -57,7 +57,10 @@ def message(records: RunRecords, call_id: CallId, thoughts: str, *, trace: bool)
         content.append({"type": "thinking", "thinking": thoughts, "signature": signature(record)})
     if text := record.shown:
         content.append({"type": "text", "text": text, "citations": NO_CITATIONS})
-    content += [tool_use(call_id, pending) | {"input": _input(pending.call)} for pending in record.pending]
+    content += [
+        tool_use(call_id, pending) | {"input": orjson.loads(input_json(pending.call))}
+        for pending in record.pending
+    ]
     return head(record) | {
         "content": content,
         **stop_of(record),
@@ -132,10 +135,6 @@ def input_json(call: ToolCall) -> str:
     if is_object:
         return call.arguments or "{}"
     return orjson.dumps({"INVALID_JSON": call.arguments}).decode()
-
-
-def _input(call: ToolCall) -> Json:
-    return orjson.loads(input_json(call))
 
 
 def signature(record: Record) -> str:
