@@ -173,8 +173,8 @@ def _first_sentence(text: str, candidates: Candidates) -> tuple[str, list[Mentio
 
 
 def _read(clause: str, candidates: Candidates) -> list[Mention]:
-    """Return the mentions in a clause that count: none after `not`, and before the last `=` or in parentheses
-    only alone.
+    """Return the mentions in a clause that count. One after `not` does not. Those before the last `=` or in
+    parentheses count only if there are no others.
     """
     mentions = [each for each in candidates.find(clause) if not _NEGATION.match(clause[: each.start])]
     result = [each for each in mentions if each.start > clause.rfind("=")]
@@ -210,7 +210,7 @@ def _without_lists(clause: str, mentions: list[Mention]) -> list[Mention]:
 
 
 def _runs(clause: str, mentions: Sequence[Mention]) -> list[list[list[Mention]]]:
-    """Return the lists of two or more items in a clause. An item consists of the mentions in it, maybe none."""
+    """Return the lists of two or more items in a clause. Each item is represented by its mentions, if any."""
     runs: list[list[list[Mention]]] = []
     open_run = False
     for start, end in _pieces(clause):

@@ -63,7 +63,9 @@ def key_of(question: str) -> str:
 
 
 def side_of(key: str, train_share: float = TRAIN_SHARE) -> str:
-    """Return the side of a question, `train` or `test`. It depends only on the key, so on no file."""
+    """Return the side of a question, `train` or `test`. It depends only on the key, so it is the same in
+    every file.
+    """
     return "train" if int(key[:8], 16) / 16**8 < train_share else "test"
 
 

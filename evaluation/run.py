@@ -34,7 +34,9 @@ Item = TypeVar("Item")
 
 class Display(Protocol):
     def begin(self, name: str, total: int) -> Callable[[bool | None], None]:
-        """Start a progress bar for `total` questions. Call the result with right, wrong or None for each."""
+        """Start a progress bar for `total` questions. Call the result after each one with right, wrong or
+        None.
+        """
         ...
 
     def say(self, text: str) -> None: ...

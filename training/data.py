@@ -174,7 +174,7 @@ def _team(
 
 
 def eval_questions(config: Config, pool: Sequence[str]) -> list[TeamQuestion]:
-    """Return the held-out questions, which another file needs, with whole teams in random order."""
+    """Return the held-out questions, each with its whole team in random order."""
     rng, measured = random.Random(f"{config.seed} held out"), measure_teams(config)
     questions: list[TeamQuestion] = []
     for each in _draw_held_out_questions(config) if config.held_out else ():

@@ -32,7 +32,7 @@ def _only_objects(text: str) -> bool:
 
 
 def _ends_with_the_plan(text: str, workers: list[str], max_steps: int) -> bool:
-    """Return whether `text` is a plan, but not without its last character. `lists` may reason before."""
+    """Return whether `text` is no plan without its last character. `lists` has reasoning before the plan."""
     reader = parser("lists", workers, max_steps)
     try:
         reader.feed(text.rstrip()[:-1])

@@ -94,7 +94,7 @@ class QuestionLine(BaseModel):
 
     @model_validator(mode="after")
     def _check_expected(self) -> Self:
-        """Reject an expected answer that none can equal, so that its reward could never be reached."""
+        """Reject an expected answer that no answer can equal, so that its reward could never be reached."""
         if self.grader in ("exact", "math") and not self.expected.strip():
             raise ValueError("expected: must not be empty")
         if self.grader == "numeric" and not _is_number(self.expected):

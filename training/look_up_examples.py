@@ -56,7 +56,9 @@ def _look_up_example(runner: PlanRunner, question: RequestQuestion) -> Example:
 
 
 def _naming_example(runner: PlanRunner, question: RequestQuestion) -> Example:
-    """Return an example for a request of one part: its field, and the worker unless that is unclear."""
+    """Return an example for a request of one part: its field, and the worker if it is clear which one can do
+    it.
+    """
     (part,) = question.request.parts
     needs = json.dumps(field_of(part.domain), ensure_ascii=False)
     team = question.team

@@ -91,7 +91,7 @@ def _load(load: Callable[..., Any], config: ModelConfig, **options: Any) -> Any:
 
 
 def _adapters(config: LoraConfig) -> PeftLora:
-    """Return a LoRA configuration that vLLM can serve: no bias, DoRA or fully trained modules."""
+    """Return a LoRA configuration that vLLM can serve: no bias, no DoRA, no fully trained modules."""
     return PeftLora(
         r=config.rank,
         lora_alpha=config.alpha,

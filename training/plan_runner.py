@@ -110,8 +110,8 @@ class PlanRunner:
         return self._engine.prompts.plan(layout, self.members(question), max_steps, question.conversation)
 
     async def run(self, question: TeamQuestion, plans: Sequence[str], *, ended: bool = True) -> Record:
-        """Run the question with a conductor that replies with `plans`, one per round. A truncated last text
-        has not `ended`.
+        """Run the question with a conductor that replies with `plans`, one per round. If the last one was
+        truncated, `ended` is False.
         """
         last = FinishReason.STOP if ended else FinishReason.LENGTH
         replies = [ScriptedReply(plan) for plan in plans[:-1]] + [ScriptedReply(plans[-1], finish=last)]

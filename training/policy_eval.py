@@ -49,7 +49,7 @@ class PolicyMetrics:
 
 @dataclass(frozen=True, slots=True)
 class SoloAccuracy:
-    """Shares of one source's questions that each worker may answer and does, and that any does."""
+    """Shares of one source's questions that each worker, and that any worker, answers correctly alone."""
 
     workers: dict[str, float]
     oracle: float

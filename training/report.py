@@ -31,7 +31,7 @@ def best_alone(report: Mapping[str, Any], source: str) -> tuple[str, float]:
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
-    """Return the held-out figures, one line per source, or none without held-out questions."""
+    """Return the held-out figures, one line per source. The list may be empty."""
     text: list[str] = []
     for source, before in report["before"].items():
         worker, share = best_alone(report, source)

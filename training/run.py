@@ -115,7 +115,7 @@ class TrainingRun:
         data.check(self.config, self.runner().workers)
 
     def run(self, callbacks: Sequence[TrainerCallback] = ()) -> dict[str, Any]:
-        """Train, and return the report. After RunStopped there is a checkpoint; otherwise finished stages are
+        """Train, and return the report. After RunStopped there is a checkpoint. Finished stages are always
         kept.
         """
         start, earlier = time.monotonic(), self.run_dir.load("minutes") or 0.0

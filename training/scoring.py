@@ -19,7 +19,9 @@ NO_PLAN, WRONG, RIGHT = 0.0, 0.5, 1.0
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """Reward of a run and its data. It is None if a worker was unreachable, which is not the plan's fault."""
+    """Reward of a run and its data. The reward is None if a worker was unreachable, which is not the plan's
+    fault.
+    """
 
     reward: float | None
     parsed: bool

@@ -81,9 +81,9 @@ def read_records(place: str) -> list[Workflow]:
 
 
 def measure_records(workflows: Iterable[Workflow]) -> dict[str, CardMeasurement]:
-    """Return the cost and speed of each worker, for failed-over steps of the one that answered.
+    """Return the cost and speed of each worker. A step that failed over counts for the worker that answered.
 
-    Speed counts from the first token, so reasoning tokens that were not streamed before it do not count.
+    Speed is measured from the first token, so reasoning tokens that were not streamed do not count.
     """
     steps: dict[str, list[RecordedStep]] = defaultdict(list)
     for step in _iter_finished_steps(workflows):

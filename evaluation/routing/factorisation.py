@@ -52,7 +52,7 @@ def fit(
     batch: int = 256,
     rate: float = 3e-3,
 ) -> Factorisation:
-    """Train on every pair of workers of which one was right on a question. Raise ValueError without any."""
+    """Train on every pair of workers of which one was right on a question. Raise ValueError if there is none."""
     pairs = win_pairs(right_Q_W)
     if not len(pairs):
         raise ValueError("no two workers differ on any training question")

@@ -61,7 +61,7 @@ def choose(chances_Q_W: Floats, usd_W: Floats, factor: float) -> npt.NDArray[np.
 
 
 def factor_for(chances_Q_W: Floats, usd_W: Floats, target_usd: float) -> float:
-    """Return the lowest factor with a mean cost within `target_usd`. Raise ValueError if none has."""
+    """Return the lowest factor with a mean cost of at most `target_usd`. Raise ValueError if there is none."""
     if usd_W.min() > target_usd:
         raise ValueError(f"even the cheapest worker costs ${usd_W.min():g} per question")
 

@@ -14,7 +14,7 @@ from evaluation.strategies.base import EvalContext, Setup, Strategy, StrategyAns
 
 @dataclass(slots=True)
 class Oracle(Strategy):
-    """Upper bound by the best single worker for each question, the cheapest of several."""
+    """Upper bound that takes the best single worker for each question, or the cheapest of several."""
 
     labels: tuple[str, ...]
 

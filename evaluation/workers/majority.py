@@ -44,7 +44,9 @@ class Majority:
 
 
 def majority(answers: Sequence[str | None]) -> int | None:
-    """Return the first index of a most frequent answer, word by word without case, or None."""
+    """Return the index of the first most frequent answer, or None. Answers are compared by words, ignoring
+    case.
+    """
     votes = [None if answer is None else " ".join(answer.split()).casefold() for answer in answers]
     counts = Counter(vote for vote in votes if vote is not None)
     return votes.index(max(counts, key=counts.__getitem__)) if counts else None

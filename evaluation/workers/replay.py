@@ -45,7 +45,7 @@ class Replay:
             raise ValueError(f"model: {model!r} is not in {path}. Choose from {', '.join(sorted(models))}")
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Reply with the recorded answer. Raise WorkerRefused for steps that read others, or without one."""
+        """Reply with the recorded answer. Raise WorkerRefused if there is none, or if the step reads others."""
         answer = self._find_answer(call)
         text = NO_ANSWER if answer is None else f"<answer>{answer}</answer>"
         model = f"{self._model} (replayed)"

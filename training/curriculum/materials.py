@@ -160,7 +160,7 @@ def side_of(text: str) -> Side:
 
 @cache
 def load(side: Side) -> Materials:
-    """Return the texts of one side: topics without anything held out, or the held-out domains and texts."""
+    """Return the texts of one side. The training side has all topics, and nothing that is held out."""
     domains = [Domain.model_validate(_read(path)) for path in sorted((FOLDER / "domains").glob("*.yaml"))]
     roles = [Role.model_validate(each) for each in _read(FOLDER / "roles.yaml")]
     joints = Joints.model_validate(_read(FOLDER / "joints.yaml"))
@@ -229,7 +229,7 @@ def _with_requests(materials: Materials) -> Materials:
 
 
 def _with_joints(materials: Materials) -> Materials:
-    """Add the training templates, because models that learned from forty planned few joins in new words."""
+    """Add the training templates. With only forty of each kind, a model planned joins in new words badly."""
     joints = materials.joints.model_dump()
     for path in sorted((FOLDER / "joints").glob("*.yaml")):
         for kind, texts in _read(path).items():

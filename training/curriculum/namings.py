@@ -36,7 +36,9 @@ def namings(seed: object, count: int, team: DrawnTeam, longest: int | None = Non
 def namings_of_parts(
     seed: object, count: int, team: DrawnTeam, longest: int | None = None
 ) -> list[RequestQuestion]:
-    """Return `count` training requests of several parts, if the team can, none if it is made up."""
+    """Return `count` training requests of several parts, or of one if the team cannot do more. The list is
+    empty for a made-up team.
+    """
     rng, materials = random.Random(f"namings of parts {seed}"), load("train")
     if not any(team.best(name) for name in materials.domains if name != SMALL_TALK):
         return []

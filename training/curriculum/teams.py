@@ -170,7 +170,7 @@ def _others(rng: random.Random, materials: Materials, size: int) -> list[Teammat
 def _specialists(
     rng: random.Random, materials: Materials, mates: Sequence[Teammate], room: int
 ) -> list[Teammate]:
-    """Draw a specialist in no field of `mates`, or two of one field at different prices."""
+    """Draw a specialist without a field in common with `mates`, or two of one field at different prices."""
     for _ in range(TRIES):
         sources: Sequence[Domain | Role] = materials.roles if rng.random() < 0.3 else materials.fields
         if materials.topics and rng.random() < NARROW:

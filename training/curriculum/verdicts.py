@@ -104,7 +104,9 @@ def read_steps(text: str, workers: Sequence[str], format: Format) -> Sequence[St
 
 
 def _is_able(part: RequestPart, team: DrawnTeam, worker: int, before: Sequence[int]) -> bool:
-    """Return whether none does `part` better, or for checks and small talk as well for less."""
+    """Return whether no worker does `part` better. For a check or small talk, none may do it as well for
+    less.
+    """
     if part.checks or part.domain == SMALL_TALK:
         rewards = part_rewards(part, team, before)
         return rewards[worker] == max(rewards)
