@@ -81,7 +81,7 @@ async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | N
     Return a reply that can be read again, and the fault of the answer, or None if it matches its format.
 
     Raises:
-        WorkerError: the answer broke off.
+        WorkerError: the answer was interrupted.
     """
     try:
         async with aclosing(aiter(reply)) as deltas:
