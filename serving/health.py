@@ -307,8 +307,8 @@ class WorkerHealth:
         return len(self._pause_s)
 
     def pause_s(self, quantile: float) -> float | None:
-        """Return a quantile of the longest pauses of recent answers, in seconds, or None if no answer was
-        measured.
+        """Return a quantile of the longest pauses between two pieces of recent answers, in seconds, or None
+        if no answer was measured.
 
         The quantile is a measured value (nearest rank).
         """

@@ -159,7 +159,7 @@ def trainer(
 
 
 def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset) -> "TwoRounds":
-    """Return the rollout function for second rounds."""
+    """Return a `rollout_func` that samples first plans, and second plans that revise them."""
     from training.recursion import TwoRounds, key
 
     grpo = config.grpo

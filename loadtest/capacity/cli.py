@@ -138,7 +138,12 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
-    """Build the table of the sizes after single changes of the inputs."""
+    """Build a table of the required replicas if one input changes.
+
+    Args:
+        changes: the requirements, by the name of the changed input.
+        conductor: the name of the conductor's engine.
+    """
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
     title = f"Requirements at {CHANGED_RPS:,g} requests/s after single changes"
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)

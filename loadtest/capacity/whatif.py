@@ -1,4 +1,4 @@
-"""Effect of single changes of the inputs on the calculated sizes."""
+"""Effect on the required replicas if one input changes."""
 
 from collections.abc import Callable, Mapping
 

@@ -150,7 +150,7 @@ async def _read_calls(
 
 
 class Agents:
-    """All agents, and what happened to the results that they sent."""
+    """Agents that send tool results, and counters of the outcomes."""
 
     def __init__(
         self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[RouterProcess], seed: int

@@ -84,8 +84,9 @@ class Accepts(BaseModel):
     `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
 
     def effort(self, level: str | None) -> str | None:
-        """Return the level to send for `level`: itself, the nearest that the model knows, or None for no
-        level.
+        """Return the reasoning effort to send if the request asks for `level`.
+
+        This is `level` itself, or the nearest level that the model accepts, or None to send no effort.
         """
         if level is None or self.efforts is None or level in self.efforts:
             return level

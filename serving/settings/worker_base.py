@@ -48,7 +48,7 @@ class PriceSettings(RateSettings):
     is used."""
 
     def to_price(self) -> Price:
-        """Return the price as workers and ledgers use it."""
+        """Convert the settings to the `Price` that computes costs."""
         tiers = tuple(LongPromptRates(**tier.model_dump()) for tier in self.long_prompts)
         return Price(**self.model_dump(exclude={"long_prompts"}), long_prompts=tiers)
 

@@ -60,9 +60,9 @@ class OutputMeter:
 
     Args:
         call: call that is answered, or None if it is not known. The answer then has no limit.
-        hides_thoughts: as in `Meter`. The length of hidden thoughts is estimated from the time to the first
+        hides_thoughts: see `Meter`. The length of hidden thoughts is estimated from the time to the first
             piece.
-        summarizes_thoughts: as in `Meter`.
+        summarizes_thoughts: see `Meter`.
     """
 
     def __init__(

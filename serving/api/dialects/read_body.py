@@ -71,8 +71,13 @@ def give_no_remedy(param: str, value: object) -> str:
 def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
     """Parse `body` as a model of the type `kind`.
 
+    Args:
+        kind: pydantic model of the body.
+        body: JSON of the body.
+        remedy: function that returns advice on an invalid field, to append to the message.
+
     Raises:
-        BadTask: the body is not valid. The message names the field and says what it may be.
+        BadTask: the body is not valid. The message names the field and the accepted values.
     """
     check_parts(body)
     body = with_whole_escapes(body)

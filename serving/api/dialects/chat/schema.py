@@ -36,7 +36,7 @@ LEGACY = {
 
 @dataclass(frozen=True, slots=True)
 class Neutral:
-    """Values with which an unsupported field does not change the answer. Empty values (null, false, 0, "",
+    """Values of an unsupported field that do not change the answer. Empty values (null, false, 0, "",
     [], {}) never do.
     """
 

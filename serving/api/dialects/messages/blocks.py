@@ -180,7 +180,7 @@ class AddressSource(LenientModel):
 
 
 class DocumentBlock(Marked):
-    """Document: text, blocks or a file."""
+    """Document that contains text, other blocks or a file."""
 
     type: Literal["document"]
     source: Annotated[
