@@ -46,8 +46,8 @@ WINDOW = 200
 
 
 class Identity(NamedTuple):
-    """Identity of a worker across changes of settings. A worker with another model or address is a new one, even if
-    it has the same name.
+    """Identity of a worker across changes of settings. A worker with a different model or address is a new
+    one, even if it has the same name.
     """
 
     name: str

@@ -82,7 +82,7 @@ class ToolsResult:
     by error.
     """
     differing_repeats: int = 0
-    """Number of repeated requests that got another answer than the first."""
+    """Number of repeated requests that got a different answer from the first."""
     steps_called_again: int = 0
     billed_twice: int = 0
     ledger_faults: int = 0

@@ -123,7 +123,7 @@ class CustomTool(MarkFields):
 
 
 class HostedTool(LenientModel):
-    """Tool of another type, which a provider would run."""
+    """Tool of any other type, which a provider would run."""
 
     type: str = Field(max_length=128)
 

@@ -2,7 +2,7 @@
 
 Clients send reasoning back, with the signature that this server gave it. The reasoning is passed on only to a
 worker that is called by its name and needs the reasoning that led to tool calls. Reasoning that a provider
-has signed returns to that provider in another way (`Native`).
+has signed returns to that provider in a different way (`Native`).
 """
 
 import json
