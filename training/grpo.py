@@ -37,7 +37,7 @@ class SkipZeroGradient(TrainerCallback):
 
 
 def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
-    """Return the data set. It has the server's prompt for each question, and the number of the question."""
+    """Return the data set: the server's prompt for each question, and the number of the question."""
     return Dataset.from_list(
         [{"prompt": runner.prompt(each), "row": row} for row, each in enumerate(questions)]
     )

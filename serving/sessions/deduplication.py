@@ -271,7 +271,7 @@ def match_results(record: Record, numbers: Collection[int]) -> Match:
 def request_hash(task: Task, settings: str = "") -> str:
     """Return a hash of a request. Equal requests have the same hash.
 
-    The field `stream` and breakpoints of a provider's prompt cache are ignored. Request fields that the
+    The field `stream` and the cache marks (`CacheMark`) are ignored. Request fields that the
     response repeats (`Task.echo`) are included.
 
     Args:

@@ -70,7 +70,7 @@ class At(ValueError):
 
 
 def in_file(error: SettingsError, path: str | Path) -> SettingsError:
-    """Return a copy of `error` whose message has the file and the line, if the error names a setting."""
+    """Return a copy of `error` whose message gives the file and the line, if the error names a setting."""
     if not error.at:
         return error
     try:

@@ -223,7 +223,7 @@ def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None)
         root: YAML node of the file, for line numbers, or None if they come from no file.
 
     Raises:
-        SettingsError: they are invalid. The message has the place of each fault, of the first eight.
+        SettingsError: they are invalid. The message gives the location of each of the first eight faults.
     """
     try:
         return Settings.model_validate(data)

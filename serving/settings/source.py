@@ -10,8 +10,8 @@ from serving.settings.settings import Settings
 from serving.settings.workers import API_SETTINGS, places_of
 
 Stamp = tuple[str, tuple[tuple[str, int, int, int], ...]]
-"""Fingerprint of a settings file and of the key files that it names. It has the digest of the settings file,
-and the path, inode, modification time and size of each key file."""
+"""Fingerprint of a settings file and of the key files that it names. It contains the digest of the settings
+file, and the path, inode, modification time and size of each key file."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,7 +153,7 @@ class WireFields(LenientModel):
 
 class SamplerFields(LenientModel):
     """Sampling options of vLLM and OpenRouter that OpenAI does not have. A model that does not support an
-    option ignores it, and the record has a note.
+    option ignores it, and the record contains a note.
     """
 
     top_k: Annotated[int, Field(ge=-1, lt=2**31)] | None = None
