@@ -27,7 +27,7 @@ WATCH_S = 25.0
 
 
 def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) -> list[Figure]:
-    """Compute the figures.
+    """Compute the benchmark's figures.
 
     Args:
         complete: whether each stream was complete.

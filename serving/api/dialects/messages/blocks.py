@@ -242,7 +242,7 @@ class ToolReferenceBlock(Marked):
 
 
 class ToolUseBlock(Marked):
-    """Call of a tool that the client runs."""
+    """Tool call that the client runs."""
 
     type: Literal["tool_use"]
     id: Id
