@@ -138,10 +138,10 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
-    """Build a table of the required replicas if one input changes.
+    """Build a table of the requirements, with a row for each change of an input.
 
     Args:
-        changes: the requirements, by the name of the changed input.
+        changes: the requirements by name of the change.
         conductor: the name of the conductor's engine.
     """
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())

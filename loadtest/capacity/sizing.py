@@ -180,7 +180,7 @@ def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
 
 
 def slice_of(whole: Requirements, rate_rps: float) -> Sizes:
-    """Return the required replicas for a slice of the traffic. Every station shrinks by the same factor, to
+    """Return the requirements for a slice of the traffic. Every station shrinks by the same factor, to
     whole replicas.
     """
     share = rate_rps / whole.rate_rps

@@ -1,4 +1,4 @@
-"""Effect on the required replicas if one input changes."""
+"""Effect of changing one input on the calculated requirements."""
 
 from collections.abc import Callable, Mapping
 

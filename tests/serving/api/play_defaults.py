@@ -144,7 +144,7 @@ The last column is the longest silence after the first word. During the silence,
 
 {table}
 
-A worker that fails every call causes little delay if it has a fallback. All of {requests} requests are answered. If they are sent in sequence, {alone} of them reach the failing worker. If they are sent concurrently, {together} of them do.
+A worker that fails every call has little effect if it has a fallback. All of {requests} requests are answered. If they are sent in sequence, {alone} of them reach the failing worker. If they are sent concurrently, {together} of them do.
 
 [What a kill costs](operations/durable-runs.md#what-a-kill-costs) shows the same for Podium's own components.
 """
