@@ -163,7 +163,7 @@ class Pool:
 
     @property
     def whole_pool_team(self) -> Team:
-        """Team for runs without a conductor, for example if the client sends the plan. It has all workers,
+        """Team for runs without a conductor, for example if the client sends the plan. It contains all workers,
         including those that the conductor may not use.
         """
         return Team(None, self.members)

@@ -359,7 +359,7 @@ def parse(data: object, where: str = "config") -> Config:
     """Validate the parsed YAML `data`. `where` names it in error messages.
 
     Raises:
-        SettingsError: the config is invalid. The message has the location of every error.
+        SettingsError: the config is invalid. The message gives the location of every error.
     """
     try:
         return Config.model_validate(data)

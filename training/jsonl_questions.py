@@ -122,7 +122,7 @@ def read_questions(path: str) -> list[Question]:
     """Return the questions of a file.
 
     Raises:
-        SettingsError: the file cannot be read, is empty, or has an invalid line. The message has the line's
+        SettingsError: the file cannot be read, is empty, or has an invalid line. The message gives the line's
             number, the field and the remedy.
     """
     questions: dict[str, Question] = {}

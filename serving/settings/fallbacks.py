@@ -77,7 +77,7 @@ def chain_of(
 
     Args:
         worker: the worker that fails.
-        settings: with all workers, and their prices.
+        settings: settings with all workers and their prices.
         absent: names of workers that may not be chosen.
     """
     if worker.fallbacks != "auto":

@@ -70,7 +70,7 @@ class At(ValueError):
 
 
 def in_file(error: SettingsError, path: str | Path) -> SettingsError:
-    """Return `error` with the file and the line added, if it has the path of a setting."""
+    """Return a copy of `error` whose message gives the file and the line, if the error names a setting."""
     if not error.at:
         return error
     try:
@@ -81,11 +81,11 @@ def in_file(error: SettingsError, path: str | Path) -> SettingsError:
 
 
 def describe(fault: ErrorDetails, data: object, root: yaml.Node | None, model: type[BaseModel]) -> str:
-    """Return a fault as a sentence with its place, such as `line 4, worker 'gpt': workers[0].base_url must
+    """Return a fault as a sentence with its location, such as `line 4, worker 'gpt': workers[0].base_url must
     begin with ...`.
 
     Args:
-        fault: from pydantic.
+        fault: error from pydantic.
         data: the settings as parsed from YAML.
         root: YAML node of the file, or None if the settings come from no file.
         model: class of the settings.
@@ -122,7 +122,7 @@ def say(fault: ErrorDetails, fields: Sequence[str] = ()) -> str:
     """Return what is wrong, as the rest of a sentence that begins with the field.
 
     Args:
-        fault: from pydantic.
+        fault: error from pydantic.
         fields: the other fields at this place, for suggestions.
     """
     kind, facts = fault["type"], cast(Mapping[str, Any], fault.get("ctx", {}))

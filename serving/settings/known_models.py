@@ -72,9 +72,9 @@ class Accepts(BaseModel):
     json_schema: bool = True
     """Allow an answer to be constrained to a JSON schema."""
     prefill: bool = False
-    """Let the model continue an assistant message at the end of a conversation. An answer that broke off can
-    then continue from its last character. For kind `openai`, this uses vLLM's `continue_final_message`. It is
-    never used while the model thinks."""
+    """Let the model continue an assistant message at the end of a conversation. An answer that was
+    interrupted can then continue from its last character. For kind `openai`, this uses vLLM's
+    `continue_final_message`. It is never used while the model thinks."""
     verbosity: bool = False
     """Allow `verbosity` (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)
@@ -84,8 +84,9 @@ class Accepts(BaseModel):
     `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
 
     def effort(self, level: str | None) -> str | None:
-        """Return the level to send for `level`: itself, the nearest that the model knows, or None for no
-        level.
+        """Return the reasoning effort to send if the request asks for `level`.
+
+        This is `level` itself, or the nearest level that the model accepts, or None to send no effort.
         """
         if level is None or self.efforts is None or level in self.efforts:
             return level

@@ -223,7 +223,7 @@ def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None)
         root: YAML node of the file, for line numbers, or None if they come from no file.
 
     Raises:
-        SettingsError: they are invalid. The message has the place of each fault, of the first eight.
+        SettingsError: they are invalid. The message gives the location of each of the first eight faults.
     """
     try:
         return Settings.model_validate(data)
@@ -233,8 +233,8 @@ def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None)
 
 
 def load(path: str | Path) -> Settings:
-    """Read a settings file. A relative `store.path` is resolved against the file, because replicas have
-    another working directory.
+    """Read a settings file. A relative `store.path` is resolved against the file's folder, because
+    replicas run in a different working directory.
 
     Raises:
         SettingsError: the file is missing, not YAML, or invalid.

@@ -175,7 +175,7 @@ def load(side: Side) -> Materials:
     complete held-out domains, and the held-out texts of the others.
 
     Raises:
-        ValueError: a file is invalid. Pydantic's message has the location.
+        ValueError: a file is invalid. Pydantic's message gives the location.
     """
     domains = [Domain.model_validate(_read(path)) for path in sorted((FOLDER / "domains").glob("*.yaml"))]
     roles = [Role.model_validate(each) for each in _read(FOLDER / "roles.yaml")]
