@@ -1,4 +1,4 @@
-"""Outcome of one question on any backend. It has the figures of a run that reports compare."""
+"""Outcome of one question on any backend. It contains the figures of a run that reports compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -277,8 +277,8 @@ def _quantile(seconds: deque[float], quantile: float) -> float | None:
 class Health:
     """Health records of the workers in this process. They survive a reload of the settings.
 
-    Each pool references the records of its workers, and a record that no pool references is dropped.
-    Therefore a pool that is built and then rejected changes nothing. Late calls of a replaced worker do not
+    Each pool references the records of its workers, and a record that no pool references is dropped,
+    so a pool that is built and then rejected changes nothing. Late calls of a replaced worker do not
     count for the worker that took over its name.
     """
 

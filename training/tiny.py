@@ -84,7 +84,7 @@ def _train(config: str, folder: Path, seed: int) -> int:
 
 
 def figures(reports: dict[int, dict[str, Any]]) -> dict[str, Any]:
-    """Return the means over all seeds, and the figures of each seed under `seeds`."""
+    """Return the mean of each metric over all seeds. The metrics of each seed are under `seeds`."""
     seeds = {str(seed): _seed_figures(report) for seed, report in reports.items()}
     return {name: round(mean(each[name] for each in seeds.values()), 4) for name in MEANS} | {"seeds": seeds}
 

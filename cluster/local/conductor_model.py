@@ -53,7 +53,7 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
     """Merge an adapter into the weights of its base model. The result has the base model's number type.
 
     Raises:
-        ModelError: the adapter was made for another model.
+        ModelError: the adapter was made for a different model.
     """
     import numpy as np
 

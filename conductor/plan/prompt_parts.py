@@ -114,13 +114,13 @@ class EchoFilter:
             yield Delta(rest)
 
     def feed(self, text: str) -> str:
-        """Read the next text of the answer, and return the text that can be passed on."""
+        """Process the next piece of the answer, and return the text that can be passed on."""
         if "<" not in text and not (self._pending or self._is_inside or self._has_just_ended):
             return text
         return "".join(map(self._next, text))
 
     def finish(self) -> str:
-        """End the answer, and return the text that was held back, because it is not a mark."""
+        """Return the text that is still held back. At the end of the answer, it cannot become a mark."""
         pending, self._pending = self._pending, ""
         return pending
 

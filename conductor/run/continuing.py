@@ -1,4 +1,4 @@
-"""Continuation of an answer whose stream broke off after its reader had seen part of it.
+"""Continuation of an answer whose stream was interrupted after its reader had seen part of it.
 
 The text so far becomes the prefix of the next call (`Call.prefix`). How a model is made to continue it is up
 to the worker (`serving/dispatch/continuing.py`). This module knows the text of a step, but not which worker
@@ -36,19 +36,19 @@ MARK_TOKENS = 16
 
 @dataclass(slots=True)
 class Breaks:
-    """Restarts and continuations of one step after its stream broke off."""
+    """Restarts and continuations of one step after its stream was interrupted."""
 
     restarts: int = 0
     """Number of restarts of the step."""
     continuations: int = 0
     """Number of continuations of the answer, including those before a restart."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of worker and deployment whose streams broke off. They are tried last."""
+    """Pairs of worker and deployment whose streams were interrupted. They are tried last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The part of an answer that its reader has received when the stream breaks off.
+    """The part of an answer that its reader has received when the stream is interrupted.
 
     Args:
         text, reasoning: text and reasoning of the answer so far, from all workers.
@@ -97,7 +97,7 @@ class Shown:
         reply.texts.insert(0, self.text)
         reply.thoughts.insert(0, self.reasoning)
         reply.deltas = _words(reply.deltas)
-        note = f"This answer continues the first {len(self.text)} characters, which came from {self.worker} before its stream broke off."
+        note = f"This answer continues the first {len(self.text)} characters, which came from {self.worker} before its stream was interrupted."
         reply.notes += (note,)
 
     @property
@@ -140,19 +140,19 @@ class Shown:
 def other_answer() -> Interrupted:
     """Return the error for a client that received a part of an answer, which a new answer now replaces."""
     return Interrupted(
-        "The answer broke off, and a new one replaces the part that was sent. Retry, or read the run's record."
+        "The answer was interrupted, and a new one replaces the part that was sent. Retry, or read the run's record."
     )
 
 
 def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether a step may restart after its answer broke off.
+    """Return whether a step may restart after its answer was interrupted.
 
     The caller must check that the client has not received text that the restart would replace.
 
-    - A step restarts once, or as often as its worker has other deployments. It restarts without a delay. A
-      worker with a `retry_after_s` is therefore not called again if there is no other.
-    - An inner run does not restart, because it has restarted its own steps. A new inner run would replace its
-      record and lose its costs.
+    - A step may restart once, or once per other deployment of its worker. Restarts do not wait, so a worker
+      that sent a `retry_after_s` is not called again unless it has a fallback.
+    - An inner run does not restart, because it has already restarted its own steps. A new inner run would
+      replace the record and lose the costs of the first.
     """
     if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False

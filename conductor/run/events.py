@@ -104,7 +104,7 @@ class StepStarted(Value, frozen=True):
 
 
 class StepRestarted(Value, frozen=True):
-    """The restart of a step whose answer broke off.
+    """The restart of a step whose answer was interrupted.
 
     Either the client had received no part of the answer, or the run outlives its readers and no worker could
     continue the answer. `result` is the result of the interrupted call, with its usage and cost, or None if it

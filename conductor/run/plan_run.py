@@ -208,7 +208,7 @@ class PlanRun:
                 last_error = exc
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
-        """Prepare to continue or restart an answer that broke off. Return False if neither is possible.
+        """Prepare to continue or restart an answer that was interrupted. Return False if neither is possible.
 
         - If the client has received a part of the answer, continue after that part.
         - If the client has received nothing, restart the step. Also restart it if no worker can continue the

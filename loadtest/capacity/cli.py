@@ -131,7 +131,12 @@ def cpu_table(rows: list[dict[str, float]]) -> Table:
 
 
 def change_table(changes: dict[str, Requirements], conductor: str) -> Table:
-    """Build the table of the sizes after single changes of the inputs."""
+    """Build a table of the requirements, with a row for each change of an input.
+
+    Args:
+        changes: the requirements by name of the change.
+        conductor: the name of the conductor's engine.
+    """
     rows = ([name, *size_cells(each, conductor)] for name, each in changes.items())
     title = f"Requirements at {CHANGED_RPS:,g} requests/s after single changes"
     return make_table(title, ("<change", *SIZE_HEADINGS), rows)

@@ -189,7 +189,7 @@ async def ask(
     max_tokens: int | None = None,
     **podium: Any,
 ) -> RouterAnswer:
-    """Send a request to a router. An error is not raised, but recorded in the answer."""
+    """Send a request to a router. Errors are recorded in the answer instead of raised."""
     body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens

@@ -1,7 +1,7 @@
 """Creation, migration and check of the database schema.
 
 If several replicas start at the same time on an empty database, only one of them creates the schema. A
-database with the schema of another version is rejected. The error names the command that migrates it.
+database with a different schema version is rejected. The error names the command that migrates it.
 """
 
 import asyncio

@@ -106,7 +106,7 @@ def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
 
 
 def _again(reply: Reply, text: str) -> Reply:
-    """Return a reply that yields an answer once more that was already read. It has one delta."""
+    """Return a reply that yields an answer again that was already read. It consists of one delta."""
     whole = Delta(
         text,
         "".join(reply.thoughts),

@@ -70,7 +70,7 @@ class At(ValueError):
 
 
 def in_file(error: SettingsError, path: str | Path) -> SettingsError:
-    """Return `error` with the file and the line added, if it has the path of a setting."""
+    """Return a copy of `error` whose message gives the file and the line, if the error names a setting."""
     if not error.at:
         return error
     try:

@@ -72,9 +72,9 @@ class Accepts(BaseModel):
     json_schema: bool = True
     """Allow an answer to be constrained to a JSON schema."""
     prefill: bool = False
-    """Let the model continue an assistant message at the end of a conversation. An answer that broke off can
-    then continue from its last character. For kind `openai`, this uses vLLM's `continue_final_message`. It is
-    never used while the model thinks."""
+    """Let the model continue an assistant message at the end of a conversation. An answer that was
+    interrupted can then continue from its last character. For kind `openai`, this uses vLLM's
+    `continue_final_message`. It is never used while the model thinks."""
     verbosity: bool = False
     """Allow `verbosity` (kind `openai`)."""
     max_output_tokens: int | None = Field(default=None, ge=1)

@@ -226,8 +226,8 @@ def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None)
 
 
 def load(path: str | Path) -> Settings:
-    """Read a settings file. A relative `store.path` is resolved against the file, because replicas have
-    another working directory.
+    """Read a settings file. A relative `store.path` is resolved against the file's folder, because
+    replicas run in a different working directory.
 
     Raises:
         SettingsError: the file is missing, not YAML, or invalid.

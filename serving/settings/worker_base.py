@@ -141,8 +141,8 @@ class WorkerBase(Frozen):
     `content_filter`. With `fall_back`, the fallbacks are called, as after any other failure. A prompt that
     one provider has rejected is sent to another only with `fall_back`."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
-    """Action if an answer breaks off after the client has received part of it. With `continue`, the worker or
-    a fallback continues the answer from that point. With `tell`, the client gets an error."""
+    """Action if an answer is interrupted after the client has received part of it. With `continue`, the
+    worker or a fallback continues the answer from that point. With `tell`, the client gets an error."""
     retry: RetrySettings = RetrySettings()
     """Retries of the worker's calls."""
     hedge: bool | None = None

@@ -21,8 +21,8 @@ MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
 """Limits for one body, counted before it is parsed.
 
 Strings include field names, and brackets include those in text. Values are what commas outside of strings
-separate. A body with a million tokens of text has a tenth of these counts. Ten times as many would block the
-event loop for too long.
+separate. A body with a million tokens of text reaches a tenth of these counts. Ten times as many would block
+the event loop for too long.
 """
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Pattern of a JSON string. The last string of a body may be unterminated."""

@@ -114,7 +114,7 @@ class CustomTool(MarkFields):
 
 
 class HostedTool(LenientModel):
-    """Tool of another type, which a provider would run."""
+    """Tool of any other type, which a provider would run."""
 
     type: str = Field(max_length=128)
 
@@ -222,7 +222,7 @@ class _FunctionOfCall(LenientModel):
 
 
 class FunctionCall(LenientModel):
-    """Call of a function by an assistant."""
+    """Function call by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["function"] = "function"
@@ -239,7 +239,7 @@ class _CustomOfCall(LenientModel):
 
 
 class CustomCall(LenientModel):
-    """Call of a custom tool by an assistant."""
+    """Custom tool call by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["custom"]

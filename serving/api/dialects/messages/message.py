@@ -80,7 +80,7 @@ def stop_of(record: Record) -> Json:
 
 
 def head(record: Record) -> Json:
-    """Return the message with which a stream begins. It has no content and no stop reason yet."""
+    """Return the message at the start of a stream. It has no content and no stop reason yet."""
     return {
         "id": "msg_" + record.id.removeprefix("wf_"),
         "type": "message",
