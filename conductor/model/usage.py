@@ -267,8 +267,8 @@ class Meter(Protocol):
 def estimate(
     bound: Usage, n_bytes: int, reported_usage: Usage | None = None, sent_bytes: int | None = None
 ) -> Usage:
-    """Return the estimated usage of a broken call, at most `bound`. `n_bytes` include reasoning and tool
-    arguments.
+    """Return the estimated usage of an interrupted call, at most `bound`. `n_bytes` include reasoning and
+    tool arguments.
 
     Without `sent_bytes`, the prompt counts as in `bound`: one token per byte.
     """

@@ -62,7 +62,9 @@ class Shown:
     worker: str = ""
 
     def after(self, reply: Reply) -> "Shown":
-        """Return what the reader has after the stream of `reply`, which starts with this text, broke off."""
+        """Return what the reader has received after the stream of `reply`, which starts with this text, was
+        interrupted.
+        """
         text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
@@ -102,7 +104,7 @@ class Shown:
 
     @property
     def result(self) -> CallResult | None:
-        """Result if no call continues a broken answer. Its cost is zero: broken calls are recorded as
+        """Result if no call continues an interrupted answer. Usage and cost are zero, because those calls are
         attempts.
         """
         if not self.breaks:
@@ -127,7 +129,7 @@ class Shown:
             error.args = (f"{error.message} {why}",)
 
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
-        """Complete `error`, by which the stream broke off, as the final error of the step. `why` says why it
+        """Complete `error`, which interrupted the stream, as the final error of the step. `why` says why it
         was not continued.
         """
         error.attempts = attempts
@@ -163,7 +165,7 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
 
 
 def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether a broken answer can be continued. Those with a format or log probabilities cannot."""
+    """Return whether an interrupted answer can be continued. One with a format or log probabilities cannot."""
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
     is_break = isinstance(error, BREAKS) or _is_filtered(member, error)

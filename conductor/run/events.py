@@ -119,7 +119,7 @@ class StepRestarted(Value, frozen=True):
 
 
 class StepContinued(Value, frozen=True):
-    """Continuation of the answering step whose stream broke. `result` has the text, usage and cost so far."""
+    """Continuation of the answering step whose stream was interrupted. `result` has the text, usage and cost."""
 
     at_s: float
     plan: int

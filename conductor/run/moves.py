@@ -24,7 +24,7 @@ from conductor.run.record import Record
 from conductor.run.task import Task
 
 AGAIN_WITHIN_S = 10.0
-"""Seconds within which a plan that broke off is written again. Later, one worker answers alone."""
+"""Seconds within which an interrupted plan is written again. Later, one worker answers alone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
 
 
 def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
-    """Write the plan again if its text broke off early. Calls without a token were already retried."""
+    """Write the plan again if its text was interrupted early. Calls without a token were already retried."""
     failures = [each.failure for each in record.plans if each.round == plan.round and each.failure]
     first = failures[0]
     if record.task.strict or not first.is_a(WorkerError):

@@ -170,8 +170,8 @@ class PlanRun:
             raise error from exc
 
     async def _ask(self, index: int, step: Step, recorded: StepRecord) -> CallResult:
-        """Call the step's worker once its inputs are complete, and again if the answer breaks off and may go
-        on.
+        """Call the step's worker once its inputs are complete, and again if the answer is interrupted and may
+        continue.
         """
         outputs = await self._outputs(step)
         if recorded.status == "waiting":

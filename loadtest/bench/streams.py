@@ -20,7 +20,9 @@ GAP_S = 0.004
 
 
 def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: int) -> list[Figure]:
-    """Compute the figures. The text of a broken stream is None; bytes are the replica's resident memory."""
+    """Compute the figures. The text of an interrupted stream is None; bytes are the replica's resident
+    memory.
+    """
     return [
         reading("open_streams_lost", sum(text != TEXT for text in texts)),
         reading("open_streams_peak", peak),

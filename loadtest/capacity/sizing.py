@@ -177,7 +177,7 @@ def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
 
 
 def slice_of(whole: Requirements, rate_rps: float) -> Sizes:
-    """Return the sizes for a slice of the traffic: every station shrinks by the same factor."""
+    """Return the requirements for a slice of the traffic: every station shrinks by the same factor."""
     share = rate_rps / whole.rate_rps
     engines = {name: max(1, round(count * share)) for name, count in whole.sizes.engines.items()}
     quotas = {name: quota * share for name, quota in whole.sizes.quotas.items()}

@@ -31,7 +31,9 @@ LOCK = 0x706F6469756D
 
 
 async def open_database(address: Address) -> Database:
-    """Open the database at `address`, with a new schema if it is empty. Raise StoreError for another version."""
+    """Open the database at `address`, with a new schema if it is empty. Raise StoreError for a different
+    version.
+    """
     if await see_version(address) is None:  # otherwise a start would need the write lock of a busy database
         await migrate(address, only_empty=True)
     return Database(address)

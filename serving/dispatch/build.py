@@ -122,9 +122,7 @@ def _deployments(
 
 
 def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
-    """Return the size of the retry budget, for all calls of a vLLM replica, which break off at once if it is
-    lost.
-    """
+    """Return the size of the retry budget. If a vLLM replica is lost, all its calls are interrupted at once."""
     if not isinstance(own, VllmSettings):
         return RESERVE
     scale = settings.owner_of(own).scale
