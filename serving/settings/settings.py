@@ -86,9 +86,7 @@ class Settings(Frozen):
 
     def adapters_of(self, owner: str) -> list[str]:
         """Return the addresses of all adapters on the engine of the vllm worker `owner`."""
-        sharing = [
-            w for w in self.workers if isinstance(w, VllmSettings) and (w.deployment or w.name) == owner
-        ]
+        sharing = [w for w in self.workers if isinstance(w, VllmSettings) and self.owner_of(w).name == owner]
         return list(dict.fromkeys(worker.adapter for worker in sharing if worker.adapter))
 
     @model_validator(mode="after")
