@@ -17,6 +17,7 @@ from typing import Annotated
 from rich.table import Table
 from typer import Option
 
+from loadtest.prove.proof import report_missed
 from loadtest.rig import Json
 from loadtest.rig.client import CHAT, BenchClient, open_session
 from loadtest.rig.closed_loop import rate_per_s
@@ -191,11 +192,8 @@ def run(
     prepare_process()
     with TemporaryDirectory() as folder:
         result = asyncio.run(prove(Path(folder), worst_s, step_s))
-    out = console()
-    out.print(_table(result))
-    faults = result.faults()
-    out.print(f"Missed targets: {'; '.join(faults)}." if faults else "All targets met.")
-    return 1 if faults else 0
+    console().print(_table(result))
+    return report_missed(result.faults())
 
 
 if __name__ == "__main__":
