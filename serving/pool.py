@@ -172,7 +172,7 @@ class Pool:
         """Return whether the worker or a fallback can probably answer. See `engines_not_ready`."""
         line = [self.settings.worker(each) for each in self.line(name)]
         return any(
-            not (isinstance(each, VllmSettings) and (each.deployment or each.name) in engines_down)
+            not (isinstance(each, VllmSettings) and self.settings.owner_of(each).name in engines_down)
             and not self.health[each.name].is_out
             for each in line
         )

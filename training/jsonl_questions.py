@@ -3,7 +3,6 @@
 A line that cannot be graded would otherwise give wrong rewards for hours without an error.
 """
 
-from decimal import Decimal, InvalidOperation
 from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import (
@@ -22,6 +21,7 @@ from evaluation.json_lines import read_json_lines
 from evaluation.questions import Question
 from evaluation.sources.packaged import LETTERS
 from evaluation.sources.reasoning_gym import WHITELIST
+from podium.command_line.options import is_number
 from serving.settings.settings import SettingsError
 
 
@@ -97,7 +97,7 @@ class QuestionLine(BaseModel):
         """Reject an expected answer that no answer can equal, so that its reward could never be reached."""
         if self.grader in ("exact", "math") and not self.expected.strip():
             raise ValueError("expected: must not be empty")
-        if self.grader == "numeric" and not _is_number(self.expected):
+        if self.grader == "numeric" and not is_number(self.expected):
             raise ValueError(f"expected: {self.expected!r} is not a number. Use a number, or another grader")
         if self.grader == "choice" and self.expected.strip().upper() not in tuple(LETTERS):
             raise ValueError(f"expected: {self.expected!r} is not a choice. Use one of the letters {LETTERS}")
@@ -107,13 +107,6 @@ class QuestionLine(BaseModel):
                 f"Choose from {', '.join(WHITELIST)}"
             )
         return self
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return Decimal(text.replace(",", "").strip()).is_finite()
-    except InvalidOperation:
-        return False
 
 
 def read_questions(path: str) -> list[Question]:

@@ -230,7 +230,8 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -
         async for line in response.content:
             reader.take(line)
     except BrokenStreamError as broken:
-        answer.code = broken.kind
+        # Half an event is no error of the server, but an incomplete stream.
+        answer.code = "" if broken.kind == "no_json" else broken.kind
     finally:
         answer.text = reader.result.text
     answer.is_whole = reader.is_done and not answer.code

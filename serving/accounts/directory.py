@@ -26,6 +26,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.schema import api_key, team
+from serving.settings.access import overlay
 from serving.settings.settings import Settings
 
 MOST_LISTED = 1000
@@ -110,13 +111,13 @@ class Directory:
     async def change_team_policy(self, reference: str, changes: AccountPolicy) -> TeamInfo:
         """Change the fields of a team's policy that are set, on every replica within 10 s."""
         info = await self.team(reference)
-        await self._set_policy(team, info.id, info.policy.change(changes))
+        await self._set_policy(team, info.id, overlay(info.policy, changes))
         return await self.team(info.id)
 
     async def change_key_policy(self, reference: str, changes: AccountPolicy) -> KeyInfo:
         """Change the policy of a key. Fields that are not set in `changes` keep their values."""
         info = await self.key(reference)
-        await self._set_policy(api_key, info.id, info.policy.change(changes))
+        await self._set_policy(api_key, info.id, overlay(info.policy, changes))
         return await self.key(info.id)
 
     async def policies(self, account: Account) -> Policies:

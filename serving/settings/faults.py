@@ -152,6 +152,24 @@ def fields_at(model: type[BaseModel], loc: Loc) -> list[str]:
     return list(dict.fromkeys(name for each in here for name in each.model_fields))
 
 
+def read_yaml_file(path: str | Path, what: str) -> tuple[object, yaml.Node | None]:
+    """Return the parsed YAML of a file, and its nodes. `what` is the kind of the file for error messages.
+
+    Raises:
+        SettingsError: the file cannot be read, is not UTF-8 or YAML, or has a key twice.
+    """
+    try:
+        return read_yaml(Path(path).read_text(encoding="utf-8"))
+    except OSError as exc:
+        raise SettingsError(f"The {what} {path} cannot be read: {exc.strerror}.") from exc
+    except UnicodeDecodeError as exc:
+        raise SettingsError(f"The {what} {path} is not UTF-8: {exc}. Save it as UTF-8.") from exc
+    except yaml.YAMLError as exc:
+        raise SettingsError(f"{path} is not valid YAML: {_explain_yaml(exc)}.") from exc
+    except SettingsError as exc:
+        raise SettingsError(f"{path} cannot be used: {exc.message}.") from exc
+
+
 def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
     """Return the parsed YAML and its nodes, which have lines. Raise SettingsError for a repeated key."""
     loader: Any = yaml.SafeLoader(text)
@@ -163,7 +181,7 @@ def read_yaml(text: str) -> tuple[object, yaml.Node | None]:
         loader.dispose()
 
 
-def explain_yaml(error: yaml.YAMLError) -> str:
+def _explain_yaml(error: yaml.YAMLError) -> str:
     """Return the YAML parser's message with the line and column."""
     mark = getattr(error, "problem_mark", None)
     where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark is not None else ""

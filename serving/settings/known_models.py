@@ -23,6 +23,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from conductor.model.terms import EFFORTS as LEVELS
+from serving.settings.access import overlay
 
 THINKING_TOKENS = {
     "none": 0,
@@ -106,10 +107,6 @@ class Accepts(BaseModel):
         bits = {"int64": 63, "int32": 31, "none": 0}[self.seed]
         return bits > 0 and -(2**bits) <= seed < 2**bits
 
-    def overlay(self, own: "Accepts") -> "Accepts":
-        """Return these parameters, with those that `own` sets replaced."""
-        return self.model_copy(update={name: getattr(own, name) for name in own.model_fields_set})
-
 
 OPENAI_MODEL = re.compile(r"(^|/)(gpt-\d|chatgpt-|o\d)", re.ASCII)
 """OpenAI's own models, whichever server they are called through."""
@@ -131,11 +128,11 @@ GPT = Accepts(stop_sequences=4, samplers=(), efforts=())
 
 
 def _reasoning(**own: object) -> Accepts:
-    return REASONING.overlay(Accepts.model_validate(own))
+    return overlay(REASONING, Accepts.model_validate(own))
 
 
 def _gpt(**own: object) -> Accepts:
-    return GPT.overlay(Accepts.model_validate(own))
+    return overlay(GPT, Accepts.model_validate(own))
 
 
 OPENAI = (
@@ -178,7 +175,7 @@ CLAUDE = Accepts(
 
 
 def _claude(**own: object) -> Accepts:
-    return CLAUDE.overlay(Accepts.model_validate(own))
+    return overlay(CLAUDE, Accepts.model_validate(own))
 
 
 SAMPLED_CLAUDE = _claude(
@@ -214,21 +211,21 @@ ANTHROPIC = (
             prefill=True,
         ),
     ),
-    (r"claude-3-7", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
-    (r"claude-opus-4-1", SAMPLED_CLAUDE.overlay(Accepts(json_schema=False, max_output_tokens=32_000))),
+    (r"claude-3-7", overlay(SAMPLED_CLAUDE, Accepts(temperature_with_top_p=True, json_schema=False))),
+    (r"claude-opus-4-1", overlay(SAMPLED_CLAUDE, Accepts(json_schema=False, max_output_tokens=32_000))),
     (r"claude-(opus|sonnet|haiku)-4-5", SAMPLED_CLAUDE),
     (
         r"claude-(opus|sonnet)-4-6",
-        SAMPLED_CLAUDE.overlay(Accepts(efforts=("none", "low", "medium", "high", "max"), prefill=False)),
+        overlay(SAMPLED_CLAUDE, Accepts(efforts=("none", "low", "medium", "high", "max"), prefill=False)),
     ),
     (r"claude-opus-4-[7-9]", _claude(efforts=TO_MAX, default_effort="none")),
     (
         r"claude-opus-4",
-        SAMPLED_CLAUDE.overlay(
-            Accepts(temperature_with_top_p=True, json_schema=False, max_output_tokens=32_000)
+        overlay(
+            SAMPLED_CLAUDE, Accepts(temperature_with_top_p=True, json_schema=False, max_output_tokens=32_000)
         ),
     ),
-    (r"claude-sonnet-4", SAMPLED_CLAUDE.overlay(Accepts(temperature_with_top_p=True, json_schema=False))),
+    (r"claude-sonnet-4", overlay(SAMPLED_CLAUDE, Accepts(temperature_with_top_p=True, json_schema=False))),
     (r"claude-haiku-5-5", _claude(efforts=TO_MAX, default_effort="medium")),
     (r"claude-(opus|sonnet)-5(?!-5)", _claude(efforts=TO_MAX)),
     (r"", CLAUDE),
@@ -245,14 +242,14 @@ THINKING_GEMINI = Accepts(
 GEMINI = (
     (
         r"gemini-(1|2\.0)",
-        THINKING_GEMINI.overlay(Accepts(efforts=(), default_effort="none", max_output_tokens=8192)),
+        overlay(THINKING_GEMINI, Accepts(efforts=(), default_effort="none", max_output_tokens=8192)),
     ),
     (
         r"gemini-2\.5-pro",
-        THINKING_GEMINI.overlay(Accepts(efforts=("minimal", "low", "medium", "high", "xhigh", "max"))),
+        overlay(THINKING_GEMINI, Accepts(efforts=("minimal", "low", "medium", "high", "xhigh", "max"))),
     ),
-    (r"gemini-2\.5", THINKING_GEMINI.overlay(Accepts(efforts=TO_MAX, default_effort="medium"))),
-    (r"gemini-.*pro|gemini-3\.7-flash", THINKING_GEMINI.overlay(Accepts(efforts=("low", "medium", "high")))),
+    (r"gemini-2\.5", overlay(THINKING_GEMINI, Accepts(efforts=TO_MAX, default_effort="medium"))),
+    (r"gemini-.*pro|gemini-3\.7-flash", overlay(THINKING_GEMINI, Accepts(efforts=("low", "medium", "high")))),
     (r"", THINKING_GEMINI),
 )
 

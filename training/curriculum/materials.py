@@ -7,7 +7,6 @@ folders `cards`, `requests` and `joints` are only for training. None of them is 
 none is used for measuring.
 """
 
-import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from evaluation.synthetic.questions import split_of
 from serving.settings.workers import Frozen
 
 Side = Literal["train", "held_out"]
@@ -40,8 +40,6 @@ HELD_OUT_DOMAINS = frozenset(
     }
 )
 """Domains that no training request is about, and whose cards no training team has."""
-HELD_OUT_OF = 5
-"""In the other domains, one text in this many is held out."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5
 """Share of the training requests about topics. The rest are about domains, a ninth as many."""
@@ -152,12 +150,6 @@ def field_of(domain: str) -> str:
     return load(side).domains[domain].what
 
 
-def side_of(text: str) -> Side:
-    """Return whether a phrasing or card is for training or held out. This depends only on its words."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
-
-
 @cache
 def load(side: Side) -> Materials:
     """Return the texts of one side. The training side has all topics, and nothing that is held out."""
@@ -177,7 +169,7 @@ def load(side: Side) -> Materials:
         _texts_of(
             joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")
         ).model_copy(
-            update={"join_last": tuple(each for each in joints.join_last if side_of(each.text) == side)}
+            update={"join_last": tuple(each for each in joints.join_last if split_of(each.text) == side)}
         ),
     )
     if side == "held_out":
@@ -267,7 +259,7 @@ def _read(path: Path) -> Any:
 
 
 def _keep(texts: Sequence[str], side: Side) -> tuple[str, ...]:
-    return tuple(text for text in texts if side_of(text) == side)
+    return tuple(text for text in texts if split_of(text) == side)
 
 
 def _domain_of(domain: Domain, side: Side) -> Domain:
@@ -277,7 +269,7 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
         update={
             "cards": _keep(domain.cards, side),
             "phrasings": _keep(domain.phrasings, side),
-            "conversations": tuple(turns for turns in domain.conversations if side_of(turns[-1]) == side),
+            "conversations": tuple(turns for turns in domain.conversations if split_of(turns[-1]) == side),
             "parts": _keep(domain.parts, side),
             "then": _keep(domain.then, side),
         }

@@ -137,7 +137,12 @@ def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | 
 
 
 def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
-    owners = {w.name: w.deployment or w.name for w in files.settings.workers if isinstance(w, VllmSettings)}
+    """Describe the engine that is the bottleneck at `rps` requests per second.
+
+    The text says how many tokens per second each of its concurrent answers must reach.
+    """
+    settings = files.settings
+    owners = {w.name: settings.owner_of(w).name for w in settings.workers if isinstance(w, VllmSettings)}
     tokens_per_s: dict[str, Decimal] = {}
     for kind, share in mix.items():
         for call in files.prices.requests[kind]:
