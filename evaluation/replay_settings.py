@@ -107,12 +107,7 @@ def replay_settings(
 
 
 def read_prices(path: Path) -> dict[str, float]:
-    """Return US dollars per call by model, from YAML or JSON.
-
-    Raises:
-        SettingsError: the file cannot be read, or is not YAML.
-        EvaluationError: it is not a table of numbers.
-    """
+    """Return US dollars per call by model, from YAML or JSON."""
     content, _ = read_yaml_file(path, "price file")
     try:
         return TypeAdapter(dict[str, Price]).validate_python(content)

@@ -20,11 +20,8 @@ DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
 def fetch_json(url: str) -> Any:
-    """Return the JSON at `url`, whatever the status, unless it is 404.
-
-    Raises:
-        OSError: there is no complete answer, or its status is 404.
-        ValueError: the body is not JSON.
+    """Return the JSON at `url`, whatever the status, unless it is 404. Raise OSError for an incomplete
+    answer.
     """
     try:
         with _open(url) as response:

@@ -319,12 +319,7 @@ class Config(Frozen):
 
 
 def load(path: str | Path) -> Config:
-    """Read a training config. If it has the key `base`, it changes the config in that file of its folder.
-
-    Raises:
-        SettingsError: a file cannot be read, or is not UTF-8, YAML or a valid config. The message has the
-            location of every error.
-    """
+    """Read a training config, or what it changes in its `base`. The SettingsError locates every error."""
     data, _ = read_yaml_file(path, "training config")
     if not isinstance(data, dict) or "base" not in data:
         return parse(cast(object, data), str(path))

@@ -183,9 +183,7 @@ async def measure_litellm(session: aiohttp.ClientSession, tick: Callable[[], Non
 
 
 async def measure_smg(tick: Callable[[], None]) -> list[Figure]:
-    """Compare Podium with smg and the empty ingress for `ROUNDS` rounds, after a warm-up. Takes about three
-    minutes.
-    """
+    """Compare Podium with smg and the empty ingress for `ROUNDS` rounds. Takes about three minutes."""
     await SMG.install()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))

@@ -65,9 +65,7 @@ KILLED_AFTER_S = 4.0
 """Seconds from the first request to the kill. Most answers have started by then."""
 SETTLES_WITHIN_S = 60.0
 WITH_ITS_ROUTER = frozenset({"router", NODE})
-"""Kinds of victims whose kill also ends a router, which breaks the connections of its runs. Killing another
-kind ends a proxy, or breaks no connection.
-"""
+"""Kinds of victims that take a router with them, and so interrupt the connections of its runs."""
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"

@@ -121,11 +121,7 @@ async def _flood(
 
 
 async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
-    """Run all measurements, with a store in `folder`.
-
-    Raises:
-        RigError: the router rejected a request although only `CLIENTS` clients used it.
-    """
+    """Run all measurements. Raise RigError if the router rejected one of only `CLIENTS` clients."""
     address = sqlite_address(folder / "podium.db")
     keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
     async with open_session(keys[0].headers) as session:

@@ -134,11 +134,7 @@ def _is_as_able(other: WorkerSettings, worker: WorkerSettings, settings: Setting
 
 
 def _is_as_near(other: WorkerSettings, worker: WorkerSettings, settings: Settings) -> bool:
-    """Return whether `other` runs in a suitable place.
-
-    It may not share the engine of `worker`, must be local if `worker` is, and must be a real model if
-    `worker` is.
-    """
+    """Return whether `other` is on another engine than `worker`, local if it is, and a real model if it is."""
     owner = _engine_owner(worker, settings)
     return (
         (owner is None or owner != _engine_owner(other, settings))

@@ -107,11 +107,8 @@ class ErrorMapper:
         return error
 
     def refusal(self, message: str, detail: str = "") -> WorkerRefused:
-        """Return the error for a call that would be refused again.
-
-        Args:
-            message: message for callers. It must not contain secrets.
-            detail: detail for the operator.
+        """Return the error for a call that would be refused again. `message` is for callers and has no
+        secrets.
         """
         return WorkerRefused(message, worker=self.worker, detail=self.quote(detail))
 
@@ -266,13 +263,7 @@ class ErrorMapper:
     def in_stream(
         self, error: object, headers: Mapping[str, str] | None = None, code: str = ""
     ) -> WorkerError:
-        """Return the worker error for an error that the server sent inside the stream.
-
-        Args:
-            error: parsed JSON of the error.
-            headers: headers of the response, which may include Retry-After.
-            code: code that the SDK read, in addition to those in `error`.
-        """
+        """Return the worker error for an error inside the stream. `code` is one that the SDK read."""
         text = error_text(error)
         codes = f"{code} {error_code(error)}".strip()
         return self.by_status(status_in_stream(error, text), text, headers or {}, codes)

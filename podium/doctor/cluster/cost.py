@@ -137,10 +137,7 @@ def machines_per_thousand(usd_per_h: Decimal | None, rps: Decimal) -> Decimal | 
 
 
 def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
-    """Describe the engine that is the bottleneck at `rps` requests per second.
-
-    The text says how many tokens per second each of its concurrent answers must reach.
-    """
+    """Describe the bottleneck at `rps` requests per second, and the tokens per second of its answers."""
     settings = files.settings
     owners = {w.name: settings.owner_of(w).name for w in settings.workers if isinstance(w, VllmSettings)}
     tokens_per_s: dict[str, Decimal] = {}
