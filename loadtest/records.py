@@ -25,11 +25,8 @@ WITHIN_S = 20.0
 def fill(
     samples: Sequence[Sample], url: str, read: Callable[[str], Any] = fetch_json, within_s: float = WITHIN_S
 ) -> tuple[int, int]:
-    """Complete the newest samples that lack the number of their calls, newest first. Ctrl-C ends this early.
-
-    Returns:
-        The number of records that were requested, and the number of those that the server had. A router
-            replica may know only its own runs.
+    """Complete the newest samples without number of calls, until Ctrl-C. Return the records requested and
+    found.
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
@@ -57,10 +54,7 @@ def fill(
 
 
 def complete(sample: Sample, record: Any) -> bool:
-    """Copy the end of the plan, the start of the last step and the number of calls from `record`.
-
-    Return False if the run of the record has not finished.
-    """
+    """Copy the end of the plan, the last step's start and the calls. Return False if the run is unfinished."""
     if not isinstance(record, dict) or cast(Json, record).get("status") != "finished":
         return False
     record = cast(Json, record)

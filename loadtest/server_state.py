@@ -10,17 +10,13 @@ from loadtest.recording import Recording
 from loadtest.request_options import Json
 
 PATHS = ("/readyz", "/v1/replicas")
-"""Paths of the JSON objects to poll. A path that does not exist is polled only once.
-
-A `running` in them is the number of active runs. `replicas` is an object with a value for each deployment: a
-number, or an object with the number `running`.
+"""Paths of the JSON objects to poll. `running` is the number of active runs. `replicas` has a number for each
+deployment, or an object with `running`.
 """
 
 TIMEOUT_S = 5.0
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""Opener that ignores the proxy of the environment, which would distort the measurement. The loops use no
-proxy either.
-"""
+"""Opener without the environment's proxy, which would distort the measurement."""
 
 
 def fetch_json(url: str) -> Any:
@@ -47,9 +43,7 @@ def _open(url: str) -> Any:
 
 
 class Poller:
-    """Time series of the polled numbers, by name. An item is the seconds since the start of the run and the
-    number.
-    """
+    """Time series by name: pairs of seconds since the start and the polled number."""
 
     def __init__(self, url: str, recording: Recording) -> None:
         self.series: dict[str, list[tuple[float, float]]] = {}

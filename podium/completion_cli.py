@@ -33,12 +33,7 @@ def print_script(shell: Annotated[Literal["bash", "zsh", "fish"], Argument()]) -
 
 
 def complete(instruction: str) -> int:
-    """Carry out an instruction from Typer's completion scripts, and return the exit code.
-
-    Args:
-        instruction: `source_SHELL` to print the script of a shell, or `complete_SHELL` to print completions
-            of the words that the shell has put into the environment.
-    """
+    """Carry out `source_SHELL` (print a script) or `complete_SHELL` (complete the shell's words)."""
     get_completion_inspect_parameters()  # registers the shells
     verbs = {name: (verb.target, verb.help) for name, verb in VERBS.items()}
     podium = ProgramGroup("podium", verbs, help="")

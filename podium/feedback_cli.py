@@ -69,12 +69,7 @@ def export(
     ],
     url: Url = DEFAULT_URL,
 ) -> int:
-    """Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`).
-
-    Raises:
-        ClientError: the file exists or cannot be written, or the server rejects the request or cannot be
-            reached.
-    """
+    """Write the questions of runs whose feedback names the right answer, for `podium train` (`source: jsonl`)."""
     if file.exists():
         raise ClientError(f"{file} already exists. Choose another file.")
     questions, n_skipped = list[Json](), 0
@@ -100,11 +95,7 @@ def export(
 
 
 def runs_with_feedback(client: Client) -> Iterator[Json]:
-    """Yield the records of runs with feedback, newest first.
-
-    Raises:
-        ClientError: the server rejects the request or cannot be reached.
-    """
+    """Yield the records of runs with feedback, newest first."""
     after = None
     while True:
         page = client.get("/v1/workflows", {"rated": True, "limit": PAGE, "after": after})
@@ -116,10 +107,7 @@ def runs_with_feedback(client: Client) -> Iterator[Json]:
 
 
 def question_of(record: Json) -> Json | None:
-    """Convert a run to a line of `training.jsonl_questions`, or return None if that is not possible.
-
-    If several feedbacks name the right answer, the latest one is used.
-    """
+    """Convert a run to a line of `training.jsonl_questions` by its latest right answer, or return None."""
     expected = next((each["expected"] for each in reversed(record["feedback"]) if each["expected"]), "")
     messages = record["messages"]
     if not (expected.strip() and record["content"] and record["training"]):

@@ -38,7 +38,6 @@ class Witness(NamedTuple):
 
 
 def witness_of(call: Call) -> Witness:
-    """Return the party and the prompt of `call`."""
     return Witness(call.terms.tenant, hash(tuple(message.text for message in call.messages)))
 
 
@@ -50,7 +49,6 @@ class Traffic:
         """Time of each party's last call (`time.monotonic`), newest last."""
 
     def note(self, party: str) -> None:
-        """Record a call of `party`."""
         _note(self._called_at_s, party, MEMORY_S)
 
     def others(self, party: str, within_s: float = TRAFFIC_S) -> Iterator[str]:

@@ -31,9 +31,7 @@ COPIES = (
     *("config.yaml", "inputs.json", "report.json", "versions.json"),
     *("curves.jsonl", "look_up_curves.jsonl", "warm_curves.jsonl", "expected_curves.jsonl"),
 )
-"""Files of the run that are copied unchanged. Of the run's pool, only the public part is copied
-(`dump_public_pool`).
-"""
+"""Files of the run that are copied. Of the pool, only the public part is (`dump_public_pool`)."""
 POOL = "pool.yaml"
 AGAIN = "Finish the run with podium train --resume."
 LABEL = "conductor"
@@ -41,9 +39,7 @@ LICENCE = "apache-2.0"
 
 
 def unservable(config: Mapping[str, Any]) -> list[str]:
-    """Return the reasons why vLLM 0.29 cannot serve an adapter with this PEFT config. The list is empty if it
-    can.
-    """
+    """Return the reasons why vLLM 0.29 cannot serve an adapter with this PEFT config."""
     get, rank = config.get, config.get("r")
     modules: str | list[str] = get("target_modules") or []
     targets = {modules} if isinstance(modules, str) else {*modules}
@@ -61,16 +57,8 @@ def unservable(config: Mapping[str, Any]) -> list[str]:
 
 
 def publish(run: Path, into: Path, *, base: str | None = None) -> Path:
-    """Export the adapter of a finished run to a new folder `into/conductor@xxxxxxxx`, and return that folder.
-
-    Args:
-        run: the run's folder.
-        into: the folder that the server loads adapters from. The new adapter appears there completely or not
-            at all.
-        base: the base model's name for the model card, or None for the path in the config.
-
-    Raises:
-        SettingsError: the run has no adapter, or one that cannot be served. The message lists every reason.
+    """Export the adapter of a finished run to a new folder `into/conductor@xxxxxxxx`, completely or not at
+    all. `base` is the base model's name for the card. The SettingsError lists every reason.
     """
     source, config = run / "final", load(run / "config.yaml")
     if not (source / CONFIG).exists() or not (source / WEIGHTS).exists():
@@ -169,11 +157,7 @@ def publish_run(
     into: Annotated[Path, Option(help="folder from which the server loads adapters")],
     base: Annotated[str | None, Option(help="public name of the base model, for the model card")] = None,
 ) -> int:
-    """Publish the adapter of a finished run.
-
-    Raises:
-        CommandError: it cannot be published.
-    """
+    """Publish the adapter of a finished run."""
     try:
         published = publish(run, into, base=base)
     except PodiumError as exc:

@@ -349,11 +349,7 @@ def _merge(base: Any, changes: Any) -> Any:
 
 
 def parse(data: object, where: str = "config") -> Config:
-    """Validate the parsed YAML `data`. `where` names it in error messages.
-
-    Raises:
-        SettingsError: the config is invalid. The message gives the location of every error.
-    """
+    """Validate parsed YAML, which messages call `where`. The SettingsError locates every error."""
     try:
         return Config.model_validate(data)
     except ValidationError as exc:

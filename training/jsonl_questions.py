@@ -94,9 +94,7 @@ class QuestionLine(BaseModel):
 
     @model_validator(mode="after")
     def _check_expected(self) -> Self:
-        """Reject an expected answer that no answer can equal. With it, the reward of a right answer could
-        never be reached.
-        """
+        """Reject an expected answer that no answer can equal, so that its reward could never be reached."""
         if self.grader in ("exact", "math") and not self.expected.strip():
             raise ValueError("expected: must not be empty")
         if self.grader == "numeric" and not is_number(self.expected):
@@ -112,12 +110,7 @@ class QuestionLine(BaseModel):
 
 
 def read_questions(path: str) -> list[Question]:
-    """Return the questions of a file.
-
-    Raises:
-        SettingsError: the file cannot be read, is empty, or has an invalid line. The message gives the line's
-            number, the field and the remedy.
-    """
+    """Return the questions of a file. The SettingsError has line, field and remedy."""
     questions: dict[str, Question] = {}
     places: dict[str, str] = {}
     try:

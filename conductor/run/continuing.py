@@ -29,8 +29,7 @@ CONTINUATIONS = 2
 BYTES_PER_TOKEN = 4
 """Assumed size of a token in an answer whose tokens were not counted."""
 REPEATED_CHARS = 1000
-"""Maximum length of the end of the text that a model may have to repeat, in characters. The repeated text shows
-where the continuation begins."""
+"""Maximum characters at the end of the text that a model may repeat to show where it continues."""
 MARK_TOKENS = 16
 """Length of the mark before the repeated text, in tokens."""
 
@@ -54,8 +53,6 @@ class Shown:
     Args:
         text, reasoning: text and reasoning of the answer so far, from all workers.
         tokens: approximate number of tokens in the text.
-        breaks: number of times that the stream was interrupted.
-        worker: worker that wrote the newest part.
     """
 
     text: str = ""
@@ -65,21 +62,19 @@ class Shown:
     worker: str = ""
 
     def after(self, reply: Reply) -> "Shown":
-        """Return what the reader has received after the stream of `reply` was interrupted. `reply` starts with
-        this text.
+        """Return what the reader has received after the stream of `reply`, which starts with this text, was
+        interrupted.
         """
         text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
         counted = reply.counted.output_tokens if reply.counted and is_first else 0
-        tokens = self.tokens + max(counted, _tokens(new_text))
+        tokens = self.tokens + max(counted, byte_size(new_text) // BYTES_PER_TOKEN)
         thoughts = "".join(reply.thoughts)
         return Shown(text, thoughts, tokens, self.breaks + 1, reply.worker)
 
     def continue_call(self, call: Call) -> Call:
-        """Return a copy of `call` that requests the rest of the answer.
-
-        If the length of the answer is limited, the new limit is the estimated rest, plus room for the end of
-        the text, which a model may have to repeat.
+        """Return a copy of `call` for the rest. A limit becomes the estimated rest plus room for repeated
+        text.
         """
         if not self.breaks:
             return call
@@ -98,9 +93,7 @@ class Shown:
         )
 
     def begin(self, reply: Reply) -> None:
-        """Insert this text at the start of `reply`. New reasoning is dropped, because the reader has already
-        received the reasoning of an earlier call.
-        """
+        """Insert this text at the start of `reply`. New reasoning is dropped, as the reader already has some."""
         if not self.breaks:
             return
         reply.texts.insert(0, self.text)
@@ -111,20 +104,15 @@ class Shown:
 
     @property
     def result(self) -> CallResult | None:
-        """Result of the step if no call continues its answer, or None if no stream was interrupted.
-
-        Usage and cost are zero, because the broken calls are recorded as attempts of the step.
+        """Result if no call continues an interrupted answer. Usage and cost are zero, because those calls are
+        attempts.
         """
         if not self.breaks:
             return None
         return CallResult(self.text, self.worker, "", Usage(), Decimal(0), None, reasoning=self.reasoning)
 
     def result_of_open(self, failed: tuple[Attempt, ...]) -> CallResult | None:
-        """Return the result while a call for the rest is open. The usage of that call is unknown.
-
-        Args:
-            failed: failed attempts before the open call.
-        """
+        """Return the result while a call for the rest is open, whose usage is unknown."""
         result = self.result
         return result and replace(result, usage=None, attempts=failed)
 
@@ -141,12 +129,8 @@ class Shown:
             error.args = (f"{error.message} {why}",)
 
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
-        """Complete `error`, which interrupted the stream, as the final error of the step.
-
-        Args:
-            error: error of the broken stream.
-            attempts: failed attempts to continue the answer.
-            why: reason why the answer was not continued.
+        """Complete `error`, which interrupted the stream, as the final error of the step. `why` says why it
+        was not continued.
         """
         error.attempts = attempts
         # The usage is recorded with the interruption.
@@ -181,10 +165,7 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
 
 
 def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether an answer that `error` interrupted can be continued.
-
-    Answers that must match a format and answers with log probabilities cannot be continued.
-    """
+    """Return whether an interrupted answer can be continued. One with a format or log probabilities cannot."""
     is_words = task.operation == "chat" and task.answer_format is None
     is_counted = task.sampling.options.top_logprobs is not None
     is_break = isinstance(error, BREAKS) or _is_filtered(member, error)
@@ -201,10 +182,6 @@ def _is_filtered(member: PoolMember, error: WorkerError) -> bool:
     """Return whether a content filter ended the answer after reasoning alone, and another worker may be called."""
     is_reported = error.worker in member.tells_filters
     return isinstance(error, ContentFiltered) and member.has_fallback and not is_reported
-
-
-def _tokens(text: str) -> int:
-    return byte_size(text) // BYTES_PER_TOKEN
 
 
 async def _words(deltas: AsyncGenerator[Delta]) -> AsyncGenerator[Delta]:

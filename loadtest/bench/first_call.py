@@ -19,10 +19,7 @@ TOKEN = re.compile(r"\s*\S+|\s+$")
 
 
 def due_s(plan: Json) -> float:
-    """Return when the last byte of the first step is due, in seconds since the start of the plan.
-
-    The first token comes immediately, and each later one 1/50 s after the one before it.
-    """
+    """Return the seconds from the start of the plan until the last byte of its first step is due."""
     first_step = plan["output"].splitlines()[0]
     return plan["started_s"] + (len(TOKEN.findall(first_step)) - 1) / TOKENS_PER_S
 

@@ -66,7 +66,6 @@ class Peer:
     """Gateway in an environment of its own. This module imports nothing from it.
 
     Args:
-        name: the name of its lock file, its program and its environment in build/.
         ready: the path that answers with 200 once it is up.
         options: a function that returns its command line from the address of the upstream and its own port.
         env: additional environment variables.
@@ -214,9 +213,7 @@ async def measure_smg(tick: Callable[[], None]) -> list[Figure]:
 async def _running_podium(
     upstream: str, folder: Path
 ) -> AsyncGenerator[tuple[BenchClient, BenchClient, BenchServer]]:
-    """Run Podium and the empty ingress. Yield a client of Podium with a key, a client of the ingress, and the
-    server.
-    """
+    """Run Podium and the empty ingress. Yield a client with a key, one of the ingress, and the server."""
     address = sqlite_address(folder / "podium.db")
     key = await make_key(address, CAP_USD)
     settings = fill_settings("paid.yaml", UPSTREAM=upstream)

@@ -47,9 +47,7 @@ def percentile_cells(percentiles: Mapping[str, float]) -> str:
 
 
 def size_cells(needs: Requirements, conductor: str) -> list[str]:
-    """Format the numbers of routers, conductors and GPUs, and the dollars per hour for machines and for
-    APIs.
-    """
+    """Format the numbers of routers, conductors and GPUs, and the dollars per hour."""
     counts = (needs.sizes.routers, needs.sizes.engines[conductor], needs.gpus)
     dollars = (needs.machines_usd_per_hour, needs.apis_usd_per_hour)
     return [*(f"{count:,}" for count in counts), *(f"{usd:,.0f}" for usd in dollars)]
@@ -85,10 +83,7 @@ def bottleneck(forecast: report.Forecast) -> str:
 
 
 def limits_table(needs: Requirements) -> Table:
-    """Build the table of the rates at which limits are reached.
-
-    The needs of one rate are enough, because needs grow in proportion to the rate.
-    """
+    """Build the table of the rates at which limits are reached. Needs grow in proportion to the rate."""
     title = "Limits, in the order in which growing traffic reaches them"
     rows = (
         (f"{needs.rate_rps / each.ratio:,.3g}", each.name, f"{each.available:,.0f} {each.of}")
@@ -121,9 +116,7 @@ def validation_table(rows: list[dict[str, float]]) -> Table:
 
 
 def cpu_table(rows: list[dict[str, float]]) -> Table:
-    """Build the table of the router's measured and calculated CPU time, for requests that no cost was fitted
-    to.
-    """
+    """Build the table of measured and calculated CPU times of requests that no cost was fitted to."""
     title = "CPU time of a nearly idle router for one step of 200 words, ms per request"
     cells = (
         (

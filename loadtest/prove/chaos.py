@@ -89,21 +89,16 @@ class ChaosRow:
 
 
 def settings_with(worker: Json) -> Json:
-    """Return the settings with `worker` as the engine."""
     return SETTINGS | {"workers": [*SETTINGS["workers"], worker]}
 
 
 def replicas_of(settings: Json) -> dict[str, int]:
-    """Return the number of replicas of each deployment."""
     (engine,) = [each for each in settings["workers"] if each["kind"] == "vllm"]
     return {ROUTER: settings["router"]["min_replicas"], ENGINE: engine["scale"].get("min_replicas", 1)}
 
 
 def engine_settings() -> Json:
-    """Return the settings with the model that ships with Podium as the engine.
-
-    Its worker is configured as for `make serve`: one replica, and a fallback while that is down.
-    """
+    """Return settings with the shipped model, configured as for `make serve` with a fallback."""
     local: list[Json] = yaml.safe_load((ROOT / LOCAL_SETTINGS).read_text())["workers"]
     (worker,) = [each for each in local if each["name"] == OF_LOCAL_SETTINGS]
     more = {
@@ -148,9 +143,7 @@ async def play_round(cluster: ChaosCluster, database: Database, kind: str, workf
 
 
 async def _write_unfinished(cluster: ChaosCluster, database: Database, since_us: int) -> None:
-    """Append the records of this round's unfinished runs to `UNFINISHED_RECORDS`, so that they can be
-    diagnosed.
-    """
+    """Append the records of this round's unfinished runs to `UNFINISHED_RECORDS` for diagnosis."""
     async with open_session() as session:
         for (id,) in await rows(database, UNFINISHED, since=since_us):
             async with session.get(f"{cluster.url}/v1/workflows/{id}") as answer:

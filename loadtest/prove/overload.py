@@ -56,9 +56,7 @@ BODY: Json = {"model": "busy", "messages": [{"role": "user", "content": "Why?"}]
 TOO_MUCH = 2.0
 """Offered load of the last measurement, as a multiple of the router's own rate."""
 PLACES = 20
-"""Admission slots per worker slot, for the router that is flooded with `flex` requests. They are few enough
-for the flood to fill them.
-"""
+"""Admission slots per worker slot in the flood of `flex` requests, few enough to be filled."""
 
 
 def _settings(slots: int, **limits: int) -> Json:
@@ -72,8 +70,6 @@ def _settings(slots: int, **limits: int) -> Json:
 
 @dataclass
 class OverloadResult:
-    """Result of the proof."""
-
     router_rate: float
     slots: int
     saturated: OpenLoopResult
@@ -91,7 +87,6 @@ class OverloadResult:
         return max(self.loads[_name(times)].goodput for times in TIMES)
 
     def faults(self) -> list[str]:
-        """Return the missed targets."""
         worst = self.loads[_name(TIMES[-1])]
         checks = {
             "the goodput fell": worst.goodput < LEAST_GOODPUT * self.peak,
@@ -107,7 +102,6 @@ class OverloadResult:
 
 
 def _share(load: OpenLoopResult) -> float:
-    """Return the share of requests that were answered."""
     return len(load.took_s) / load.n
 
 

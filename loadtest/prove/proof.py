@@ -23,12 +23,8 @@ Stores = Annotated[
 
 
 class ProofRow(Protocol):
-    """Result of one run of a proof."""
-
     @property
-    def is_right(self) -> bool:
-        """Whether every check passed."""
-        ...
+    def is_right(self) -> bool: ...
 
 
 Row = TypeVar("Row", bound=ProofRow)
@@ -67,7 +63,6 @@ def cells(row: ProofRow) -> list[str]:
 
 
 def columns(row: Any) -> dict[str, object]:
-    """Return the values of a row by heading."""
     found: dict[str, object] = {}
     for each in fields(row):
         value = getattr(row, each.name)

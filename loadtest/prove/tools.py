@@ -27,9 +27,7 @@ from serving.database.address import Address
 from serving.database.migrate import open_database
 
 CALLS = 5
-"""Number of worker calls in a complete run. Two steps with tools are called twice each, and the last step
-once.
-"""
+"""Worker calls in a complete run: two for each of the two steps with tools, one for the last."""
 
 
 def _agent(name: str, *tools: str) -> Json:
@@ -58,11 +56,7 @@ WAITS = "SELECT count(*) FROM suspended_run"
 
 
 async def prove(kind: str, address: Address, runs: int, seed: int) -> ToolsResult:
-    """Run the proof over the empty database at `address`.
-
-    Raises:
-        RigError: the runs did not start.
-    """
+    """Run the proof over the empty database at `address`."""
     began_s = time.monotonic()
     clients = [ToolClient(n, TREATMENTS[n % len(TREATMENTS)]) for n in range(runs)]
     async with await open_database(address) as database:

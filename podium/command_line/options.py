@@ -18,10 +18,7 @@ JsonLines = Annotated[bool, typer.Option("--json", help="print one JSON object p
 
 
 def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
-    """Adapt `parse` to Typer.
-
-    If `parse` raises a ValueError, the error message names the option. A default value is not parsed.
-    """
+    """Adapt `parse` to Typer, so that the message of a ValueError names the option. Defaults are not parsed."""
 
     def convert(text: str) -> Value:
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -37,13 +34,7 @@ def option(parse: Callable[[str], Value]) -> Callable[[str], Value]:
 def number(
     convert: Callable[[str], Number], what: str, allow: Callable[[Number], bool]
 ) -> Callable[[str], Number]:
-    """Create a parser for numbers that rejects invalid values.
-
-    Args:
-        convert: function that converts the text to a number.
-        what: description of valid values, for error messages.
-        allow: function that returns whether a number is valid.
-    """
+    """Create a parser for numbers that rejects those that are not allowed. `what` describes valid ones."""
 
     def read(text: str) -> Number:
         try:
@@ -93,10 +84,7 @@ def parse_address(text: str) -> str:
 
 @option
 def parse_url(text: str) -> str:
-    """Parse an HTTP URL and remove a trailing slash.
-
-    A URL with credentials is rejected, because URLs are printed.
-    """
+    """Parse an HTTP URL without trailing slash. URLs are printed, so credentials are rejected."""
     if not text.startswith(("http://", "https://")):
         raise ValueError(f"{text!r} has no scheme. Use http:// or https://, such as http://{text}")
     if not (text.isascii() and text.isprintable() and " " not in text):

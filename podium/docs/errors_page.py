@@ -49,10 +49,7 @@ def _retry(error_class: type[PodiumError]) -> str:
 
 
 def _differences() -> Iterable[list[str]]:
-    """Yield the table rows of errors that an API reports differently.
-
-    Errors with the same difference share a row.
-    """
+    """Yield the table rows of errors that an API reports differently, one per difference."""
     groups: dict[tuple[str, ...], list[str]] = {}
     for error_class in _errors():
         reports = tuple(_report(dialect, error_class) for _, dialect in APIS)

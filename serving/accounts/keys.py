@@ -29,14 +29,7 @@ class KeyFormError(ValueError):
 
 
 class ApiKey:
-    """API key. Its `repr` and `str` show only the last characters.
-
-    Args:
-        text: the complete text of the key.
-
-    Raises:
-        KeyFormError: the text does not have the format of a key, or its checksum does not match.
-    """
+    """API key. Its `repr` and `str` show only the last characters. Raise KeyFormError for another text."""
 
     __slots__ = ("_text",)
 
@@ -51,7 +44,6 @@ class ApiKey:
 
     @classmethod
     def make(cls) -> Self:
-        """Create a random key."""
         return cls.of(secrets.token_bytes(SECRET_BYTES))
 
     @classmethod

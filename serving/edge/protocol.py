@@ -28,9 +28,7 @@ from serving.edge.policy import ErrorBody, HttpPolicy
 
 LINGER_S = 1.0
 MAX_HEADERS = 100
-"""Maximum number of headers of a request, as in Apache, nginx and HAProxy. Even a short header costs a
-callback and an object.
-"""
+"""Maximum headers of a request, as in Apache, nginx and HAProxy. Each costs a callback and an object."""
 MAX_PIPELINED = 8
 """Maximum number of requests that may wait on one connection for the current response."""
 FREE_PIECES = 4096
@@ -58,14 +56,7 @@ class RejectedError(Exception):
 def guard_protocol(
     policy: HttpPolicy, room: WaitingRoom, error_body: ErrorBody, base: type["EdgeProtocol"]
 ) -> type["EdgeProtocol"]:
-    """Return the protocol class that applies the limits in this process.
-
-    Args:
-        policy: the limits.
-        room: waiting room for connections without a complete request.
-        error_body: function that returns the body of an error.
-        base: protocol class to configure.
-    """
+    """Return a subclass of `base` that applies the limits in this process."""
     bounds = {"policy": policy, "room": room, "error_body": staticmethod(error_body)}
     return type(base.__name__, (base,), bounds)
 
@@ -90,9 +81,7 @@ def response(error: PodiumError, content: dict[str, Any], status: int | None = N
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """One client connection. Until its next request is complete or large, it occupies a slot in the waiting
-    room and may be evicted.
-    """
+    """One client connection. Until its next request is complete or large, it may be evicted from the room."""
 
     policy: ClassVar[HttpPolicy]
     room: ClassVar[WaitingRoom]
@@ -177,15 +166,12 @@ class EdgeProtocol(HttpToolsProtocol):
         raise RejectedError
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Stop reading after an upgrade request. The edge answers it, and the parser would mistake the data
-        that follows for another request.
-
-        Overrides Uvicorn's advice to install a WebSocket library.
+        """Stop reading after an upgrade request, because the data that follows is not a request. Overrides
+        Uvicorn's advice to install a library.
         """
         self._is_refused = True
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
         self._in_head, self._field_bytes = True, 0
         super().on_message_begin()
 
@@ -233,17 +219,13 @@ class EdgeProtocol(HttpToolsProtocol):
             self.cycle.keep_alive = False
 
     def on_chunk_header(self) -> None:
-        """Count a chunk."""
         self._pieces += 1
         if excess := self._excess():
             self._reject(excess)
 
     def on_body(self, body: bytes) -> None:
-        """Pass a part of the body on. The application reads large bodies at its own pace, and the client has
-        to wait.
-
-        If the response is already complete, drop the rest of the body. Close the connection if the body
-        exceeds the limit for its length.
+        """Pass a part of the body on. The application reads at its own pace, and the client waits. After the
+        response, drop the rest, and close the connection beyond the limit.
         """
         self._body_bytes += len(body)
         self._fed_body_bytes += len(body)

@@ -66,20 +66,13 @@ class _Candidate:
 
 
 def fallbacks_of(worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the names of the worker's fallbacks; see `chain_of`."""
     return tuple(each.worker for each in chain_of(worker, settings, absent))
 
 
 def chain_of(
     worker: WorkerSettings, settings: Settings, absent: Collection[str] = ()
 ) -> tuple[Fallback, ...]:
-    """Return the fallbacks of `worker`, in the order in which they are called.
-
-    Args:
-        worker: the worker that fails.
-        settings: settings with all workers and their prices.
-        absent: names of workers that may not be chosen.
-    """
+    """Return the fallbacks of `worker`, in calling order, without those that are `absent`."""
     if worker.fallbacks != "auto":
         return tuple(Fallback(name) for name in worker.fallbacks)
     usd = _least_usd(worker)

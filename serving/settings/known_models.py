@@ -85,10 +85,7 @@ class Accepts(BaseModel):
     `max_completion_tokens` at api.openai.com, and `max_tokens` elsewhere."""
 
     def effort(self, level: str | None) -> str | None:
-        """Return the reasoning effort to send if the request asks for `level`.
-
-        This is `level` itself, or the nearest level that the model accepts, or None to send no effort.
-        """
+        """Return the level to send: `level`, the nearest that the model knows, or None."""
         if level is None or self.efforts is None or level in self.efforts:
             return level
         if level not in LEVELS or not self.efforts:
@@ -100,7 +97,6 @@ class Accepts(BaseModel):
         )
 
     def thinks(self, level: str | None) -> bool:
-        """Return whether a call at `level` thinks before it answers."""
         return (self.effort(level) or self.default_effort) != "none"
 
     def thinking_tokens(self, level: str | None) -> int:
@@ -108,7 +104,6 @@ class Accepts(BaseModel):
         return THINKING_TOKENS.get(self.effort(level) or self.default_effort, 0)
 
     def seeds(self, seed: int) -> bool:
-        """Return whether `seed` may be sent."""
         bits = {"int64": 63, "int32": 31, "none": 0}[self.seed]
         return bits > 0 and -(2**bits) <= seed < 2**bits
 
@@ -282,9 +277,7 @@ FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
 def accepts_by_name(kind: str, model: str) -> Accepts:
-    """Return what `model` accepts when called through the API of `kind`. An unknown model behind OpenAI's API
-    is assumed to accept everything.
-    """
+    """Return what `model` accepts through the API of `kind`. Unknown OpenAI models accept everything."""
     for pattern, accepts in FAMILIES.get(kind, ()):
         if re.search(rf"(^|[/.:])({pattern})", model):
             return accepts

@@ -213,15 +213,8 @@ def _loc(place: str) -> tuple[str, ...]:
 
 
 def parse(data: Any, where: str = "The settings", root: yaml.Node | None = None) -> Settings:
-    """Validate settings that were parsed from YAML.
-
-    Args:
-        data: the settings.
-        where: name of the settings in errors.
-        root: YAML node of the file, for line numbers, or None if they come from no file.
-
-    Raises:
-        SettingsError: they are invalid. The message gives the location of each of the first eight faults.
+    """Validate parsed settings, which errors call `where`, at lines of `root`. The SettingsError has the
+    first eight faults.
     """
     try:
         return Settings.model_validate(data)
@@ -246,9 +239,7 @@ def load(path: str | Path) -> Settings:
 
 
 def _faults(exc: ValidationError) -> list[ErrorDetails]:
-    """Return the first eight faults, without those of lists that are too short only because their entries are
-    invalid.
-    """
+    """Return the first eight faults, without lists that invalid entries make too short."""
     faults = exc.errors(include_url=False)
     inner = [fault for fault in faults if fault["type"] != "too_short"]
     return (inner or faults)[:8]

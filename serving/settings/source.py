@@ -38,17 +38,11 @@ class SettingsSource:
         return cls(str(path.absolute()), model, conductor, _digest(str(path)))
 
     def read(self) -> Settings:
-        """Read the settings from the file again.
-
-        Raises:
-            SettingsError: the file is invalid.
-        """
+        """Read the settings from the file again, or raise SettingsError."""
         return settings_to_serve(self.path, self.model, self.conductor)
 
     def stamp(self, settings: Settings) -> Stamp:
-        """Return the fingerprint of the file and of the key files in `settings`. Its first part is "" if the
-        file cannot be read.
-        """
+        """Return the fingerprint of the file, "" if unreadable, and of the key files in `settings`."""
         return _digest(self.path), key_stamps(settings)
 
 

@@ -48,7 +48,6 @@ class PriceSettings(RateSettings):
     is used."""
 
     def to_price(self) -> Price:
-        """Convert the settings to the `Price` that computes costs."""
         tiers = tuple(LongPromptRates(**tier.model_dump()) for tier in self.long_prompts)
         return Price(**self.model_dump(exclude={"long_prompts"}), long_prompts=tiers)
 
@@ -179,17 +178,9 @@ class WorkerBase(Frozen):
 
 
 def check_fallbacks(fallbacks: object, worker: str) -> None:
-    """Check the fallbacks of a worker as written in the settings.
+    """Check that a worker's fallbacks are names, neither repeated nor its own, or raise ValueError.
 
-    A duplicate, or the worker's own name, would be called again right after it failed. It would also count as
-    a free fallback, and so shorten the time limits of the call before it.
-
-    Args:
-        fallbacks: the value in the settings.
-        worker: name of the worker.
-
-    Raises:
-        ValueError: it is not a list of names, or has a duplicate or the worker's own name.
+    Such a fallback would be called right after it failed, and would shorten time limits as a free worker.
     """
     if fallbacks == "auto":
         return

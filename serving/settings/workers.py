@@ -324,16 +324,12 @@ API_SETTINGS = (OpenAISettings, AnthropicSettings, GeminiSettings)
 
 
 def chats(worker: WorkerSettings) -> bool:
-    """Return whether the worker serves chats. Plans and fallbacks cannot use one that does not; clients call
-    it by name.
-    """
+    """Return whether the worker serves chats, as plans and fallbacks need. Others are called by name."""
     return "chat" in getattr(worker, "serves", ("chat",))
 
 
 def places_of(worker: WorkerSettings) -> dict[str, WorkerSettings]:
-    """Return the worker's settings at each of its deployments, by `WORKER@DEPLOYMENT`. A worker without
-    deployments is returned by its own name.
-    """
+    """Return the settings of each deployment by `WORKER@DEPLOYMENT`, or the worker's by its name."""
     if not isinstance(worker, API_SETTINGS) or not worker.deployments:
         return {worker.name: worker}
     return {f"{worker.name}@{each.name}": worker.at(each) for each in worker.deployments}

@@ -53,14 +53,9 @@ MOST_VALUES = 1000
 
 
 class AnthropicWorker:
-    """A Claude model."""
-
     def __init__(self, account: ProviderAccount) -> None:
-        """Create the SDK's client, without connecting.
-
-        Args:
-            account: provider account. Its `base_url` does not include `/v1`. If it is None, the address is
-                ANTHROPIC_BASE_URL of the environment, or else Anthropic's.
+        """Create the SDK's client, without connecting. `base_url` is without `/v1`, by default
+        ANTHROPIC_BASE_URL or Anthropic's.
         """
         self.name, self._account, self.origin = account.name, account, account.origin
         self._client = _client(account)
@@ -68,7 +63,6 @@ class AnthropicWorker:
         self._provider = Provider(account, self.origin, self._faults, self._map_errors)
 
     def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
-        """Open `call` as `Worker.open` does."""
         return open_metered(self._account, call, self._deltas, summarizes_thoughts=True)
 
     async def aclose(self) -> None:
@@ -150,7 +144,6 @@ class AnthropicWorker:
 
     @contextmanager
     def _map_errors(self) -> Generator[None]:
-        """Raise exceptions of the SDK as worker errors."""
         try:
             with self._faults.on_the_wire():
                 yield
@@ -203,17 +196,13 @@ def _client(account: ProviderAccount) -> Client:
 
 
 async def _pass_whole_events(response: httpx2.Response) -> None:
-    """Make a successful response yield only complete events, whatever its content type. This is a response
-    hook.
-    """
+    """Response hook: make a successful response yield only complete events, whatever its content type."""
     if response.is_success and isinstance(response.stream, httpx2.AsyncByteStream):
         response.stream = WholeEvents(response.stream, MOST_VALUES, events_in)
 
 
 def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
-    """Return the worker error for an exception of the SDK. A test checks this for all exception classes of
-    the SDK.
-    """
+    """Return the worker error for an exception of the SDK. A test checks all its exception classes."""
     match exc:
         case anthropic.APIStatusError():
             headers, code = exc.response.headers, f"{exc.error_code or ''} {exc.type or ''}"

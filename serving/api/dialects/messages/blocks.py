@@ -102,7 +102,6 @@ class ImageBlock(Marked):
 
     @property
     def parts(self) -> tuple[Image, ...]:
-        """The picture."""
         assert not isinstance(self.source, Unserved)
         return (Image(self.source.url, cache=self.mark),)
 
@@ -135,7 +134,6 @@ class ContentSource(LenientModel):
 
     @property
     def parts(self) -> tuple[Text | Image, ...]:
-        """The parts of all blocks."""
         if isinstance(self.content, str):
             return (Text(self.content),)
         return tuple(
@@ -224,7 +222,6 @@ class SearchResultBlock(Marked):
 
     @property
     def parts(self) -> tuple[Text, ...]:
-        """The result as text."""
         words = "\n".join([self.title, self.source, *(block.text for block in self.content)])
         return (Text(words, self.mark),)
 
@@ -237,7 +234,6 @@ class ToolReferenceBlock(Marked):
 
     @property
     def parts(self) -> tuple[Text, ...]:
-        """The result as text."""
         return (Text(f"The tool {self.tool_name} can be called.", self.mark),)
 
 
@@ -251,7 +247,6 @@ class ToolUseBlock(Marked):
 
     @property
     def parts(self) -> tuple[ToolCall, ...]:
-        """The call."""
         arguments = json.dumps(
             self.input, ensure_ascii=False, separators=(",", ":")
         )  # not orjson, which rejects integers beyond 64 bits
@@ -279,7 +274,6 @@ class ToolResultBlock(Marked):
 
     @property
     def parts(self) -> tuple[ToolResult, ...]:
-        """The result."""
         if isinstance(self.content, str):
             content: tuple[Text | Image | File, ...] = (Text(self.content),) if self.content else ()
         else:
