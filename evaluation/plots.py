@@ -17,7 +17,7 @@ BOUNDS = ("oracle", "best_of_n_oracle")
 
 
 def plots(rows: Sequence[Row]) -> dict[str, str]:
-    """Return the SVG of each plot by caption. Plots without data are left out."""
+    """Return the SVG of each plot by caption. Plots without data are omitted."""
     rows = [row for row in rows if row["answered"]]
     priced = [row for row in rows if row["cost_usd"] is not None]
     metered = [row for row in rows if row["prompt_tokens"] is not None]

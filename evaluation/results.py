@@ -68,7 +68,7 @@ class Result:
 
     @property
     def no_answer(self) -> bool:
-        """Whether the run succeeded but no answer was found in its text."""
+        """True if the run succeeded but no answer was found in its text."""
         return self.outcome.error is None and self.extracted is None
 
 

@@ -21,7 +21,7 @@ class Sample:
 
     kind: str
     due_s: float
-    """When the request should have been sent. In a closed loop, this is when the user sent it."""
+    """Planned start of the request. In a closed loop, this is its actual start."""
     sent_s: float
     outcome: str = UNFINISHED
     phases_ms: dict[str, float] = field(default_factory=dict[str, float])
@@ -37,7 +37,7 @@ class Sample:
 
     @property
     def is_failure(self) -> bool:
-        """Whether the server did not answer as requested."""
+        """True if the server did not answer as requested."""
         return self.outcome not in (OK, LEFT, NOT_STARTED, UNFINISHED)
 
     def take_stream(self, result: StreamResult) -> None:
@@ -74,7 +74,7 @@ class Recording:
         self.in_flight = 0
         self.began = time.perf_counter()
         self.ended_s = 0.0
-        """When the loop ended, after the answers that it waited for."""
+        """End of the loop, after the answers that it waited for."""
 
     @property
     def now_s(self) -> float:

@@ -26,9 +26,9 @@ class StreamResult:
     """One streamed answer. Times are in milliseconds since the request was sent."""
 
     first_progress_ms: float | None = None
-    """When the first event of a plan or a step arrived."""
+    """Arrival of the first event of a plan or a step."""
     first_token_ms: float | None = None
-    """When the first words of the answer arrived."""
+    """Arrival of the first words of the answer."""
     token_gaps_ms: list[float] = field(default_factory=list[float])
     """Times between successive pieces of the answer."""
     done_ms: float | None = None

@@ -212,7 +212,7 @@ class Stream:
     def __init__(self, answer: httpx2.Response) -> None:
         self._answer = answer
         self.is_whole = False
-        """Whether the final event has been read: `[DONE]`, or an event of type `end`."""
+        """True if the final event has been read: `[DONE]`, or an event of type `end`."""
 
     @property
     def run_id(self) -> str:

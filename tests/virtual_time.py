@@ -16,7 +16,7 @@ import aiosqlite.core
 import anyio._backends._asyncio
 import pytest
 
-FOLDERS = ("tests/conductor", "tests/serving")
+FOLDERS = ("tests/conductor", "tests/evaluation/backends", "tests/serving")
 SERVERS = {"postgres", "postgres_of_its_own", "redis_url"}
 """Fixtures that start a process which knows only real time."""
 IDLE_TURNS = 5

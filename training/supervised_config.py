@@ -96,7 +96,7 @@ class WarmStartConfig(Frozen):
     whole: str = "Answer the question."
     """Subtask for a worker without a card."""
     names: bool = False
-    """Whether plans have a worker's name in place of its number. The engine reads both.
+    """True if plans have a worker's name in place of its number. The engine reads both.
 
     Looking up the card of a number is the one thing that a model from scratch does not learn in minutes.
     """

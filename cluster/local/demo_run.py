@@ -71,7 +71,7 @@ def ask(client: OpenAI, model: str, question: str, max_tokens: int | None) -> De
 
 
 def show_progress(answer: DemoAnswer, event: Json) -> None:
-    """Print one event as a line. Once the answer has begun, print nothing."""
+    """Print one event as a line, or nothing after the answer has begun."""
     if answer.text:
         return
     at = f"[dim]{event.get('at_s') or 0:6.2f} s[/]"

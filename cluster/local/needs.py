@@ -25,7 +25,7 @@ from serving.settings.workers import VllmSettings
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What settings need in addition to the base packages: vLLM, and folders under `models/`."""
+    """Needs of the settings beyond the base packages: vLLM, and folders under `models/`."""
 
     engine: bool
     models: tuple[str, ...]

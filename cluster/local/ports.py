@@ -53,14 +53,14 @@ class Port:
 
     @property
     def is_on_loopback(self) -> bool:
-        """Whether only this machine can connect to the port."""
+        """True if only this machine can connect to the port."""
         address = ip_address(self.address)
         mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
         return (mapped or address).is_loopback
 
     @property
     def is_guarded(self) -> bool:
-        """Whether other machines cannot connect, need a credential, or receive only metrics."""
+        """True if other machines cannot connect, need a credential, or receive only metrics."""
         return self.is_on_loopback or self.asks_for not in (NOTHING, UNKNOWN)
 
 

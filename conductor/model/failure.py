@@ -136,7 +136,7 @@ class Attempt(DefaultingValue, frozen=True):
     detail: str = ""
     """Detail for operators only. See `PodiumError.detail`."""
     outcome: Literal["failed", "cut", "lost_race", "left_alone"] = "failed"
-    """How the attempt ended.
+    """End of the attempt.
 
     * `failed`: the call failed.
     * `cut`: the process that made the call ended, or the answer was interrupted and its step was started again.

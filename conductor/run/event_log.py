@@ -151,7 +151,7 @@ class EventLog:
     def __init__(self, record: Record, journal: Journal | None = None) -> None:
         self.record = record
         self.is_watched = False
-        """Whether a viewer wants the texts of the conductor and the steps while they are written."""
+        """True if a viewer wants the texts of the conductor and the steps while they are written."""
         self.answer = Subscription("answer", self._drop, record.seq)
         self._journal = journal
         self._first_seq = record.seq + 1
@@ -160,12 +160,12 @@ class EventLog:
 
     @property
     def has_answer_begun(self) -> bool:
-        """Whether a piece of the answer has been published. After that, the answer cannot be replaced."""
+        """True if a piece of the answer has been published. After that, the answer cannot be replaced."""
         return self.record.answer_began_s is not None
 
     @property
     def is_answer_seen(self) -> bool:
-        """Whether the client has received a piece of the answer. An outer run receives each immediately."""
+        """True if the client has received a piece of the answer. An outer run receives each immediately."""
         is_read = self.record.task.stream or self.record.parent is not None
         return is_read and self.has_answer_begun
 

@@ -66,7 +66,7 @@ class PlanEnded(Value, frozen=True):
     """The conductor's error while it wrote the plan."""
     why: str = ""
     stopped: bool = False
-    """Whether the run ended while the plan was being written."""
+    """True if the run ended while the plan was being written."""
 
     @property
     def reject_reason(self) -> Reason | None:

@@ -172,7 +172,7 @@ class BudgetLedger:
 
     @property
     def _can_be_freed(self) -> bool:
-        """Whether open calls hold a part of the limited budget. A free call holds no money."""
+        """True if open calls hold a part of the limited budget. A free call holds no money."""
         holds_money = self.budget.max_cost_usd is not None and self.on_hold_usd > 0
         return holds_money or (self.budget.max_tokens is not None and bool(self.holds))
 

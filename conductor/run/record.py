@@ -209,7 +209,7 @@ class Record(DefaultingValue, frozen=True, dict=True):
 
     @cached_property
     def cost_is_bound(self) -> bool:
-        """Whether `cost_usd` is an upper bound because the usage of a call is unknown.
+        """True if `cost_usd` is an upper bound because the usage of a call is unknown.
 
         The call's notes or its error give the reason. Open calls of a lost run are charged in full.
         """

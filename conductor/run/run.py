@@ -62,7 +62,7 @@ class Run:
 
     @property
     def is_detached(self) -> bool:
-        """Whether the run, or its outer run, is handed over to another process."""
+        """True if the run, or its outer run, is handed over to another process."""
         return self._is_detached or (self._outer is not None and self._outer.is_detached)
 
     def watch(self) -> None:
@@ -92,7 +92,7 @@ UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker")
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the steps of a run share. `pool` has the request's workers in the conductor's order, `now_s`
+    """Context that the steps of a run share. `pool` has the request's workers in the conductor's order, `now_s`
     returns the seconds since the run began.
     """
 
@@ -181,7 +181,7 @@ async def wait_until_done(tasks: Collection[asyncio.Future[Any]]) -> None:
 
 
 async def end_task(task: asyncio.Task[None] | None) -> None:
-    """Cancel a task that never ends by itself, if any, wait for it, and raise its error if it failed."""
+    """Cancel an endless task, if any, wait for it, and raise its error if it failed."""
     if task is not None:
         task.cancel()
         with suppress(asyncio.CancelledError):

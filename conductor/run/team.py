@@ -90,7 +90,7 @@ class Team:
     def fallbacks(self, task: Task) -> list[str]:
         """Return the workers that may answer alone. The configured fallback is the first one.
 
-        Workers that cannot handle the request's images, PDFs or tools are left out, unless no worker can.
+        Workers that cannot handle the request's images, PDFs or tools are omitted, unless no worker can.
         """
         members = self.members_for(task)
         names = sorted(members, key=lambda name: name != self.fallback)

@@ -61,7 +61,7 @@ class EvaluationBackend(Protocol):
 
     @property
     def identity(self) -> Mapping[str, Any]:
-        """What results depend on. They are reused only for a backend with the same identity."""
+        """Identity of the backend. Results are reused only for a backend with the same identity."""
         ...
 
     def price(self, worker: str) -> Price | None:

@@ -26,7 +26,7 @@ from serving.settings.workers import OpenAISettings, VllmSettings
 class InProcessBackend:
     """Backend with the workers that `build_pool` creates.
 
-    A conductor that is a vLLM engine is left out. `with_conductor_at` connects to one on a server.
+    A conductor that is a vLLM engine is omitted. `with_conductor_at` connects to one on a server.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ Claim = tuple[str, Accuracy]
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Wording of a card. A part without content is left out.
+    """Wording of a card. A part without content is omitted.
 
     Args:
         best: the template of the strengths, which replace `{}`.

@@ -43,7 +43,7 @@ ORDER = {"best_of_n": 1, "best_of_n_oracle": 2, "oracle": 2}
 
 def expand(names: Sequence[str], backend: EvaluationBackend, *, learns: bool) -> list[str]:
     """Expand comma-separated `names`, with `usual` and `learned`. Strategies that lack conductor, prices or
-    costs are left out.
+    costs are omitted.
     """
     has_prices = learns or any(backend.price(worker) is not None for worker in backend.workers)
     left_out = {*(() if backend.has_conductor else OF_A_CONDUCTOR), *(() if has_prices else ("cheapest",))}

@@ -76,7 +76,7 @@ class TrainingSet:
 
     @property
     def best(self) -> str:
-        """Name of the worker that was right most often. Of equals, it is the first of the cheapest."""
+        """Name of the worker that was right most often. In a tie, it is the first of the cheapest workers."""
         rights, costs = self.right_Q_W.sum(axis=0), np.nan_to_num(self.usd_W, nan=0.0)
         return self.workers[min(range(len(self.workers)), key=lambda w: (-rights[w], costs[w]))]
 

@@ -36,7 +36,7 @@ class SelfConsistency(OneWorkerStrategy):
 
 @dataclass(slots=True)
 class Vote(Strategy):
-    """Strategy that takes the majority of one answer per worker. Of equals, the earliest wins."""
+    """Strategy that takes the majority of one answer per worker. A tie goes to the earliest answer."""
 
     workers: tuple[str, ...]
 

@@ -36,7 +36,7 @@ class SimulatedPlan:
     steps: tuple[SimulatedStep, ...]
     question_tokens: int
     second_look: bool = False
-    """Whether the conductor reads the outcome before the answer is sent."""
+    """True if the conductor reads the outcome before the answer is sent."""
 
     @property
     def review_tokens(self) -> int:

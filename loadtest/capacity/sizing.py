@@ -26,7 +26,7 @@ class MeanWork:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one station needs at one arrival rate.
+    """Need of one station at one arrival rate.
 
     Args:
         needed: the needed replicas, or the needed tokens or requests per minute.
@@ -49,7 +49,7 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Requirements:
-    """What an arrival rate requires."""
+    """Sizes and machines that an arrival rate requires."""
 
     rate_rps: float
     sizes: Sizes

@@ -1,4 +1,4 @@
-"""Final check of the store: all money is accounted for, and everything that clients were told is stored."""
+"""Final check of the store: all money is accounted for, and everything that clients received is stored."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class Audit:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is missing or counted twice."""
+        """True if nothing is missing or counted twice."""
         return not any(
             (
                 self.overspent_usd,

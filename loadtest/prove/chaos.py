@@ -82,7 +82,7 @@ class ChaosRow:
 
     @property
     def is_right(self) -> bool:
-        """Whether the round kept all promises."""
+        """True if the round kept all promises."""
         return self.result.is_right(LOST if self.killed in WITH_ITS_ROUTER else ENDED)
 
 

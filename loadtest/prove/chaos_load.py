@@ -22,7 +22,7 @@ disconnects.
 LOST = frozenset({"lost", "finished"})
 """Allowed states of a run's record if the run's router died. The run may have finished just before."""
 ASKED_AGAIN = 60
-"""How often a repeated stream is sent, once per second. Ray Serve replaces a proxy in half a minute."""
+"""Number of times that a stream is sent again, once per second. Ray Serve replaces a proxy in half a minute."""
 
 
 @dataclass

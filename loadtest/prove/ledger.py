@@ -77,7 +77,7 @@ class LedgerRow:
 
     @property
     def is_right(self) -> bool:
-        """Whether all counts are 0 and the sums are equal and positive."""
+        """True if all counts are 0 and the sums are equal and positive."""
         audit = self.audit
         are_equal = 0 < audit.records_usd == audit.ledger_usd and not audit.records_above_ledger
         return audit.is_right and not self.run_twice and are_equal

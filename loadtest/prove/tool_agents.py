@@ -42,7 +42,7 @@ class ToolClient:
     """Tool calls that wait for results."""
     answer: str = ""
     is_cut: bool = False
-    """Whether its stream was cut off right after the tool calls."""
+    """True if its stream was cut off right after the tool calls."""
 
     @property
     def results(self) -> list[Json]:
@@ -59,7 +59,7 @@ class ToolClient:
 
     @property
     def is_right(self) -> bool:
-        """Whether every result reached the step that called the tool, and no other step."""
+        """True if every result reached the step that called the tool, and no other step."""
         n = self.number
         return f"one got: read for one of {n}." in self.answer and (
             f"two got: read for two of {n}, write for two of {n}." in self.answer
@@ -85,7 +85,7 @@ class ToolsResult:
 
     @property
     def is_right(self) -> bool:
-        """Whether nothing is missing, wrong or duplicated."""
+        """True if nothing is missing, wrong or duplicated."""
         bad = (
             self.results_at_the_wrong_step,
             self.wrongly_accepted_or_rejected.total(),

@@ -67,7 +67,7 @@ class SiegeResult:
 
     @property
     def withstood(self) -> bool:
-        """Whether no limit was exceeded."""
+        """True if no limit was exceeded."""
         return not self.missed
 
 

@@ -181,9 +181,9 @@ class OwnBudget(_Body):
 
 
 class BudgetChange(_Body):
-    """New spending limits. A field that is left out keeps its limit; null removes it.
+    """New spending limits. An omitted field keeps its limit; null removes it.
 
-    Changes take effect at once, also for the current day and month.
+    Changes take effect immediately, also for the current day and month.
     """
 
     day_usd: Limit = Field(default=None, description="Maximum spending per day (UTC), in dollars.")

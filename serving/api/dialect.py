@@ -108,9 +108,9 @@ class Dialect(Protocol):
     format_field = "response_format"
     """Request field with the answer format."""
     joins = False
-    """Whether retries of any failed request join its run (`deduplication.py`), or only those with tools."""
+    """True if retries of any failed request join its run (`deduplication.py`). False if only those with tools do."""
     tells_again = False
-    """Whether a client can resume a background stream after any of its events. Such a stream is read from the
+    """True if a client can resume a background stream after any of its events. Such a stream is read from the
     store, so that all readers receive the same events.
     """
 

@@ -3,7 +3,7 @@
 A watcher is a client that follows the events of a run. Each watched run has one feed on a router, which
 encodes each event once and holds a window of the encoded events (frames). The router's own store notifies the
 feed of new events; for a run of another router, the feed polls the store. A watcher that falls behind the
-window, or starts too late for it, gets a feed of its own, which reads the store at that watcher's pace.
+window, or starts too late for it, gets a separate feed, which reads the store at that watcher's pace.
 """
 
 import asyncio
@@ -271,7 +271,7 @@ class Feeds:
 
 
 def show_event(event: Event, answer: RetoldAnswer) -> list[Json]:
-    """Return an event for watchers as JSON objects. Of an answer that is written again, show only the new
+    """Return an event for watchers as JSON objects. If an answer is written again, show only the new
     part, or all of it as `answer_restarted` if it differs.
     """
     before: AnswerDelta | None = None

@@ -36,7 +36,7 @@ class BrokenOff(NotContinued):
 
 
 Form = Literal["plain", "prefill", "ask"]
-"""How to send a call: unchanged, its prefix as the model's turn, or an instruction to continue it."""
+"""Form in which a call is sent: unchanged, its prefix as the model's turn, or an instruction to continue it."""
 
 
 def form_of(call: Call, prefills: Callable[[Call], bool]) -> Form:

@@ -156,7 +156,7 @@ class _Try:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the wait for the first token has ended: the token has arrived, or the call has failed."""
+        """True if the wait for the first token has ended: the token has arrived, or the call has failed."""
         return self.opened.done()
 
     async def leave(self, error: BaseException | None = None) -> None:

@@ -1,7 +1,7 @@
 """Parser that finds the point in a model's output at which it continues a given text, without repetition or gaps.
 
 A model that is asked to continue may drop whitespace, start its sentence again, or answer from the start.
-Without an overlap, `four` cannot be told from ` four`. Therefore the model is asked to start with a mark
+Without an overlap, `four` cannot be distinguished from ` four`. Therefore the model is asked to start with a mark
 (`[continued]`) and the last words of the text, which are called the anchor. If the anchor matches exactly,
 the output after it is new text. The mark shows that the anchor is a repetition. Without it, the same words
 could be the next line of an answer with equal lines. The model may also start its repetition before the

@@ -95,7 +95,7 @@ class _Checked:
         self._check, self._removed, self._most = check, removed, most
         self._checked = dict[str, str]()
         self.is_dear = False
-        """Whether the latest match had to be validated, which is slow."""
+        """True if the latest match had to be validated, which is slow."""
 
     def __call__(self, text: str) -> str:
         self.is_dear = text not in self._checked and len(self._checked) < self._most

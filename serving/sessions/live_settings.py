@@ -62,7 +62,7 @@ class LiveSettings:
         self._changing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.is_up = False
-        """Whether the server has started. Before `/readyz` succeeds, engines start and load their adapters."""
+        """True if the server has started. Before `/readyz` succeeds, engines start and load their adapters."""
 
     def start(self) -> None:
         """Start to check the settings file and the key files for changes."""

@@ -89,7 +89,7 @@ class Session:
         self.id = id
         self.execution: Execution | None = None
         self.is_kept = False
-        """Whether the run outlives its client."""
+        """True if the run outlives its client."""
         self.tasks = set[asyncio.Task[object]]()
         """Tasks that outlive the client: driving, finishing or resuming the run."""
         self.n_readers = 0

@@ -51,7 +51,7 @@ class Fallback:
 
     worker: str
     why: str = ""
-    """How it was chosen, or "" if the settings name it."""
+    """Reason for the choice, or "" if the settings name it."""
 
 
 @dataclass(frozen=True, slots=True)

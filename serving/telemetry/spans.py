@@ -86,7 +86,7 @@ EXPORTER = "serving.telemetry:span_processors"
 
 tracer = trace.get_tracer("podium")
 _is_exported = True
-"""Whether spans are exported. `span_processors` sets it."""
+"""True if spans are exported. `span_processors` sets it."""
 
 
 @dataclass(slots=True)

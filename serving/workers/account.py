@@ -53,7 +53,7 @@ class ProviderAccount:
     reach: Reach = SETTINGS
     """Network addresses that the server may have."""
     fetches_pictures: bool | None = None
-    """Whether the server may fetch pictures by URL. See `check_pictures` for None."""
+    """True if the server may fetch pictures by URL. See `check_pictures` for None."""
     access: ModelAccess = ModelAccess()
     """Cloud through which the model is reached, and the identity there."""
 

@@ -61,9 +61,9 @@ class EventReader:
         self._n_empty = self._n_empty_bytes = 0
         self._is_first = True
         self._is_bare = False
-        """Whether the current event is JSON without `data:`."""
+        """True if the current event is JSON without `data:`."""
         self.is_done = False
-        """Whether `[DONE]` has arrived. Later bytes are ignored."""
+        """True if `[DONE]` has arrived. Later bytes are ignored."""
 
     def feed(self, piece: bytes) -> list[Event]:
         """Return the events with data that `piece` completes, or raise BodyRefused for too much without

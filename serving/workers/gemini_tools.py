@@ -125,7 +125,7 @@ class PartCollector:
         self._meter = meter
         self._parts: list[types.Part] = []
         self.has_calls = False
-        """Whether the answer calls tools."""
+        """True if the answer calls tools."""
 
     def add(self, candidate: types.Candidate | None) -> bool:
         """Add the next chunk's parts that are not empty. Return whether one of them calls a tool."""

@@ -45,7 +45,7 @@ class EngineCall:
     gap_s: float = 0.0
     """Minimum seconds between two chunks. The first and the last chunk are sent immediately."""
     is_text: bool = False
-    """Whether the text of `messages` is the prompt, without a chat template."""
+    """True if the text of `messages` is the prompt, without a chat template."""
     tokens: tuple[int, ...] = ()
     """Token numbers of the prompt, instead of `messages`."""
     penalties: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -56,11 +56,11 @@ class EngineCall:
     tools: tuple[dict[str, Any], ...] = ()
     """Tools for the chat template, in OpenAI's format."""
     reads_calls: bool = False
-    """Whether the model may call `tools`. If so, calls are parsed from the answer."""
+    """True if the model may call `tools`. If so, calls are parsed from the answer."""
     must_call: bool = False
-    """Whether the answer must consist of at least one call."""
+    """True if the answer must consist of at least one call."""
     parallel_calls: bool = True
-    """Whether the answer may have several calls."""
+    """True if the answer may have several calls."""
     priority: int = 0
     """vLLM's priority: lower numbers go first."""
     prefix: str = ""
@@ -272,7 +272,7 @@ def _penalties(sampling: Sampling) -> dict[str, Any]:
 
 
 def _lines(messages: Iterable[Message]) -> list[dict[str, Any]]:
-    """Return the conversation in OpenAI's format. Templates require an empty text beside tool calls."""
+    """Return the conversation in OpenAI's format. Templates require an empty text with tool calls."""
     lines: list[dict[str, Any]] = messages_json(messages, _content)
     return [_with_thoughts(line | {"content": line["content"] or ""}) for line in lines]
 

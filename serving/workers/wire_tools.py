@@ -93,7 +93,7 @@ class WireFunction(NamedTuple):
     schema: dict[str, Any]
     """JSON Schema of the arguments, of type `object`."""
     is_strict: bool
-    """Whether the provider can enforce the schema, which it cannot after a union was flattened."""
+    """True if the provider can enforce the schema, which it cannot after a union was flattened."""
 
 
 def function_of(tool: Tool) -> WireFunction:

@@ -218,29 +218,24 @@ def test_ctrl_c_skips_the_records_that_are_still_to_come() -> None:
 
 
 class CutAnswer(BaseHTTPRequestHandler):
-    """Handler that closes the connection in the middle of each answer."""
-
-    status = 200
+    """Handler that answers with the status its path names, and closes the connection in the middle."""
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
 
     def do_GET(self) -> None:
-        self.send_response(self.status)
+        self.send_response(int(self.path.split("/")[1]))
         self.send_header("content-length", "99")
         self.end_headers()
         self.wfile.write(b'{"status": ')
 
 
 @pytest.mark.parametrize("status", [200, 503])
-def test_a_record_that_is_cut_off_is_missing_like_one_that_the_server_does_not_have(
-    monkeypatch: pytest.MonkeyPatch, status: int
-) -> None:
-    monkeypatch.setattr(CutAnswer, "status", status)
+def test_a_record_that_is_cut_off_is_missing_like_one_that_the_server_does_not_have(status: int) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), CutAnswer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            assert fill(whole_answers(2), f"http://127.0.0.1:{server.server_port}") == (2, 0)
+            assert fill(whole_answers(2), f"http://127.0.0.1:{server.server_port}/{status}") == (2, 0)
         finally:
             server.shutdown()
 

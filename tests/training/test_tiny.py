@@ -2,17 +2,18 @@
 does it with three seeds, for longer.
 """
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from tests.conftest import ROOT
+from tests.states import until
 
 
 @pytest.mark.slow
@@ -31,14 +32,16 @@ def test_a_tiny_conductor_learns_whom_to_ask_and_who_has_to_read_whom(tmp_path: 
     assert results["composite_after"] > results["composite_before"] + 0.4
 
 
-def test_an_interrupt_of_the_process_alone_ends_the_trainings_too(tmp_path: Path):
-    command = [sys.executable, "-m", "training.tiny", "--out", str(tmp_path)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        ends_s = time.monotonic() + 60
-        while len(trainings := psutil.Process(running.pid).children()) < 2 and time.monotonic() < ends_s:
-            time.sleep(0.05)
-        running.send_signal(signal.SIGINT)
-        output, _ = running.communicate(timeout=60)
-    assert (running.returncode, len(trainings)) == (130, 2)
-    assert output.endswith("Stopped. No results were written.\n")
+@pytest.mark.slow
+async def test_an_interrupt_of_the_process_alone_ends_the_trainings_too(tmp_path: Path):
+    running = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "training.tiny", "--out", str(tmp_path), stdout=asyncio.subprocess.PIPE
+    )
+    process = psutil.Process(running.pid)
+    await until(lambda: len(process.children()) == 2, "two trainings", every_s=0.05)
+    trainings = process.children()
+    running.send_signal(signal.SIGINT)
+    output, _ = await asyncio.wait_for(running.communicate(), 60)
+    assert running.returncode == 130
+    assert output.endswith(b"Stopped. No results were written.\n")
     assert not any(each.is_running() for each in trainings)

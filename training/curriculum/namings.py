@@ -1,7 +1,7 @@
 """Namings, the second half of the first lesson. In a naming, the conductor reads a whole request. For each of
 its parts, it writes the field of knowledge that the part needs, and the worker for it.
 
-A row has one team's cards, followed by many namings. The rest of each plan is left out, because a small model
+A row has one team's cards, followed by many namings. The rest of each plan is omitted, because a small model
 rarely gets it wrong. Some requests of one part are about fields of the team's specialists, and others about
 any field, so that the model learns when to use a generalist.
 

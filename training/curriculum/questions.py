@@ -33,7 +33,7 @@ class RequestQuestion(TeamQuestion):
 
     @property
     def is_new(self) -> bool:
-        """Whether the request is about a domain that training never saw."""
+        """True if the request is about a domain that training never saw."""
         return any(part.domain in HELD_OUT_DOMAINS for part in self.request.parts)
 
 

@@ -32,7 +32,7 @@ TEAM: Json = team(
     workers=[
         scripted("a", "<answer>0</answer>", price=PRICE),
         scripted("b", {"error": "refused"}),
-        scripted("c", "<answer>2</answer>", price=PRICE),
+        scripted("c", "<answer>2</answer>", price=PRICE, delay_s=0.1),
     ],
 )
 QUESTION = sums(2)[1]
@@ -50,11 +50,6 @@ FIGURES = (
     "plan",
 )
 PLANS = (None, Plan((Step("a", ""),)), Plan((Step("a", ""), Step("c", "Check it.", (0,)))))
-
-
-@pytest.fixture(autouse=True)
-def no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(over_http, "PAUSE_S", 0.0)
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=["the conductor's", "one worker", "two steps"])

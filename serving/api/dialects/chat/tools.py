@@ -17,7 +17,7 @@ HostedTools = Mapping[str, str]
 def toolset(
     tools: Sequence[Tool], hosted: HostedTools, choice: ToolChoice, *, parallel: bool
 ) -> tuple[Toolset, tuple[str, ...]]:
-    """Return the supported tools, and a note for each tool that is left out."""
+    """Return the supported tools, and a note for each omitted tool."""
     names = Counter((tool.namespace, tool.name) for tool in tools)
     if double := next((name for (_, name), count in names.items() if count > 1), None):
         raise BadTask(f"tools: two tools are named {quote(double)}. Rename one of them.", param="tools")
@@ -189,7 +189,7 @@ class ChatToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The supported tools, and a note for each tool left out. Raises `BadTask` for a contradictory
+        """The supported tools, and a note for each omitted tool. Raises `BadTask` for a contradictory
         `tool_choice`.
         """
         tools: Sequence[AnyTool] = self.tools or ()

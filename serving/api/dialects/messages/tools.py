@@ -83,7 +83,7 @@ class ToolFields(LenientModel):
 
     @property
     def toolset(self) -> tuple[Toolset, tuple[str, ...]]:
-        """The supported tools, and a note for each tool left out. Raises `BadTask` for a contradictory
+        """The supported tools, and a note for each omitted tool. Raises `BadTask` for a contradictory
         `tool_choice`.
         """
         tools: Sequence[AnyTool] = self.tools or ()

@@ -177,7 +177,7 @@ async def _find_references(items: str | Sequence[Json], earlier: CallersRuns) ->
 
 
 async def _find_items(response: str, ids: Sequence[str], earlier: CallersRuns) -> References:
-    """Return the messages of the items of one response, by id. Missing items are left out."""
+    """Return the messages of the items of one response, by id. Missing items are omitted."""
     records = await find_response(response, earlier)
     if records is None:
         return {}

@@ -99,7 +99,7 @@ class Transcript:
     """Messages of a conversation, built from input items one by one.
 
     Attributes:
-        left_out: a note for each item that is not supported and was left out.
+        left_out: a note for each item that is not supported and was omitted.
         packed: count of the JSON parts inside the compaction items.
     """
 

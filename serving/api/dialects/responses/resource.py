@@ -151,7 +151,7 @@ def _whole_usage(segments: Sequence[Segment]) -> Json:
 
 
 def _tools_json(toolset: Toolset) -> list[Json]:
-    """Return the tools of a run, grouped by namespace. Tools that were left out are missing."""
+    """Return the tools of a run, grouped by namespace. Omitted tools are missing."""
     entries: list[Json] = []
     spaces: dict[str, list[Json]] = {}
     for tool in toolset.tools:
