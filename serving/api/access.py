@@ -94,6 +94,7 @@ class RouteAccess:
 ROUTES: Mapping[str, RouteAccess] = {
     "GET /healthz": RouteAccess(Who.PUBLIC, PROBE),
     "GET /readyz": RouteAccess(Who.PUBLIC, PROBE),
+    "GET /": RouteAccess(Who.PUBLIC, CONSTANT),
     "GET /console": RouteAccess(Who.PUBLIC, CONSTANT),
     "GET /v1/models": RouteAccess(Who.ANY_KEY, READ),
     "GET /v1/models/{name:path}": RouteAccess(Who.ANY_KEY, READ),
