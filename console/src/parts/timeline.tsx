@@ -1,8 +1,8 @@
 /** Timeline of plans: for each step, when it waited, when it was called, and when it wrote. */
-import { seconds } from "./format";
-import { type Plan, type Step, criticalPath } from "./run";
-import { hue, statusWord } from "./status";
-import { type Room, type Wait, roomOf, took } from "./waits";
+import { seconds } from "../data/format";
+import { type Plan, type Step, criticalPath } from "../data/run";
+import { hue, statusWord } from "../data/status";
+import { type Room, type Wait, roomOf, took } from "../data/waits";
 
 /** Timeline of a run's plans and steps, and of its waits for the client's tools. */
 export function Timeline(props: {
@@ -18,7 +18,8 @@ export function Timeline(props: {
   const room = roomOf(props.whole_s, props.waits, unix_s);
   const share = (place: number) => `${(100 * Math.min(Math.max(place, 0), room.whole)) / room.whole}%`;
   return (
-    <div class="timeline" role="group" aria-label="Timeline of the run">
+    <div class="card timeline" role="group" aria-label="Timeline of the run">
+      <h2>Timeline</h2>
       <div class="axis" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => (
           <span key={part} style={{ left: `${100 * part}%` }}>

@@ -1,8 +1,8 @@
 /** Details of one step: its facts, prompt, output and attempts. */
-import { count, dollars, seconds } from "./format";
-import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "./record";
-import type { Step } from "./run";
-import { statusWord } from "./status";
+import { count, dollars, seconds } from "../data/format";
+import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "../data/record";
+import type { Step } from "../data/run";
+import { statusWord } from "../data/status";
 
 export function Details(props: { step: Step; trace: string | null; onClose: () => void }) {
   const { step } = props;

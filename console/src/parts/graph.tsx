@@ -1,8 +1,8 @@
 /** Graph of a plan: a button for each step, and a line for each output that a step reads. */
-import { brief, dollars, seconds } from "./format";
-import { places } from "./layout";
-import { type Plan, type Step, criticalPath } from "./run";
-import { hue, statusWord } from "./status";
+import { brief, dollars, seconds } from "../data/format";
+import { places } from "../data/layout";
+import { type Plan, type Step, criticalPath } from "../data/run";
+import { hue, statusWord } from "../data/status";
 
 const WIDTH = 220;
 const HEIGHT = 96;
