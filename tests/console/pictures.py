@@ -20,10 +20,11 @@ from evaluation.results import Result
 from tests.conftest import ROOT
 from tests.console.chromium import ask, browsing, enter_key, node, open_page, until_finished
 from tests.serving.api.calling_team import calling_team
-from tests.serving.api.keyed import keyed
+from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import Json, plan, scripted, served, step, team
 
 DOCS = ROOT / "docs"
+SIZE: Json = {"viewport": {"width": 1280, "height": 800}}
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 QUESTION = "Is it worth insulating the roof of a house from 1970 before the windows?"
 ROOF = "Through an uninsulated roof goes about a quarter of a house's heat; two days of work, paid back in five years or so."
@@ -47,6 +48,7 @@ def house(**settings: Any) -> Json:
             "builder", PANES, price=PRICE, delay_s=0.9, tokens_per_s=12, card="knows what building costs"
         ),
         scripted("writer", ANSWER, price=PRICE, delay_s=0.4, tokens_per_s=15, card="writes briefly"),
+        scripted("broken", {"error": "unavailable"}, in_pool=False, card="its server is away"),
     ]
     return team(PLAN, workers=workers, workflows={}, **settings)
 
@@ -54,7 +56,7 @@ def house(**settings: Any) -> Json:
 @asynccontextmanager
 async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, Page]]:
     """The console over a team."""
-    shape = {"viewport": {"width": 1100, "height": 760}} | options
+    shape = SIZE | options
     async with served(settings) as api, browsing() as browser, open_page(browser, api.url, **shape) as seen:
         yield api, seen.page
 
@@ -62,6 +64,7 @@ async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, P
 async def live() -> None:
     """Two steps side by side, each with its words."""
     async with page_of(house()) as (_, page):
+        await shot(page, "ask")
         await ask(page, QUESTION)
         await expect(node(page, 2)).to_contain_text("loses", timeout=15_000)
         await shot(page, "live")
@@ -72,6 +75,8 @@ async def replay() -> None:
     """A run played again, dark, with a step's details."""
     async with page_of(house(), color_scheme="dark") as (_, page):
         await ask(page, QUESTION)
+        await until_finished(page)
+        await page.get_by_role("link", name="Open the run").click()
         await until_finished(page)
         await node(page, 1).click()
         await page.get_by_label("Replay position").focus()
@@ -106,25 +111,22 @@ async def tools() -> None:
 
 
 async def admin() -> None:
-    """List, pool, keys and ledger; the phone."""
+    """Lists, overview, pool, keys and dialogs, with some days of traffic; the phone."""
     with TemporaryDirectory() as folder:
         async with keyed(Path(folder), house()) as it, browsing() as browser:
-            for _ in range(3):
-                await it.ask("mine", "POST", "/v1/chat/completions", {"model": "mini", "messages": [{"role": "user", "content": QUESTION}]})  # fmt: skip
-            size = {"width": 1100, "height": 760}
-            async with open_page(browser, it.api.url, viewport=size) as seen:
-                await enter_key(seen.page, it.secrets["admin"])
-                for name, shows in (
-                    ("runs", "finished"),
-                    ("pool", "Health of the workers"),
-                    ("keys", "Ledger"),
-                ):
-                    await seen.page.goto(f"{it.api.url}/console/#/{name}")
-                    await expect(seen.page.locator("main")).to_contain_text(shows)
-                    if name == "keys":
-                        await seen.page.get_by_role("heading", name="Ledger").scroll_into_view_if_needed()
-                        await seen.page.mouse.wheel(0, 500)
-                    await shot(seen.page, name)
+            await traffic(it)
+            async with open_page(browser, it.api.url, **SIZE) as seen:
+                page = seen.page
+                await enter_key(page, it.secrets["admin"])
+                for name, shows in PAGES:
+                    await page.goto(f"{it.api.url}/console/#/{name}")
+                    await expect(page.locator("main")).to_contain_text(shows)
+                    if name == "overview":
+                        await page.get_by_role("group", name="Group by").get_by_role("button", name="Worker").click()  # fmt: skip
+                    await shot(page, name)
+                await page.get_by_role("button", name="Edit mine").click()
+                await expect(page.get_by_role("dialog").get_by_label("Per day ($)")).to_have_value("2.5")
+                await shot(page, "edit")
             async with open_page(browser, it.api.url, viewport={"width": 390, "height": 760}) as seen:
                 await enter_key(seen.page, it.secrets["mine"])
                 await ask(seen.page, QUESTION)
@@ -132,11 +134,38 @@ async def admin() -> None:
                 await shot(seen.page, "phone")
 
 
+PAGES = (("runs", "finished"), ("overview", "over time"), ("pool", "Workers in the pool"), ("keys", "Ledger"))
+
+
+async def traffic(it: Keyed) -> None:
+    """Requests of two teams with budgets, and one that fails."""
+    for path, body in (
+        (f"teams/{it.ids['search']}/budget", {"day_usd": "20", "month_usd": "300"}),
+        (f"teams/{it.ids['sales']}/budget", {"month_usd": "0.0012"}),
+        (f"teams/{it.ids['search']}/policy", {"requests_per_minute": 600, "local_only": True}),
+        (f"keys/{it.ids['mine']}/budget", {"day_usd": "2.5"}),
+    ):
+        await it.ask("admin", "POST", f"/v1/admin/{path}", body)
+    await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['alone']}", {"expires_at": "2027-06-01T00:00:00Z"})
+    asked = (
+        ("mine", "mini", QUESTION),
+        ("other team", "writer", "Write a subject line for our offer on roof insulation."),
+        ("mine", "mini", "How much does a heat pump save in a house of 140 square metres?"),
+        ("mine", "physicist", "What is the U-value of a brick wall of 24 cm?"),
+        ("other team", "broken", "Summarize this call with a customer."),
+        ("mine", "mini", "Is triple glazing worth it in the north of Spain?"),
+    )
+    for who, model, question in asked:
+        body = {"model": model, "messages": [{"role": "user", "content": question}]}
+        await it.ask(who, "POST", "/v1/chat/completions", body)
+
+
 async def compare() -> None:
     """An evaluation beside live traffic."""
     rows = [
         strategy("small model alone", 41, "0.0004"),
         strategy("large model alone", 68, "0.004"),
+        strategy("best of three", 72, "0.0038"),
         strategy("podium-ultra", 74, "0.002"),
     ]
     async with page_of(house()) as (api, page):
@@ -149,7 +178,7 @@ async def compare() -> None:
         await page.locator("input[type=file]").set_input_files(
             [{"name": "report.json", "mimeType": "application/json", "buffer": report}]
         )
-        await expect(page.locator("tbody tr")).to_have_count(5)
+        await expect(page.locator("tbody tr")).to_have_count(6)
         await shot(page, "compare")
 
 
