@@ -5,7 +5,8 @@ const FIRST = "ask";
 
 function now(): string {
   try {
-    return decodeURI(location.hash.replace(/^#\/?/, "")) || FIRST;
+    const [path = "", ...query] = location.hash.replace(/^#\/?/, "").split("?");
+    return [decodeURI(path) || FIRST, ...query].join("?");
   } catch { // not a URL of the console, such as #/%
     return FIRST;
   }
@@ -33,4 +34,5 @@ export function setParameters(values: Record<string, string>): void {
   const set = Object.entries(values).filter(([, value]) => value);
   const text = new URLSearchParams(set).toString();
   history.replaceState(null, "", `#/${parts().join("/")}${text ? `?${text}` : ""}`);
+  route.value = now();
 }

@@ -160,10 +160,15 @@ export function KeyDialog(props: { apiKey: ApiKey | null; teams: Team[]; onClose
     }
     busy.value = false;
   };
-  const act = (work: () => Promise<unknown>) =>
-    work()
-      .then(props.onSaved)
-      .catch((error: unknown) => (rules.fault.value = words(error)));
+  const act = async (work: () => Promise<unknown>, onDone: () => void = () => undefined) => {
+    try {
+      await work();
+      props.onSaved();
+      onDone();
+    } catch (error) {
+      rules.fault.value = words(error);
+    }
+  };
   const renew = (overlap_s: number) => act(async () => (secret.value = (await post<{ secret: string }>(`/v1/admin/keys/${existing!.id}/rotate`, { overlap_s })).secret));
   const isDone = secret.value !== "" && !rules.fault.value;
   return (
@@ -247,7 +252,7 @@ export function KeyDialog(props: { apiKey: ApiKey | null; teams: Team[]; onClose
               </p>
             </form>
           )}
-          {existing && isActive ? <Danger apiKey={existing} onRenew={renew} onRevoke={() => void act(() => post(`/v1/admin/keys/${existing.id}`, undefined, "DELETE")).then(close)} /> : null}
+          {existing && isActive ? <Danger apiKey={existing} onRenew={(overlap_s) => void renew(overlap_s)} onRevoke={() => void act(() => post(`/v1/admin/keys/${existing.id}`, undefined, "DELETE"), close)} /> : null}
         </>
       )}
     </Dialog>
@@ -283,7 +288,7 @@ function Rights(props: { scopes: Signal<Set<Scope>>; team: boolean; isOwn: boole
 
 function BudgetFields(props: { budget: Budget | null; limits: Signal<Limits>; of: string }) {
   const { budget, limits } = props;
-  const field = (period: "day" | "month", title: string) => {
+  const field = (period: "day" | "month", title: string, spent: string) => {
     const window = budget?.[period];
     return (
       <div>
@@ -291,7 +296,7 @@ function BudgetFields(props: { budget: Budget | null; limits: Signal<Limits>; of
           {title}
           <input inputMode="decimal" pattern="[0-9]*[.]?[0-9]*" placeholder="no limit" value={limits.value[period] ?? window?.limit_usd ?? ""} onInput={(event) => (limits.value = { ...limits.value, [period]: event.currentTarget.value })} />
         </label>
-        {window ? <Meter label={title} used={Number(window.spent_usd)} held={Number(window.held_usd)} limit={window.limit_usd === null ? null : Number(window.limit_usd)} /> : null}
+        {window ? <Meter label={spent} used={Number(window.spent_usd)} held={Number(window.held_usd)} limit={window.limit_usd === null ? null : Number(window.limit_usd)} /> : null}
       </div>
     );
   };
@@ -299,8 +304,8 @@ function BudgetFields(props: { budget: Budget | null; limits: Signal<Limits>; of
     <fieldset>
       <legend>Budget of {props.of}</legend>
       <div class="fields two">
-        {field("day", "Per day ($)")}
-        {field("month", "Per month ($)")}
+        {field("day", "Per day ($)", "Spent today")}
+        {field("month", "Per month ($)", "Spent this month")}
       </div>
     </fieldset>
   );

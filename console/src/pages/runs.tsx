@@ -8,7 +8,7 @@ import { loadModels, models, ofKind } from "../data/models";
 import { keyName, loadNames, teamName, teams } from "../data/names";
 import { questionFor } from "../data/questions";
 import type { ApiRun } from "../data/record";
-import { parameters, setParameters } from "../data/route";
+import { parameters, route, setParameters } from "../data/route";
 import { OVER } from "../data/run";
 import { statusWord } from "../data/status";
 import { Alert, type Column, Empty, PageHead, Table, useEvery } from "../parts/ui";
@@ -45,7 +45,7 @@ function RunList() {
   const fault = useSignal("");
   const live = useSignal(true);
   const now_s = useSignal(Date.now() / 1000);
-  const filter = useSignal<Filter>({ ...NO_FILTER, ...Object.fromEntries([...parameters()].filter(([name]) => name in NO_FILTER)) });
+  const filter = useSignal<Filter>(filterOfAddress());
   const newest = useRef(0);
   const isFiltered = Object.values(filter.value).some(Boolean);
 
@@ -82,6 +82,11 @@ function RunList() {
       fault.value = words(error);
     }
   };
+  useEffect(() => {
+    // the address changes with the filter, or because the user follows a link
+    const named = filterOfAddress();
+    if (JSON.stringify(named) !== JSON.stringify(filter.value)) filter.value = named;
+  }, [route.value]);
   const isFirst = useRef(true);
   useEffect(() => {
     if (!isFirst.current) setParameters(filter.value);
@@ -118,6 +123,10 @@ function RunList() {
       ) : null}
     </section>
   );
+}
+
+function filterOfAddress(): Filter {
+  return { ...NO_FILTER, ...Object.fromEntries([...parameters()].filter(([name]) => name in NO_FILTER)) };
 }
 
 function NoRuns(props: { isFiltered: boolean; hasMore: boolean }) {

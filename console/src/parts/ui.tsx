@@ -89,12 +89,12 @@ export function Dialog(props: { title: string; onClose: () => void; wide?: boole
   return (
     <dialog ref={dialog} class={props.wide ? "wide" : undefined} aria-labelledby={title} onClose={props.onClose} onMouseDown={(event) => event.target === dialog.current && close()}>
       <div class="dialog-body">
-        <header>
+        <div class="dialog-head">
           <h2 id={title}>{props.title}</h2>
           <button type="button" class="plain icon-button" aria-label="Close" onClick={close}>
             <Icon name="close" />
           </button>
-        </header>
+        </div>
         {props.children(close)}
       </div>
     </dialog>
@@ -135,14 +135,15 @@ export function Meter(props: { label: string; used: number; held?: number; limit
   );
 }
 
-/** Button that copies a text, and says that it did. */
+/** Button that copies a text, and says that it did. Browsers offer no clipboard to pages without TLS of other machines. */
 export function Copy(props: { text: string; name?: string }) {
   const done = useSignal(false);
-  const copy = () =>
-    navigator.clipboard.writeText(props.text).then(() => {
-      done.value = true;
-      setTimeout(() => (done.value = false), 1500);
-    });
+  if (!isSecureContext) return null;
+  const copy = async () => {
+    await navigator.clipboard.writeText(props.text);
+    done.value = true;
+    setTimeout(() => (done.value = false), 1500);
+  };
   return (
     <button type="button" class="small-button" onClick={() => void copy().catch(() => undefined)}>
       <Icon name="copy" /> {done.value ? "Copied" : "Copy"}
