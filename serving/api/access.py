@@ -143,6 +143,7 @@ ROUTES: Mapping[str, RouteAccess] = {
     "GET /v1/admin/keys": RouteAccess(Who.ADMIN, READ),
     "POST /v1/admin/keys": RouteAccess(Who.ADMIN, CHANGE),
     "GET /v1/admin/keys/{id}": RouteAccess(Who.ADMIN, READ),
+    "POST /v1/admin/keys/{id}": RouteAccess(Who.ADMIN, CHANGE),
     "DELETE /v1/admin/keys/{id}": RouteAccess(Who.ADMIN, CHANGE),
     "POST /v1/admin/keys/{id}/rotate": RouteAccess(Who.ADMIN, CHANGE),
     "GET /v1/admin/keys/{id}/budget": RouteAccess(Who.ADMIN, READ),

@@ -1,6 +1,7 @@
 /** Who uses the page: the API key and what it may do. Pages offer only what the key allows. */
 import { signal } from "@preact/signals";
 import { ApiError, get, headers, key, onRejected, words } from "./api";
+import { loadModels } from "./models";
 
 export type Scope = "run" | "read" | "admin";
 
@@ -65,7 +66,10 @@ export async function identify(): Promise<void> {
     const ready = (await (await fetch("/readyz", { headers: headers(), cache: "no-store" })).json()) as { running?: number };
     // Without an accepted key, this response has only the status. So a new visitor causes no failed request.
     if (ready.running === undefined && !key.value) access.value = { state: "locked", message: "" };
-    else access.value = { state: "open", own: await get<Own>("/v1/budget") };
+    else {
+      const [own] = await Promise.all([get<Own>("/v1/budget"), loadModels()]); // the models' order gives workers their colours
+      access.value = { state: "open", own };
+    }
     keyChanges.value += 1;
   } catch (error) {
     if (error instanceof ApiError && error.status === 401) return; // `onRejected` has set the state

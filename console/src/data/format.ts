@@ -40,6 +40,11 @@ export function when(unix_s: number): string {
   return new Date(1000 * unix_s).toLocaleString();
 }
 
+/** Format a time in ISO 8601 in few characters. */
+export function stamp(iso: string): string {
+  return new Date(iso).toLocaleString(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit" });
+}
+
 /** Say how long ago a time was, or its date if that was more than a day ago. */
 export function ago(unix_s: number, now_s: number): string {
   const s = Math.max(0, now_s - unix_s);

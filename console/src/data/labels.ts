@@ -14,10 +14,12 @@ export interface Labelled {
   width: number;
 }
 
-/** Place of a label. `x` is the left end of the text, `y` its middle. */
+/** Place of a label. `x` is the left end of its box, `y` its middle. */
 export interface LabelPlace {
   x: number;
   y: number;
+  /** End of the box at which the text begins. It is the one nearer to the point, because the width is an estimate. */
+  anchor: "start" | "middle" | "end";
   /** Whether the label is so far from its point that a line should connect them. */
   far: boolean;
 }
@@ -48,19 +50,19 @@ export function placeLabels(points: readonly Labelled[], height: number, bounds:
 function candidates(point: Labelled, height: number): LabelPlace[] {
   const [right, left, middle] = [point.x + GAP, point.x - GAP - point.width, point.x - point.width / 2];
   const near = [
-    { x: right, y: point.y, far: false },
-    { x: left, y: point.y, far: false },
-    { x: middle, y: point.y - GAP - height / 2, far: false },
-    { x: middle, y: point.y + GAP + height / 2, far: false },
-  ];
+    { x: right, y: point.y, anchor: "start", far: false },
+    { x: left, y: point.y, anchor: "end", far: false },
+    { x: middle, y: point.y - GAP - height / 2, anchor: "middle", far: false },
+    { x: middle, y: point.y + GAP + height / 2, anchor: "middle", far: false },
+  ] as const;
   const far = [1, 2, 3, 4, 5, 6, 7, 8].flatMap((n) => {
     const away = n * height;
     return [
-      { x: right, y: point.y - away, far: true },
-      { x: right, y: point.y + away, far: true },
-      { x: left, y: point.y - away, far: true },
-      { x: left, y: point.y + away, far: true },
-    ];
+      { x: right, y: point.y - away, anchor: "start", far: true },
+      { x: right, y: point.y + away, anchor: "start", far: true },
+      { x: left, y: point.y - away, anchor: "end", far: true },
+      { x: left, y: point.y + away, anchor: "end", far: true },
+    ] as const;
   });
   return [...near, ...far];
 }
@@ -82,6 +84,6 @@ export function overlap(one: Box, other: Box): boolean {
 function fallback(point: Labelled, height: number, bounds: Box, taken: readonly Box[]): LabelPlace {
   for (let y = bounds.y + height / 2; y <= bounds.y + bounds.height - height / 2; y += height / 2)
     for (let x = bounds.x; x + point.width <= bounds.x + bounds.width; x += 20)
-      if (fits(boxOf({ x, y, far: true }, point, height), bounds, taken)) return { x, y, far: true };
-  return { x: Math.min(point.x + GAP, bounds.x + bounds.width - point.width), y: point.y, far: false };
+      if (fits(boxOf({ x, y, anchor: "start", far: true }, point, height), bounds, taken)) return { x, y, anchor: "start", far: true };
+  return { x: Math.min(point.x + GAP, bounds.x + bounds.width - point.width), y: point.y, anchor: "start", far: false };
 }

@@ -143,12 +143,12 @@ export function Ask(props: { from: string | null; run: string | null }) {
 
   if (!may("run"))
     return (
-      <>
+      <section>
         <PageHead title="Ask" />
         <Empty icon="lock" title="This key cannot ask questions" action={<a href="#/runs">See the runs of your team</a>}>
           {whyNot("run")} Ask an administrator for a key with this scope.
         </Empty>
-      </>
+      </section>
     );
   const isReady = !busy.value && Boolean(question.value.trim());
   return (

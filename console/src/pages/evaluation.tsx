@@ -3,11 +3,11 @@ import { useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { may, whyNot } from "../data/access";
 import { get, words } from "../data/api";
+import { hue } from "../data/colours";
 import { count, dollars, seconds } from "../data/format";
 import { placeLabels } from "../data/labels";
 import { live, type Point, pointsOf, scale } from "../data/points";
 import type { ApiRun } from "../data/record";
-import { hue } from "../data/status";
 import { Icon } from "../parts/icons";
 import { Dot } from "../parts/plot";
 import { Alert, type Column, Empty, PageHead, Table, useWidth } from "../parts/ui";
@@ -22,6 +22,8 @@ const BELOW = 46;
 const LABEL_HEIGHT = 17;
 const CHAR = 7.4;
 const MOST_CHARS = 26;
+/** Height of the mark of a model without ratings, of which only the cost is known. */
+const MARK = 26;
 
 const COLUMNS: Column<Point>[] = [
   {
@@ -138,10 +140,13 @@ function Plot(props: { points: Point[] }) {
   const bottom = y(0);
   const names = shown.map((each) => (each.name.length > MOST_CHARS ? `${each.name.slice(0, MOST_CHARS - 1)}…` : each.name));
   const labels = placeLabels(
-    shown.map((each, index) => ({ x: at(each), y: each.right === null ? bottom - 10 : y(each.right), width: names[index]!.length * CHAR })),
+    shown.map((each, index) => ({ x: at(each), y: each.right === null ? bottom - MARK : y(each.right), width: names[index]!.length * CHAR })),
     LABEL_HEIGHT,
     { x: LEFT, y: 0, width: width - LEFT, height: bottom },
-    shown.flatMap((each) => (each.low === null || each.high === null ? [] : [{ x: at(each) - 1, y: y(each.high), width: 2, height: y(each.low) - y(each.high) }])),
+    shown.flatMap((each) => {
+      if (each.right === null) return [{ x: at(each) - 1, y: bottom - MARK, width: 2, height: MARK }];
+      return each.low === null || each.high === null ? [] : [{ x: at(each) - 1, y: y(each.high), width: 2, height: y(each.low) - y(each.high) }];
+    }),
   );
   const costs = shown.map((each) => each.cost_usd ?? 0);
   return (
@@ -169,20 +174,21 @@ function Plot(props: { points: Point[] }) {
           cost of a run{x(0) === 0 ? "" : ", logarithmic"}
         </text>
         {shown.map((each, index) => {
-          const [px, py] = [at(each), each.right === null ? bottom - 10 : y(each.right)];
+          const [px, py] = [at(each), each.right === null ? bottom - MARK : y(each.right)];
           const label = labels[index]!;
+          const end = label.x + { start: 0, middle: 0.5, end: 1 }[label.anchor] * names[index]!.length * CHAR;
           return (
             <g key={`${each.where} ${each.name}`} class={each.where} style={{ "--hue": `${hue(each.name)}` }}>
-              {label.far ? <line class="lead-line" x1={px} y1={py} x2={label.x > px ? label.x - 2 : label.x + names[index]!.length * CHAR + 2} y2={label.y} /> : null}
+              {label.far ? <line class="lead-line" x1={px} y1={py} x2={end + (label.anchor === "end" ? 2 : -2)} y2={label.y} /> : null}
               {each.right === null ? (
-                <line class="cost" x1={px} x2={px} y1={y(1)} y2={bottom} />
+                <line class="cost" x1={px} x2={px} y1={py} y2={bottom} />
               ) : (
                 <>
                   {each.low !== null && each.high !== null ? <line class="range" x1={px} x2={px} y1={y(each.low)} y2={y(each.high)} /> : null}
                   <circle cx={px} cy={py} r="5.5" />
                 </>
               )}
-              <text class="label" x={label.x} y={label.y + 4}>
+              <text class="label" x={end} y={label.y + 4} text-anchor={label.anchor}>
                 {names[index]}
               </text>
             </g>

@@ -2,7 +2,7 @@
 import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { get, words } from "../data/api";
-import { count, dollars } from "../data/format";
+import { count, dollars, stamp } from "../data/format";
 import { keyName, teamName } from "../data/names";
 import { Alert, type Column, Empty, Table } from "../parts/ui";
 
@@ -24,7 +24,7 @@ const PAGE = 25;
 
 const COLUMNS: Column<Line>[] = [
   { name: "Worker", main: true, cell: (line) => (line.kind === "call" ? line.worker : `${line.kind} ${line.worker ?? ""}`) },
-  { name: "Time", cell: (line) => new Date(line.created_at).toLocaleString() },
+  { name: "Time", cell: (line) => <time>{stamp(line.created_at)}</time> },
   { name: "Team", cell: (line) => teamName(line.team_id) || <span class="soft">none</span> },
   { name: "Key", cell: (line) => keyName(line.key_id) },
   { name: "Tokens in", numeric: true, cell: (line) => count(line.input_tokens) },

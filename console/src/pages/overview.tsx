@@ -4,10 +4,10 @@ import { useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
 import { administers, may, myKey, whyNot } from "../data/access";
 import { get, words } from "../data/api";
+import { hue } from "../data/colours";
 import { compact, count, percent, plural, seconds, sum, when } from "../data/format";
 import { keyName, loadNames, teamName } from "../data/names";
 import type { ApiRun } from "../data/record";
-import { hue } from "../data/status";
 import { addsUp, type By, byGroup, type Fact, factOf, type Metric, OTHERS, rowsOf, seriesOf, type Span, spanOf, type Totals, totalsOf, valueOf } from "../data/usage";
 import { Dot, Plot, type PlotSeries, Sparkline } from "../parts/plot";
 import { Alert, type Column, Empty, PageHead, Segments, Table, useEvery } from "../parts/ui";
@@ -41,7 +41,7 @@ interface MetricInfo {
 }
 
 const METRICS: Record<Metric, MetricInfo> = {
-  requests: { name: "Requests", value: (t) => count(t.n), note: (t) => `${plural(t.ended - t.failed, "answer")}`, format: compact },
+  requests: { name: "Requests", value: (t) => (t.n < 100_000 ? count(t.n) : compact(t.n)), note: (t) => `${plural(t.ended - t.failed, "answer")}`, format: compact },
   cost: { name: "Cost", value: (t) => sum(t.cost_usd), note: (t) => (t.n_unpriced ? `${count(t.n_unpriced)} of unknown cost` : t.n ? `${sum(t.cost_usd / t.n)} per request` : ""), format: sum },
   tokens: { name: "Tokens", value: (t) => compact(t.tokens), note: (t) => `${compact(t.input)} in, ${compact(Math.max(0, t.tokens - t.input))} out`, format: compact },
   latency: { name: "Latency", value: (t) => seconds(t.p50_s) || "–", note: (t) => (t.p95_s === null ? "median" : `median; p95 ${seconds(t.p95_s)}`), format: (value) => seconds(value) },
@@ -61,29 +61,32 @@ const GROUPS: readonly (readonly [By, string])[] = [
 export function Overview() {
   if (!may("read"))
     return (
-      <>
+      <section>
         <PageHead title="Overview" />
         <Empty icon="lock" title="This key cannot read runs">
           {whyNot("read")} The figures of this page come from runs.
         </Empty>
-      </>
+      </section>
     );
   return <Figures />;
 }
 
 function Figures() {
-  const range = useSignal<Range>("day");
+  const chosen = useSignal<Range | null>(null);
   const metric = useSignal<Metric>("requests");
   const by = useSignal<By>("all");
-  const { facts, isWhole, isLoading, fault, readMore } = useFacts(range.value);
-  const span = spanNow(range.value);
+  const { facts, isWhole, isLoading, isAll, fault, readMore } = useFacts(chosen.value ?? "day");
+  // at first, the shortest time that has all runs of a new server, else a day
+  const first = isAll && facts.length ? RANGE_NAMES.map(([range]) => range).find((range) => facts.every((fact) => fact.run.at_s >= spanNow(range).from_s)) : undefined;
+  const range = chosen.value ?? first ?? "day";
+  const span = spanNow(range);
   const inSpan = facts.filter((fact) => fact.run.at_s >= span.from_s);
   const totals = totalsOf(rowsOf(inSpan, "all"));
   const oldest = inSpan.reduce((least, fact) => Math.min(least, fact.run.at_s), Infinity);
   return (
     <section>
       <PageHead title="Overview" lead={administers() ? "All requests to this server." : "The requests that your key may see."}>
-        <Segments label="Time" options={RANGE_NAMES} value={range.value} onChange={(value) => (range.value = value)} />
+        <Segments label="Time" options={RANGE_NAMES} value={range} onChange={(value) => (chosen.value = value)} />
       </PageHead>
       <Alert text={fault} />
       <div class="figures">
@@ -97,7 +100,7 @@ function Figures() {
         ))}
       </div>
       {inSpan.length ? (
-        <Grouped facts={inSpan} by={by.value} onBy={(value) => (by.value = value)} metric={metric.value} span={span} range={range.value} />
+        <Grouped facts={inSpan} by={by.value} onBy={(value) => (by.value = value)} metric={metric.value} span={span} range={range} />
       ) : isLoading ? null : (
         <Empty icon="overview" title={facts.length ? "No requests in this time." : "No requests yet."} action={may("run") ? <a class="button go" href="#/ask">Ask a question</a> : null}>
           {facts.length ? "Choose a longer time." : "The figures appear with the first request."}
@@ -242,5 +245,5 @@ function useFacts(range: Range) {
       fault.value = words(error);
     }
   });
-  return { facts: sorted.value, isWhole: isWhole(), isLoading: isLoading.value, fault: fault.value, readMore: () => (most.value += MOST) };
+  return { facts: sorted.value, isWhole: isWhole(), isLoading: isLoading.value, isAll: next.value === "", fault: fault.value, readMore: () => (most.value += MOST) };
 }

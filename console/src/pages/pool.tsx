@@ -3,10 +3,10 @@ import { useSignal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
 import { may, myKey, whyNot } from "../data/access";
 import { get, headers, words } from "../data/api";
+import { hue } from "../data/colours";
 import { count, plural, seconds } from "../data/format";
 import { loadModels, type ModelInfo, models, ofKind, priceOf } from "../data/models";
 import { go } from "../data/route";
-import { hue } from "../data/status";
 import { Icon } from "../parts/icons";
 import { Alert, Empty, PageHead, useEvery } from "../parts/ui";
 import { WorkerTest } from "./workerTest";
@@ -17,6 +17,7 @@ interface Ready {
   status: string;
   running?: number;
   waiting_for?: string[];
+  failing?: { worker: string }[];
   conductor?: { reason: string };
   [fact: string]: unknown;
 }
@@ -131,6 +132,7 @@ function ServerState(props: { ready: Ready }) {
   const details = [
     ready.running ? `${plural(ready.running, "run")} under way.` : "",
     ready.waiting_for?.length ? `Not ready: ${ready.waiting_for.join(", ")}.` : "",
+    ready.failing?.length ? `Failing: ${ready.failing.map((each) => each.worker).join(", ")}.` : "",
     ready.conductor ? `The conductor fails: ${ready.conductor.reason}.` : "",
     ready.store ? "The store is unreachable." : "",
     ready.refused_user_config ? `New settings were rejected: ${String(ready.refused_user_config)}` : "",
@@ -189,7 +191,6 @@ function WorkerCard(props: { worker: ModelInfo; state: WorkerState | undefined; 
 function Calls(props: { state: WorkerState }) {
   const { state } = props;
   const n = state.succeeded + state.failed;
-  const busy = state.slots ? (state.open_calls ?? 0) / state.slots : 0;
   return (
     <dl class="numbers">
       <div>
@@ -198,7 +199,7 @@ function Calls(props: { state: WorkerState }) {
       </div>
       <div>
         <dt>First token</dt>
-        <dd title="Median, and 95th percentile">{state.first_token_p50_s === null ? "–" : `${seconds(state.first_token_p50_s)} · ${seconds(state.first_token_p95_s)}`}</dd>
+        <dd>{state.first_token_p50_s === null ? "–" : `${seconds(state.first_token_p50_s)}, p95 ${seconds(state.first_token_p95_s)}`}</dd>
       </div>
       {state.slots === null ? null : (
         <div>
@@ -206,9 +207,6 @@ function Calls(props: { state: WorkerState }) {
           <dd>
             {state.open_calls ?? 0} of {state.slots}
             {state.queued ? `, ${state.queued} waiting` : ""}
-            <span class={`meter ${busy >= 1 ? "high" : ""}`} aria-hidden="true">
-              <span style={{ width: `${100 * busy}%` }} />
-            </span>
           </dd>
         </div>
       )}

@@ -29,12 +29,12 @@ interface Page {
 export function Runs() {
   if (!may("read"))
     return (
-      <>
+      <section>
         <PageHead title="Runs" />
         <Empty icon="lock" title="This key cannot read runs">
           {whyNot("read")} Ask an administrator for a key with this scope.
         </Empty>
-      </>
+      </section>
     );
   return <RunList />;
 }

@@ -83,7 +83,7 @@ export function WorkerTest(props: { worker: ModelInfo; onClose: () => void; onRu
             </button>
           </p>
           <Alert text={fault.value} />
-          <div role="status">
+          <div class="stack" role="status">
             {found ? (
               <>
                 <p class={`banner ${found.served_by === worker.id ? "good" : "warn"}`}>

@@ -1,4 +1,5 @@
 /** Details of one step: its facts, prompt, output and attempts. */
+import { useEffect, useRef } from "preact/hooks";
 import { count, dollars, seconds } from "../data/format";
 import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "../data/record";
 import type { Step } from "../data/run";
@@ -7,8 +8,13 @@ import { statusWord } from "../data/status";
 export function Details(props: { step: Step; trace: string | null; onClose: () => void }) {
   const { step } = props;
   const usage = step.usage;
+  const panel = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // below the run, where there is no room beside it
+    if (panel.current && panel.current.getBoundingClientRect().top > innerHeight - 200) panel.current.scrollIntoView({ block: "start" });
+  }, []);
   return (
-    <aside class="details" aria-label={`Step ${step.step + 1}`}>
+    <aside ref={panel} class="details" aria-label={`Step ${step.step + 1}`}>
       <header>
         <h2>
           Step {step.step + 1}: {step.worker}

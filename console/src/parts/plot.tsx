@@ -48,8 +48,8 @@ export function Plot(props: { label: string; series: PlotSeries[]; span: Span; i
             </text>
           </g>
         ))}
-        {timeMarks(n, width - left).map((each) => (
-          <text key={each} x={x(each)} y={HEIGHT - 6} text-anchor={each === 0 ? "start" : "middle"}>
+        {timeMarks(n, width - left).filter((each) => x(each) + slot / 2 < width - 28).map((each) => (
+          <text key={each} x={x(each) + slot / 2} y={HEIGHT - 6} text-anchor="middle">
             {props.time(props.span.from_s + each * props.span.step_s)}
           </text>
         ))}

@@ -1,7 +1,8 @@
 /** Timeline of plans: for each step, when it waited, when it was called, and when it wrote. */
+import { hue } from "../data/colours";
 import { seconds } from "../data/format";
 import { type Plan, type Step, criticalPath } from "../data/run";
-import { hue, statusWord } from "../data/status";
+import { statusWord } from "../data/status";
 import { type Room, type Wait, roomOf, took } from "../data/waits";
 
 /** Timeline of a run's plans and steps, and of its waits for the client's tools. */
@@ -28,12 +29,23 @@ export function Timeline(props: {
         ))}
       </div>
       <p class="legend small" aria-hidden="true">
-        <span class="bar waits" /> waiting <span class="bar silent" /> called, no output yet <span class="bar talks" /> writing; <b>bold</b>: critical path{" "}
+        <span>
+          <span class="bar waits" /> waiting
+        </span>
+        <span>
+          <span class="bar silent" /> called, no output yet
+        </span>
+        <span>
+          <span class="bar talks" /> writing
+        </span>
         {props.waits.length ? (
-          <>
+          <span>
             <span class="bar tools" /> client runs its tools
-          </>
+          </span>
         ) : null}
+        <span>
+          <b>bold</b>: critical path
+        </span>
       </p>
       {props.waits.map((wait, index) => (
         <p key={index} class="small note">
