@@ -130,9 +130,9 @@ const THEME_NAMES: Record<Theme, string> = { auto: "as the system", light: "ligh
 const THEME_ICONS: Record<Theme, IconName> = { auto: "auto", light: "sun", dark: "moon" };
 
 function ThemeButton() {
-  const next = THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length]!;
+  const next = () => THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length]!;
   return (
-    <button type="button" class="plain icon-button" title={`Colours: ${THEME_NAMES[theme.value]}`} aria-label={`Colours: ${THEME_NAMES[theme.value]}. Change to ${THEME_NAMES[next]}`} onClick={() => chooseTheme(next)}>
+    <button type="button" class="plain icon-button" title={`Colours: ${THEME_NAMES[theme.value]}`} aria-label={`Colours: ${THEME_NAMES[theme.value]}. Change to ${THEME_NAMES[next()]}`} onClick={() => chooseTheme(next())}>
       <Icon name={THEME_ICONS[theme.value]} />
     </button>
   );

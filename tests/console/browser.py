@@ -366,7 +366,7 @@ async def test_the_overview_counts_requests_calls_and_costs_and_plots_them() -> 
         await expect(rows.first).to_contain_text("c")
         await expect(page.locator(".plot-legend li")).to_have_count(4)
         for name in ("Cost", "Tokens", "Latency", "Errors", "Cached"):
-            await page.locator(".figure").filter(has_text=name).click()
+            await page.get_by_role("button", name=re.compile(f"^{name}")).click()
             await expect(page.locator(".plot")).to_be_visible()
         await page.get_by_role("button", name="1 hour").click()
         await expect(rows).to_have_count(4)

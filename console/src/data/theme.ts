@@ -13,7 +13,7 @@ function kept(): Theme {
 export const theme = signal<Theme>(kept());
 
 function apply(): void {
-  document.documentElement.style.colorScheme = theme.value === "auto" ? "light dark" : theme.value;
+  document.documentElement.dataset.theme = theme.value;
 }
 
 export function chooseTheme(choice: Theme): void {
