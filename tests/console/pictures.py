@@ -3,8 +3,11 @@ workers.
 """
 
 import asyncio
+import copy
 import json
+import random
 import sys
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -12,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from evaluation.aggregate import row
 from evaluation.outcome import RunOutcome
@@ -95,6 +98,8 @@ async def failover() -> None:
     async with page_of(settings) as (_, page):
         await ask(page, QUESTION)
         await until_finished(page)
+        await page.get_by_role("link", name="Open the run").click()
+        await until_finished(page)
         await node(page, 1).click()
         await shot(page, "failover")
 
@@ -111,7 +116,7 @@ async def tools() -> None:
 
 
 async def admin() -> None:
-    """Lists, overview, pool, keys and dialogs, with some days of traffic; the phone."""
+    """Lists, overview with made-up traffic, pool, keys and dialogs; the phone."""
     with TemporaryDirectory() as folder:
         async with keyed(Path(folder), house()) as it, browsing() as browser:
             await traffic(it)
@@ -119,11 +124,15 @@ async def admin() -> None:
                 page = seen.page
                 await enter_key(page, it.secrets["admin"])
                 for name, shows in PAGES:
+                    if name == "overview":
+                        await page.route("**/v1/workflows?*", busy_day)
                     await page.goto(f"{it.api.url}/console/#/{name}")
                     await expect(page.locator("main")).to_contain_text(shows)
                     if name == "overview":
+                        await page.get_by_role("button", name="Cost").click()
                         await page.get_by_role("group", name="Group by").get_by_role("button", name="Worker").click()  # fmt: skip
                     await shot(page, name)
+                    await page.unroute_all()
                 await page.get_by_role("button", name="Edit mine").click()
                 await expect(page.get_by_role("dialog").get_by_label("Per day ($)")).to_have_value("2.5")
                 await shot(page, "edit")
@@ -135,6 +144,26 @@ async def admin() -> None:
 
 
 PAGES = (("runs", "finished"), ("overview", "over time"), ("pool", "Workers in the pool"), ("keys", "Ledger"))
+
+
+async def busy_day(route: Route) -> None:
+    """Answer with each run many times, at times of the last day: more in its middle, and with some variation."""
+    body = await (await route.fetch()).json()
+    rng, now_s = random.Random(45), time.time()
+    runs: list[Json] = []
+    while len(runs) < 400:
+        run = copy.deepcopy(rng.choice(body["data"]))
+        if run["status"] != "failed" or rng.random() < 0.3:
+            size = rng.lognormvariate(0, 0.4)
+            run |= {"id": f"wf_{len(runs):032x}", "created": now_s - 86_400 * rng.triangular(0, 1, 0.45)}
+            run |= {"cost_usd": (run["cost_usd"] or 0) * size, "wall_s": run["wall_s"] * size}
+            for step in run["steps"]:
+                step["cost_usd"] = step["cost_usd"] and step["cost_usd"] * size
+                if step["usage"]:
+                    step["usage"]["cached_input_tokens"] = int(step["usage"]["input_tokens"] * rng.random())
+            runs.append(run)
+    runs.sort(key=lambda run: -run["created"])
+    await route.fulfill(json=body | {"data": runs, "has_more": False, "next_after": None})
 
 
 async def traffic(it: Keyed) -> None:
@@ -199,7 +228,7 @@ async def shot(page: Page, name: str) -> None:
     except ImportError:  # it is larger then
         return
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(64).save(path, optimize=True)
+        picture.convert("RGB").quantize(160).save(path, optimize=True)
 
 
 PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, tools, admin, compare)

@@ -277,7 +277,7 @@ export function Ask(props: { from: string | null; run: string | null }) {
         </details>
       </form>
       {props.from ? null : (
-        <section class="beside" ref={side} aria-label="The answer">
+        <section class={props.run ? "beside has-run" : "beside"} ref={side} aria-label="The answer">
           {props.run ? <RunView key={props.run} id={props.run} beside /> : plain.value === null ? <Welcome /> : <PlainAnswer text={plain.value} />}
         </section>
       )}

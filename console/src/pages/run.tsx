@@ -14,7 +14,10 @@ import { Details, Fault } from "../parts/details";
 import { Feedback } from "../parts/feedback";
 import { Graph } from "../parts/graph";
 import { Timeline } from "../parts/timeline";
-import { Alert, Copy, Empty } from "../parts/ui";
+import { Alert, Copy, Empty, useWidth } from "../parts/ui";
+
+/** Width of a run, in pixels, from which the details of a step have room beside it. Otherwise they are below its plan. */
+const ROOM_FOR_DETAILS = 940;
 
 /** Watch a run. Return its newest state, the error if it cannot be watched, and whether it is connected. */
 export function useRun(id: string) {
@@ -76,6 +79,7 @@ function ReadableRun(props: { id: string; beside?: boolean }) {
   const now_s = isWaiting ? (run.value?.now_s ?? 0) : ticking_s;
   const selected = useSignal<{ plan: number; step: number } | null>(null);
   const root = useRef<HTMLDivElement>(null);
+  const { ref: host, width } = useWidth(ROOM_FOR_DETAILS);
   const replay = useReplay(run.value);
   const live = run.value && !isOver ? { ...run.value, now_s } : run.value;
   const shown = replay.shown.value ?? live;
@@ -94,20 +98,23 @@ function ReadableRun(props: { id: string; beside?: boolean }) {
   const step = selected.value && shown.plans[selected.value.plan]?.steps[selected.value.step];
   const onSelect = (each: Step) => (selected.value = { plan: each.plan, step: each.step });
   const mayRate = may("run") && owns(shown.account);
+  const details = step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={close} /> : null;
+  const isNarrow = width < ROOM_FOR_DETAILS;
   return (
-    <div class="run-host">
-      <div ref={root} class={step ? "run with-details" : "run"} onKeyDown={(event) => event.key === "Escape" && close()}>
+    <div class="run-host" ref={host}>
+      <div ref={root} class={step && !isNarrow ? "run with-details" : "run"} onKeyDown={(event) => event.key === "Escape" && close()}>
         <div class="run-main">
           <Head run={shown} connected={connected.value} beside={props.beside ?? false} isOver={isOver} />
           {isOver ? <ReplayBar replay={replay} whole={run.value!.now_s} /> : null}
           {shown.plans.map((plan) => (
             <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
           ))}
+          {isNarrow ? details : null}
           <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
           {isOver && mayRate ? <Feedback id={shown.id} given={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
           <Timeline plans={shown.plans} waits={shown.waits} now_s={shown.now_s} whole_s={isOver ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
         </div>
-        {step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={close} /> : null}
+        {isNarrow ? null : details}
       </div>
     </div>
   );

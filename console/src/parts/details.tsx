@@ -10,8 +10,8 @@ export function Details(props: { step: Step; trace: string | null; onClose: () =
   const usage = step.usage;
   const panel = useRef<HTMLElement>(null);
   useEffect(() => {
-    // below the run, where there is no room beside it
-    if (panel.current && panel.current.getBoundingClientRect().top > innerHeight - 200) panel.current.scrollIntoView({ block: "start" });
+    // it may be below the plan, and out of sight
+    if (panel.current && panel.current.getBoundingClientRect().top > innerHeight - 200) panel.current.scrollIntoView({ block: "nearest" });
   }, []);
   return (
     <aside ref={panel} class="details" aria-label={`Step ${step.step + 1}`}>

@@ -184,20 +184,19 @@ export function Confirmed(props: { name: string; question: string; disabled?: bo
   );
 }
 
-/** Width of an element in pixels, for drawings that fit it. */
+/** Width of an element in pixels, for drawings that fit it. The element may appear later than its component. */
 export function useWidth(first: number) {
-  const ref = useRef<HTMLDivElement>(null);
   const width = useSignal(first);
-  useEffect(() => {
-    const element = ref.current;
-    if (!element) return undefined;
-    const watch = new ResizeObserver(() => {
+  const watch = useRef<ResizeObserver | null>(null);
+  const ref = useRef((element: HTMLDivElement | null) => {
+    watch.current?.disconnect();
+    if (!element) return;
+    watch.current = new ResizeObserver(() => {
       if (element.clientWidth) width.value = element.clientWidth;
     });
-    watch.observe(element);
-    return () => watch.disconnect();
-  }, []);
-  return { ref, width: width.value };
+    watch.current.observe(element);
+  });
+  return { ref: ref.current, width: width.value };
 }
 
 /** Call `work` every few seconds while the page is visible. A call begins only after the one before has ended. */
