@@ -46,9 +46,9 @@ PLAN = plan(
 def house(**settings: Any) -> Json:
     """A team that answers `QUESTION`."""
     workers = [
-        scripted("physicist", ROOF, price=PRICE, delay_s=0.6, tokens_per_s=12, card="knows how heat moves"),
+        scripted("physicist", ROOF, price=PRICE, delay_s=0.6, tokens_per_s=7, card="knows how heat moves"),
         scripted(
-            "builder", PANES, price=PRICE, delay_s=0.9, tokens_per_s=12, card="knows what building costs"
+            "builder", PANES, price=PRICE, delay_s=0.9, tokens_per_s=7, card="knows what building costs"
         ),
         scripted("writer", ANSWER, price=PRICE, delay_s=0.4, tokens_per_s=15, card="writes briefly"),
         scripted("broken", {"error": "unavailable"}, in_pool=False, card="its server is away"),
