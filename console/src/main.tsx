@@ -3,105 +3,140 @@
 import { useSignal } from "@preact/signals";
 import { render } from "preact";
 import { useEffect } from "preact/hooks";
-import { key, keyChanges, needsKey, useKey } from "./api";
-import { Ask, Compare, RunPage } from "./ask";
-import { Evaluation } from "./evaluation";
-import { Keys } from "./keys";
-import { Pool } from "./pool";
-import { route } from "./route";
-import { Runs } from "./runs";
+import { access, identify, keyChanges, myKey } from "./data/access";
+import { parts } from "./data/route";
+import { THEMES, type Theme, chooseTheme, theme } from "./data/theme";
+import { Ask, Compare } from "./pages/ask";
+import { Evaluation } from "./pages/evaluation";
+import { Keys } from "./pages/keys";
+import { Overview } from "./pages/overview";
+import { Pool } from "./pages/pool";
+import { RunView } from "./pages/run";
+import { Runs } from "./pages/runs";
+import { Away, KeyDialog, SignIn } from "./pages/signIn";
+import { Icon, type IconName, Mark } from "./parts/icons";
 import "./style.css";
 
-const PAGES: readonly (readonly [string, string])[] = [
-  ["ask", "Ask"],
-  ["runs", "Runs"],
-  ["pool", "Pool"],
-  ["evaluation", "Compare"],
-  ["keys", "Keys"],
+const PAGES: readonly (readonly [IconName, string, string])[] = [
+  ["ask", "ask", "Ask"],
+  ["runs", "runs", "Runs"],
+  ["overview", "overview", "Overview"],
+  ["pool", "pool", "Pool"],
+  ["compare", "evaluation", "Compare"],
+  ["keys", "keys", "Keys"],
 ];
 
 /** Navigation link that is marked while a page without its own link is shown. */
 const PARENTS: Record<string, string> = { again: "ask", compare: "runs" };
 
 function Page() {
-  const [name = "", ...rest] = route.value.split("/");
+  const [name = "", ...rest] = parts();
+  const shown = PARENTS[name] ?? name;
+  // A question on the page Ask adds the run to the address, but the page stays.
+  const place = name === "ask" ? name : [name, ...rest].join("/");
   useEffect(() => {
-    document.title = `${PAGES.find(([path]) => path === name)?.[1] ?? "Run"} · Podium`;
+    document.title = `${PAGES.find(([, path]) => path === shown)?.[2] ?? "Ask"} · Podium`;
     document.querySelector<HTMLElement>("main")?.focus({ preventScroll: true });
-  }, [route.value]);
-  const body = () => {
-    switch (name) {
-      case "runs":
-        return rest[0] ? <RunPage key={rest[0]} id={rest[0]} /> : <Runs />;
-      case "compare":
-        return <Compare key={rest.join()} ids={rest} />;
-      case "again":
-        return <Ask key={rest[0] ?? ""} from={rest[0] ?? null} />;
-      case "pool":
-        return <Pool />;
-      case "evaluation":
-        return <Evaluation />;
-      case "keys":
-        return <Keys />;
-      default:
-        return <Ask key="ask" from={null} />;
-    }
-  };
+    scrollTo(0, 0);
+  }, [place]);
+  const isOpen = access.value.state === "open";
   return (
     <>
-      <a class="skip" href="#main">
+      <a
+        class="skip"
+        href="#main"
+        onClick={(event) => {
+          event.preventDefault(); // the address names the page
+          document.querySelector<HTMLElement>("main")?.focus();
+        }}
+      >
         Skip to content
       </a>
-      <nav aria-label="Pages">
-        <span class="brand">Podium</span>
-        {PAGES.map(([path, title]) => (
-          <a key={path} href={`#/${path}`} aria-current={(PARENTS[name] ?? name) === path ? "page" : undefined}>
-            {title}
-          </a>
-        ))}
-        <KeyBox />
-      </nav>
-      <main id="main" tabIndex={-1} key={keyChanges.value}>
-        {body()}
+      <header class="side">
+        <a class="brand" href="#/ask">
+          <Mark /> Podium
+        </a>
+        {isOpen ? (
+          <nav aria-label="Pages">
+            {PAGES.map(([icon, path, title]) => (
+              <a key={path} href={`#/${path}`} aria-current={shown === path ? "page" : undefined}>
+                <Icon name={icon} />
+                {title}
+              </a>
+            ))}
+          </nav>
+        ) : null}
+        <div class="side-foot">
+          {isOpen ? <Who /> : null}
+          <ThemeButton />
+        </div>
+      </header>
+      <main id="main" tabIndex={-1} class={shown === "ask" || shown === "runs" ? "full" : undefined} key={keyChanges.value}>
+        <Body name={name} rest={rest} />
       </main>
     </>
   );
 }
 
-/** Field for the API key. The key stays in memory, or until the tab is closed if the user chooses so. */
-function KeyBox() {
-  const text = useSignal("");
-  const keeps = useSignal(false);
+function Body(props: { name: string; rest: string[] }) {
+  const { name, rest } = props;
+  switch (access.value.state) {
+    case "loading":
+      return <p role="status">Connecting to the server…</p>;
+    case "away":
+      return <Away message={access.value.message} />;
+    case "locked":
+      return <SignIn message={access.value.message} />;
+  }
+  switch (name) {
+    case "runs":
+      return rest[0] ? <RunView key={rest[0]} id={rest[0]} /> : <Runs />;
+    case "compare":
+      return <Compare key={rest.join()} ids={rest} />;
+    case "again":
+      return <Ask key={rest[0] ?? ""} from={rest[0] ?? null} run={null} />;
+    case "overview":
+      return <Overview />;
+    case "pool":
+      return <Pool />;
+    case "evaluation":
+      return <Evaluation />;
+    case "keys":
+      return <Keys />;
+    default:
+      return <Ask key="ask" from={null} run={name === "ask" ? (rest[0] ?? null) : null} />;
+  }
+}
+
+/** Whose key the page uses, and a dialog to use another one. */
+function Who() {
   const open = useSignal(false);
-  if (!needsKey.value && !open.value)
-    return (
-      <button type="button" class="plain key" onClick={() => (open.value = true)}>
-        {key.value ? "Change API key" : "Enter API key"}
-      </button>
-    );
+  const mine = myKey();
   return (
-    <form
-      class="key"
-      onSubmit={(event) => {
-        event.preventDefault();
-        useKey(text.value, keeps.value);
-        text.value = "";
-        open.value = false;
-      }}
-    >
-      <label>
-        <span class="small" role={needsKey.value ? "alert" : undefined}>
-          {needsKey.value || "API key for this server"}
+    <>
+      <button type="button" class="who" onClick={() => (open.value = true)}>
+        <Icon name={mine ? "user" : "lock"} />
+        <span>
+          {mine ? mine.name : "No key needed"}
+          <small>{mine ? (mine.team?.name ?? (mine.scopes.includes("admin") ? "administrator" : "no team")) : "local server"}</small>
         </span>
-        <input type="password" autocomplete="off" spellcheck={false} placeholder="pk_…" value={text.value} onInput={(event) => (text.value = event.currentTarget.value)} />
-      </label>
-      <label class="check">
-        <input type="checkbox" checked={keeps.value} onChange={(event) => (keeps.value = event.currentTarget.checked)} />
-        Keep the key until this tab is closed
-      </label>
-      <button type="submit">Use key</button>
-    </form>
+      </button>
+      {open.value ? <KeyDialog onClose={() => (open.value = false)} /> : null}
+    </>
   );
 }
 
+const THEME_NAMES: Record<Theme, string> = { auto: "as the system", light: "light", dark: "dark" };
+const THEME_ICONS: Record<Theme, IconName> = { auto: "auto", light: "sun", dark: "moon" };
+
+function ThemeButton() {
+  const next = () => THEMES[(THEMES.indexOf(theme.value) + 1) % THEMES.length]!;
+  return (
+    <button type="button" class="plain icon-button" title={`Colours: ${THEME_NAMES[theme.value]}`} aria-label={`Colours: ${THEME_NAMES[theme.value]}. Change to ${THEME_NAMES[next()]}`} onClick={() => chooseTheme(next())}>
+      <Icon name={THEME_ICONS[theme.value]} />
+    </button>
+  );
+}
+
+void identify();
 render(<Page />, document.getElementById("console")!);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { brief, dollars, seconds } from "../src/format.ts";
+import { ago, brief, compact, dollars, percent, plural, seconds, sum } from "../src/data/format.ts";
 
 test("money: unknown is not nothing, and small amounts are cents", () => {
   assert.deepEqual(
@@ -16,4 +16,15 @@ test("times are told as people read them", () => {
 test("a brief text is one line", () => {
   assert.equal(brief(" a\n b ", 10), "a b");
   assert.equal(brief("abcdef", 4), "abc…");
+});
+
+test("a sum of nothing is not free, and large numbers are short", () => {
+  assert.deepEqual([0, 0.0123, 2].map(sum), ["$0", "1.23 ¢", "$2.00"]);
+  assert.deepEqual([7, 999, 12_345, 2_000_000].map(compact), ["7", "999", "12.3K", "2M"]);
+  assert.deepEqual([null, 0, 0.004, 0.31, 1].map(percent), ["–", "0 %", "0.4 %", "31 %", "100 %"]);
+  assert.deepEqual([plural(1, "step"), plural(2, "step")], ["1 step", "2 steps"]);
+});
+
+test("how long ago a time was", () => {
+  assert.deepEqual([1000, 970, 700, -6200].map((at) => ago(at, 1000)), ["just now", "30 s ago", "5 min ago", "2 h ago"]);
 });

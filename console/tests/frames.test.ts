@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { type ServerEvent, parse, read } from "../src/frames.ts";
+import { type ServerEvent, parse, read } from "../src/data/frames.ts";
 
 const event = (id: string, data: string, name = "message"): ServerEvent => ({ id, name, data });
 

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { places } from "../src/layout.ts";
+import { places } from "../src/data/layout.ts";
 
 test("a step stands one column after the last of those that it reads", () => {
   assert.deepEqual(places([[], [], [0, 1], [2]]), [

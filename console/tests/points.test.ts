@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { live, pointsOf, scale } from "../src/points.ts";
+import { live, pointsOf, scale } from "../src/data/points.ts";
 
 const run = (model: string, cost_usd: number | null, wall_s: number, score: number | null = null) =>
   ({ model, cost_usd, wall_s, status: "finished", feedback: score === null ? [] : [{ score }] }) as never;

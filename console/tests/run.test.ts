@@ -1,8 +1,8 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import type { ApiRun } from "../src/record.ts";
-import { statusWord } from "../src/status.ts";
-import { type Run, type RunEvent, after, at, begun, criticalPath } from "../src/run.ts";
+import type { ApiRun } from "../src/data/record.ts";
+import { statusWord } from "../src/data/status.ts";
+import { type Run, type RunEvent, after, at, begun, criticalPath } from "../src/data/run.ts";
 
 const HEAD = {
   id: "wf_1",

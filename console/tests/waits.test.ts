@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { roomOf, took } from "../src/waits.ts";
+import { roomOf, took } from "../src/data/waits.ts";
 
 const WAITS = [
   { at_s: 2, waited_s: 1, suspended: 100 },

@@ -158,10 +158,7 @@ class Directory:
             raise BadTask(message, param="team")
         if not scopes:
             raise BadTask("A key needs at least one scope.", param="scopes")
-        if expires_us is not None and expires_us <= self._now_us:
-            raise BadTask("expires_at must be in the future.", param="expires_at")
-        if expires_us is not None and expires_us >= LAST_US:
-            raise BadTask("expires_at must be before the year 10000.", param="expires_at")
+        self._check_expiry(expires_us)
         owner = await self.team(team) if team is not None else None
         key = ApiKey.make()
         info = KeyInfo(
@@ -173,7 +170,7 @@ class Directory:
             "hint": info.hint,
             "name": info.name,
             "team_id": owner.id if owner else None,
-            "scopes": json.dumps([scope.value for scope in Scope if scope in info.scopes]),
+            "scopes": _scopes_json(scopes),
             "made_us": info.made_us,
             "expires_us": expires_us,
         }
@@ -212,6 +209,35 @@ class Directory:
             raise BadTask(f"{len(chosen)} keys are named {quote(reference)}. Use the id of one: {ids}.", param="key")  # fmt: skip
         return chosen[0]
 
+    async def change_key(self, reference: str, scopes: Collection[Scope], expires_us: int | None) -> KeyInfo:
+        """Replace the scopes and the expiry of a key. Every replica applies the change within 10 s.
+
+        Args:
+            reference: see `key`.
+            scopes: operations that the key permits from now on.
+            expires_us: new expiry. See `create_key`.
+
+        Raises:
+            UnknownName: there is no such key.
+            BadTask: the key is revoked, would be unusable, or would have both the scope `admin` and a team.
+        """
+        info = await self.key(reference)
+        if info.revoked_us is not None:
+            raise BadTask(f"The key {info.id} is revoked. Create a new one.", param="key")
+        if Scope.ADMIN in scopes and info.team is not None:
+            raise BadTask(
+                "A key with the scope 'admin' cannot belong to a team. Create a key without a team.",
+                param="scopes",
+            )
+        if not scopes:
+            raise BadTask("A key needs at least one scope.", param="scopes")
+        if expires_us != info.expires_us:
+            self._check_expiry(expires_us)
+        change = update(api_key).where(api_key.c.id == info.id)
+        async with (await self.open()).writing() as connection:
+            await connection.execute(change.values(scopes=_scopes_json(scopes), expires_us=expires_us))
+        return await self.key(info.id)
+
     async def revoke(self, reference: str) -> KeyInfo:
         """Revoke a key, unless it is already. Every replica rejects it within 10 s."""
         info = await self.key(reference)
@@ -238,6 +264,12 @@ class Directory:
             await connection.execute(change)
         return key, await self.key(info.id)
 
+    def _check_expiry(self, expires_us: int | None) -> None:
+        if expires_us is not None and expires_us <= self._now_us:
+            raise BadTask("expires_at must be in the future.", param="expires_at")
+        if expires_us is not None and expires_us >= LAST_US:
+            raise BadTask("expires_at must be before the year 10000.", param="expires_at")
+
     @property
     def _now_us(self) -> int:
         return int(self._now_s() * US)
@@ -252,6 +284,10 @@ class Directory:
 
 def _new_id(kind: str) -> str:
     return f"{kind}_{uuid.uuid4().hex[:20]}"
+
+
+def _scopes_json(scopes: Collection[Scope]) -> str:
+    return json.dumps([scope.value for scope in Scope if scope in scopes])
 
 
 def _checked_name(name: str) -> str:

@@ -92,6 +92,7 @@ class RouteAccess:
 ROUTES: Mapping[str, RouteAccess] = {
     "GET /healthz": RouteAccess(Who.PUBLIC, PROBE),
     "GET /readyz": RouteAccess(Who.PUBLIC, PROBE),
+    "GET /": RouteAccess(Who.PUBLIC, CONSTANT),
     "GET /console": RouteAccess(Who.PUBLIC, CONSTANT),
     "GET /v1/models": RouteAccess(Who.ANY_KEY, READ),
     "GET /v1/models/{name:path}": RouteAccess(Who.ANY_KEY, READ),
@@ -140,6 +141,7 @@ ROUTES: Mapping[str, RouteAccess] = {
     "GET /v1/admin/keys": RouteAccess(Who.ADMIN, READ),
     "POST /v1/admin/keys": RouteAccess(Who.ADMIN, CHANGE),
     "GET /v1/admin/keys/{id}": RouteAccess(Who.ADMIN, READ),
+    "POST /v1/admin/keys/{id}": RouteAccess(Who.ADMIN, CHANGE),
     "DELETE /v1/admin/keys/{id}": RouteAccess(Who.ADMIN, CHANGE),
     "POST /v1/admin/keys/{id}/rotate": RouteAccess(Who.ADMIN, CHANGE),
     "GET /v1/admin/keys/{id}/budget": RouteAccess(Who.ADMIN, READ),

@@ -17,11 +17,13 @@ from serving.accounts.account_policy import AccountPolicy, check_names
 from serving.accounts.caller import Caller
 from serving.accounts.directory import MOST_LISTED, Directory
 from serving.accounts.hold import key_subject, team_subject
+from serving.accounts.key_info import iso
 from serving.api.admin_schema import (
     BudgetBody,
     BudgetChange,
     Error,
     Key,
+    KeyChange,
     Keys,
     KeyWithSecret,
     NewKey,
@@ -115,6 +117,26 @@ async def list_keys(
 async def get_key(request: Request, id: str) -> Key:
     """Return one key."""
     return Key.of(await _directory(request).key(id))
+
+
+@router.post("/keys/{id}", responses={400: BAD, 404: ABSENT})
+async def change_key(request: Request, caller: Admin, id: str, body: KeyChange) -> Key:
+    """Change the scopes or the expiry of a key. Its secret, team, budgets and policy stay the same.
+
+    All replicas apply the change within 10 s. Open runs of the key continue to their end.
+    """
+    key = await _directory(request).key(id)
+    scopes, expires_us = body.applied_to(key)
+    changed = await _directory(request).change_key(key.id, scopes, expires_us)
+    _note(
+        request,
+        caller,
+        "key changed",
+        changed_key_id=changed.id,
+        scopes=sorted(changed.scopes),
+        expires=iso(expires_us),
+    )
+    return Key.of(changed)
 
 
 @router.delete("/keys/{id}", responses={404: ABSENT})

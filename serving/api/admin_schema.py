@@ -59,7 +59,25 @@ class NewKey(_Body):
     @property
     def expires_us(self) -> int | None:
         """Expiry in microseconds since 1970 (UTC), or None."""
-        return None if self.expires_at is None else int(self.expires_at.timestamp() * US)
+        return _us(self.expires_at)
+
+
+class KeyChange(_Body):
+    """Change of a key. A field that is left out keeps its value."""
+
+    scopes: frozenset[Scope] = Field(
+        default=DEFAULT_SCOPES,
+        min_length=1,
+        description="New scopes of the key. `admin` is only for keys without a team.",
+    )
+    expires_at: AwareDatetime | None = Field(
+        default=None, description="Time from which the key is rejected, with a time zone. null: never."
+    )
+
+    def applied_to(self, key: KeyInfo) -> tuple[frozenset[Scope], int | None]:
+        """Return the scopes and the expiry of `key` after this change."""
+        scopes = self.scopes if "scopes" in self.model_fields_set else key.scopes
+        return scopes, _us(self.expires_at) if "expires_at" in self.model_fields_set else key.expires_us
 
 
 class Reloaded(_Body):
@@ -168,9 +186,12 @@ class BudgetBody(_Body):
 
 
 class OwnBudget(_Body):
-    """Budgets of the caller's key and team. A call must fit into every limit."""
+    """The caller's key, and the budgets of the key and its team. A call must fit into every limit."""
 
     object: Literal["budget"] = "budget"
+    api_key: Key | None = Field(
+        description="The caller's key, with its scopes. null: the server needs no key."
+    )
     left_usd: Decimal | None = Field(
         description="Remaining dollars of the budget with the least left. null: there is no limit."
     )
@@ -258,6 +279,10 @@ def _fields(key: KeyInfo) -> dict[str, Any]:
         "expires_at": _time(key.expires_us) if key.expires_us is not None else None,
         "revoked_at": _time(key.revoked_us) if key.revoked_us is not None else None,
     }
+
+
+def _us(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp() * US)
 
 
 def _time(us: int) -> datetime:

@@ -30,7 +30,7 @@ from serving.api.access import access_table
 from serving.api.admission import Admission, paths_of_runs
 from serving.api.authentication import CONSOLE, KEPT_AWAY_S, KEPT_S, Authenticator, authenticate
 from serving.api.batch_line import line_sender
-from serving.api.console import Console
+from serving.api.console import Console, Home
 from serving.api.dialect import Dialects
 from serving.api.dialects.responses import conversations
 from serving.api.dialects.responses import routes as responses
@@ -91,6 +91,7 @@ def build_api(
         # signature again.
         app.router.routes.extend(router.routes)
     app.mount(CONSOLE, Console())
+    app.router.routes.append(Home())
     table = access_table(dialects)
     admission = Admission(service, table)
     app.state.feeds = Feeds(service, admission.unread)

@@ -60,7 +60,7 @@ STILL = "podium.still"
 """Key in an ASGI scope for a function that checks the API key again, and does not show it."""
 CONSOLE = "/console"
 """Path of the console. It is public, including its subpaths, because the page asks its user for a key.
-`ALIVE` is public too. Without a key, `READY` returns only the status.
+`ALIVE` is public too, and `/` for browsers. Without a key, `READY` returns only the status.
 """
 Headers = Iterable[tuple[bytes, bytes]]
 AUTHORIZATION, API_KEY = b"authorization", b"x-api-key"
@@ -208,7 +208,7 @@ async def authenticate(authenticator: Authenticator, scope: Scope) -> None:
     """Find the caller by the key in the scope, and replace the key by the `Caller`, or raise NotAllowed."""
     headers, path = scope["headers"], scope["path"]
     scope["headers"] = [each for each in headers if each[0] not in (AUTHORIZATION, API_KEY)]
-    if path in (ALIVE, CONSOLE) or path.startswith(f"{CONSOLE}/"):
+    if path in (ALIVE, CONSOLE) or path.startswith(f"{CONSOLE}/") or is_browser_at_root(scope):
         return
     server = (scope.get("server") or ("",))[0]
     try:
@@ -217,6 +217,13 @@ async def authenticate(authenticator: Authenticator, scope: Scope) -> None:
     except (NotAllowed, StoreUnavailable):
         if path != READY:
             raise
+
+
+def is_browser_at_root(scope: Scope) -> bool:
+    """Return whether a browser opens `/`. It is recognized by `Accept`, in which API clients do not name HTML."""
+    if scope["path"] != "/" or scope["method"] not in ("GET", "HEAD"):
+        return False
+    return any(name == b"accept" and b"text/html" in value for name, value in scope["headers"])
 
 
 async def _find_caller(authenticator: Authenticator, server: str, headers: Headers) -> Caller:

@@ -1,16 +1,19 @@
 """`/console`: the web page, built from `console/` during set-up; see `cluster/local/console.py`.
 
 Its files are public, because they contain no data. The page reads its data from the API, with the key that
-its user enters.
+its user enters. `/` leads browsers to the page.
 """
 
 from pathlib import Path
 
-from starlette.responses import PlainTextResponse, Response
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.routing import Match, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
 from serving import ROOT
+from serving.api.authentication import CONSOLE, is_browser_at_root
 
 FOLDER = ROOT / "build" / "console"
 """Folder of the built page."""
@@ -41,3 +44,18 @@ class Console(StaticFiles):
             response = PlainTextResponse(NOT_BUILT, 503)
         response.headers.update(HEADERS)
         return response
+
+
+class Home(Route):
+    """`GET /` of a browser, which leads to the console. For all other clients, the path does not exist."""
+
+    def __init__(self) -> None:
+        super().__init__("/", _lead_to_console, include_in_schema=False)
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """Match only requests of browsers."""
+        return super().matches(scope) if is_browser_at_root(scope) else (Match.NONE, {})
+
+
+async def _lead_to_console(request: Request) -> Response:
+    return RedirectResponse(f"{CONSOLE}/", headers={"vary": "accept"})

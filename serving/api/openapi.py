@@ -110,8 +110,9 @@ def document(routes: Sequence[BaseRoute]) -> Json:
 
 
 def plain(routes: Sequence[BaseRoute]) -> list[Route]:
-    """Return the routes that FastAPI does not describe."""
-    return [route for route in routes if isinstance(route, Route) and not isinstance(route, APIRoute)]
+    """Return the routes that FastAPI does not describe, except for those of the web page."""
+    described = (route for route in routes if isinstance(route, Route) and route.include_in_schema)
+    return [route for route in described if not isinstance(route, APIRoute)]
 
 
 def _models() -> set[type[BaseModel]]:

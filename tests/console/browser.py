@@ -7,6 +7,7 @@ The API, its store and its keys are real; the workers are scripted.
 import asyncio
 import gzip
 import json
+import re
 import time
 from contextlib import AsyncExitStack
 from decimal import Decimal
@@ -33,8 +34,8 @@ from tests.console.chromium import (
 )
 from tests.console.cutting import Cutter
 from tests.serving.api.calling_team import calling_team
-from tests.serving.api.keyed import keyed
-from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+from tests.serving.api.keyed import Keyed, keyed
+from tests.serving.api.served import ASK, Json, Served, plan, scripted, served, step, team
 
 EVIL = (
     '<img src=x onerror="window.hacked=1"><script>window.hacked=1</script>'
@@ -46,6 +47,21 @@ WIDE = plan(
     step("b", "Find a reason against."),
     step("c", "Conclude.", [0, 1]),
 )
+PAGES_AND_DIALOGS = (
+    ("ask", "A team answers", "administrator"),
+    ("ask/{id}", "finished", ""),
+    ("runs", "finished", ""),
+    ("overview", "Requests over time", ""),
+    ("pool", "Workers in the pool", "Test a"),
+    ("keys", "Ledger", "New key"),
+    ("keys", "Ledger", "New team"),
+    ("keys", "Ledger", "Edit mine"),
+    ("keys", "Ledger", "Edit search"),
+    ("evaluation", "live traffic", ""),
+    ("again/{id}", "Add a step", ""),
+    ("compare/{id}/{id}", "finished", ""),
+)
+"""Pages, a text on each, and the button of a dialog on it."""
 LETTERS = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda my"
 
 
@@ -62,8 +78,10 @@ def pool(**settings: Any) -> Json:
 async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost_and_a_replay() -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
+        assert page.url == f"{api.url}/console/", "the address of the server leads to the page"
         await page.locator(".examples button").first.click()
-        await expect(page).to_have_url(f"{api.url}/console/#/runs/{next(iter(api.service.sessions.running))}")
+        await expect(page).to_have_url(f"{api.url}/console/#/ask/{next(iter(api.service.sessions.running))}")
+        await expect(page.get_by_label("Your question", exact=True)).to_be_visible()
         await expect(node(page, 1)).to_contain_text("running")
         await expect(node(page, 2)).to_contain_text("running")
         await expect(node(page, 3)).to_contain_text("waiting")
@@ -72,6 +90,11 @@ async def test_a_newcomer_asks_an_example_and_sees_steps_side_by_side_words_cost
         await expect(page.locator(".answer .said")).to_contain_text(LETTERS)
         await expect(page.locator(".facts")).to_contain_text("¢")
         await expect(page.locator(".question")).to_contain_text("Which planet")
+        assert await page.title() == "Ask · Podium"
+        await page.reload()
+        await until_finished(page)
+        await page.get_by_role("link", name="Open the run").click()
+        await until_finished(page)
         assert await page.title() == "Runs · Podium"
 
         slider = page.get_by_label("Replay position")
@@ -135,11 +158,20 @@ async def test_every_page_passes_axe_and_fits_its_width(tmp_path: Path, scheme: 
         await node(page, 3).click()
         found += await violations(page)
         id = page.url.rpartition("/")[2]
-        for path, shows in (("ask", "Effort"), ("runs", "finished"), ("pool", "Health of the workers"), ("keys", "Ledger"), ("evaluation", "live traffic"), (f"again/{id}", "Add a step"), (f"compare/{id}/{id}", "finished")):  # fmt: skip
-            await page.goto(f"{it.api.url}/console/#/{path}")
+        for path, shows, dialog in PAGES_AND_DIALOGS:
+            await page.goto(f"{it.api.url}/console/#/{path.format(id=id)}")
             await expect(page.locator("main")).to_contain_text(shows)
             found += await violations(page)
             assert await page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, path
+            if dialog:
+                await page.get_by_role("button", name=dialog).first.click()
+                for summary in await page.locator("dialog summary").all():
+                    await summary.click()
+                found += await violations(page)
+                wide = "(d => d.scrollWidth - d.clientWidth)(document.querySelector('dialog'))"
+                assert await page.evaluate(wide) <= 0, dialog
+                await page.keyboard.press("Escape")
+                await expect(page.locator("dialog")).to_have_count(0)
         assert found == []
         assert seen.clean == []
 
@@ -163,7 +195,7 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
         await tab_to(page, "Plan as written")
         await tab_to(page, "Ask again with another plan")
         await page.keyboard.press("Enter")
-        for name in ("Model", "Remove step 1", "Add a step"):
+        for name in ("Your question", "Model", "Ask", "Remove step 1", "Add a step"):
             await tab_to(page, name)
         assert seen.faults == []
 
@@ -171,13 +203,13 @@ async def test_everything_is_reached_by_keyboard_alone() -> None:
 async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ticked(tmp_path: Path) -> None:
     async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page, secret = seen.page, it.secrets["mine"]
-        await expect(page.locator("form.key")).to_contain_text("An API key is required")
+        await expect(page.locator(".sign-in")).to_contain_text("An API key is required")
         await enter_key(page, it.secrets["wrong"])
         await expect(page.get_by_role("alert").first).not_to_be_empty()
         await enter_key(page, secret)
         await expect(page.get_by_role("combobox", name="Model", exact=True)).to_contain_text("mini")
         await page.reload()
-        await expect(page.locator("form.key")).to_contain_text("An API key is required")
+        await expect(page.locator(".sign-in")).to_contain_text("An API key is required")
         await enter_key(page, secret, keeps=True)
         await expect(page.get_by_role("combobox", name="Model", exact=True)).to_contain_text("mini")
         await page.reload()
@@ -190,43 +222,186 @@ async def test_a_key_is_in_no_address_and_kept_for_the_tab_only_where_that_is_ti
         assert secret not in html
         assert not [url for url in (*seen.urls, page.url) if "pk_" in url]
         await page.goto(f"{it.api.url}/console/#/keys")
-        await expect(page.get_by_role("alert")).to_contain_text("admin")
+        await expect(page.locator("main")).to_contain_text(
+            "Teams and keys are managed with a key that has the scope admin."
+        )
         assert seen.clean == []
 
 
-async def test_an_administrator_makes_a_team_a_budget_and_a_key_and_revokes_it(tmp_path: Path) -> None:
+async def test_an_administrator_makes_a_team_and_a_key_with_limits_and_changes_and_revokes_it(
+    tmp_path: Path,
+) -> None:
     async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
         page = seen.page
+        dialog = page.get_by_role("dialog")
         await enter_key(page, it.secrets["admin"])
         await page.locator("nav").get_by_role("link", name="Keys").click()
-        await page.get_by_label("Name of the new team").fill("growth")
-        await page.keyboard.press("Enter")
+        await page.get_by_role("button", name="New team").click()
+        await dialog.get_by_label("Name").fill("growth")
+        await dialog.get_by_label("Per day ($)").fill("5")
+        await dialog.get_by_label("Requests per minute").fill("600")
+        await dialog.get_by_role("button", name="Create team").click()
+        await expect(dialog).to_have_count(0)
         row = page.get_by_role("row").filter(has_text="growth")
-        await row.get_by_label("Per day").fill("5")
-        await row.get_by_role("button", name="Set budget of growth").click()
-        await expect(row).to_contain_text("of $5")
-        await page.get_by_label("Name of the new key").fill("app")
-        await page.get_by_label("Team of the key").select_option("growth")
-        await page.get_by_role("button", name="Create key").click()
-        secret = await page.get_by_role("status").locator("code").inner_text()
-        answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
-        assert answer.status_code == 200
-        own = page.get_by_role("row").filter(has_text="Revoke app")
-        await own.get_by_role("button", name="Show budget of app").click()
-        await own.get_by_label("Per day").fill("2")
-        await own.get_by_role("button", name="Set budget of app").click()
-        await expect(own).to_contain_text("Today: $0.0000 of $2")
-        told = (await it.ask("admin", "GET", "/v1/admin/keys/app/budget")).json()
-        assert Decimal(told["day"]["limit_usd"]) == 2
-        assert told["month"]["limit_usd"] is None
-        page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
-        await page.get_by_role("button", name="New secret for app").click()
-        await expect(page.get_by_role("status").locator("code")).not_to_have_text(secret)
-        answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
-        assert answer.status_code == 401
-        await page.get_by_role("button", name="Revoke app").click()
-        await expect(page.get_by_role("row").filter(has_text="Revoke app")).to_contain_text("revoked")
-        assert seen.faults == [fault for fault in seen.faults if "401" in fault]
+        await expect(row).to_contain_text("of $5.00")
+        await expect(row).to_contain_text("600 requests/min")
+
+        await page.get_by_role("button", name="New key").click()
+        await dialog.get_by_label("Name").fill("app")
+        await dialog.get_by_role("combobox", name="Team").select_option("growth")
+        await expect(dialog.get_by_label("Administrator")).to_be_disabled()
+        await dialog.get_by_role("combobox", name="Expires").select_option("in 30 days")
+        await dialog.get_by_role("button", name="Create key").click()
+        secret = await dialog.get_by_role("status").locator("code").inner_text()
+        assert await status_of(it, secret) == 200
+        await dialog.get_by_role("button", name="Done").click()
+
+        await page.get_by_role("button", name="Edit app").click()
+        await dialog.get_by_label("Read runs").uncheck()
+        await dialog.get_by_role("combobox", name="Expires").select_option("never")
+        await dialog.get_by_label("Per day ($)").fill("2")
+        await dialog.get_by_text("Policy: models, workers").click()
+        await dialog.get_by_text("Workers: any").click()
+        await dialog.get_by_role("group", name="Workers", exact=True).get_by_label("b", exact=True).uncheck()
+        await dialog.get_by_label("Store texts of requests and answers").uncheck()
+        await dialog.get_by_role("button", name="Save").click()
+        await expect(dialog).to_have_count(0)
+        key = (await it.ask("admin", "GET", "/v1/admin/keys/app")).json()
+        assert (key["scopes"], key["expires_at"], key["team"]["name"]) == (["run"], None, "growth")
+        budget = (await it.ask("admin", "GET", "/v1/admin/keys/app/budget")).json()
+        assert (Decimal(budget["day"]["limit_usd"]), budget["month"]["limit_usd"]) == (2, None)
+        policy = (await it.ask("admin", "GET", "/v1/admin/keys/app/policy")).json()["policy"]
+        assert (sorted(policy["workers"]), policy["store_content"]) == (["a", "c", "conductor"], False)
+
+        await page.get_by_role("button", name="Edit app").click()
+        await dialog.get_by_role("button", name="Create a new secret").click()
+        await dialog.get_by_role("button", name="Yes, create a new secret").click()
+        await expect(dialog.get_by_role("status").locator("code")).to_contain_text("pk_")
+        assert await status_of(it, secret) == 401
+        await dialog.get_by_role("button", name="Revoke this key").click()
+        await dialog.get_by_role("button", name="Yes, revoke this key").click()
+        await expect(dialog).to_have_count(0)
+        await expect(page.get_by_role("button", name="Edit app")).to_have_count(0)
+        await page.get_by_label("Show revoked and expired").check()
+        await expect(page.get_by_role("row").filter(has_text="app").filter(has_text="revoked")).to_have_count(
+            1
+        )
+        assert seen.faults == []
+
+
+async def status_of(it: Keyed, secret: str) -> int:
+    answer = await it.api.http.get("/v1/models", headers={"authorization": f"Bearer {secret}"})
+    return answer.status_code
+
+
+@pytest.mark.parametrize("who", ["only run", "only read", "mine", None])
+async def test_a_page_offers_only_what_the_key_may_do_and_no_request_of_it_fails(
+    tmp_path: Path, who: str | None
+) -> None:
+    async with keyed(tmp_path, pool()) as it, browsing() as browser, open_page(browser, it.api.url) as seen:
+        page = seen.page
+        run = (await it.ask("mine", "POST", "/v1/chat/completions", ASK)).headers["x-podium-workflow-id"]
+        if who is None:
+            await expect(page.get_by_role("heading", name="Sign in to this server")).to_be_visible()
+            assert (await page.locator("nav").count(), seen.faults) == (0, [])
+            return
+        await enter_key(page, it.secrets[who])
+        missing = {"only run": "read", "only read": "run"}.get(who)
+        for path in ("ask", "runs", f"runs/{run}", "overview", "pool", "evaluation", "keys"):
+            await page.goto(f"{it.api.url}/console/#/{path}")
+            await expect(page.locator("main")).not_to_be_empty()
+            await page.wait_for_timeout(500)
+        await page.goto(f"{it.api.url}/console/#/{'runs' if missing == 'read' else 'ask'}")
+        if missing:
+            await expect(page.locator(".empty")).to_contain_text(f"lacks the scope {missing}")
+        if who == "only run":
+            await page.goto(f"{it.api.url}/console/#/ask")
+            await ask(page, "Why?")
+            await expect(page.locator(".answer .said")).to_contain_text(LETTERS)
+        if who == "only read":
+            await page.goto(f"{it.api.url}/console/#/pool")
+            await expect(page.get_by_role("button", name="Test a", exact=True)).to_be_disabled()
+            await page.goto(f"{it.api.url}/console/#/runs/{run}")
+            await until_finished(page)
+            assert await page.get_by_role("button", name="Good answer").count() == 0
+        assert seen.faults == []
+
+
+async def test_a_worker_is_tested_and_its_circuit_is_told_in_words() -> None:
+    workers = [
+        scripted("well", "Ready.", price=PRICE),
+        scripted("ill", {"error": "unavailable"}, retry={"attempts": 1}),
+    ]
+    async with served(team(workers=workers, workflows={})) as api, browsing() as browser, open_page(browser, api.url) as seen:  # fmt: skip
+        page = seen.page
+        dialog = page.get_by_role("dialog")
+        await page.locator("nav").get_by_role("link", name="Pool").click()
+        for name, says in (("well", "well answered in"), ("ill", "")):
+            await page.get_by_role("button", name=f"Test {name}").click()
+            for _ in range(1 if says else 3):
+                await dialog.get_by_role("button", name="Send").click()
+                await expect(dialog.get_by_role("button", name="Send")).to_be_enabled()
+            await expect(dialog.locator(".banner" if says else ".alert")).to_contain_text(says or "ill")
+            await page.keyboard.press("Escape")
+        cards = page.locator(".worker")
+        await expect(cards.filter(has_text="3 calls failed in a row.")).to_contain_text(re.compile("Paused|On trial"))  # fmt: skip
+        await expect(cards.filter(has_text="Healthy").filter(has_text="1 ok")).to_have_count(1)
+        assert seen.clean == []
+
+
+async def test_the_overview_counts_requests_calls_and_costs_and_plots_them() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await page.locator("nav").get_by_role("link", name="Overview").click()
+        await expect(page.locator(".empty")).to_contain_text("No requests yet.")
+        for model in ("c", "c", "mini"):
+            await api.ok({"model": model})
+        await page.reload()
+        await expect(page.locator(".figure").filter(has_text="Requests")).to_contain_text("3")
+        await expect(page.locator(".figure").filter(has_text="Errors")).to_contain_text("0 of 3 failed")
+        assert await page.locator(".plot .bar-fill").count() in (1, 2), "they may be in two half hours"
+        await page.get_by_role("group", name="Group by").get_by_role("button", name="Worker").click()
+        rows = page.locator("tbody tr")
+        await expect(rows).to_have_count(4)
+        await expect(rows.first).to_contain_text("c")
+        await expect(page.locator(".plot-legend li")).to_have_count(4)
+        for name in ("Cost", "Tokens", "Latency", "Errors", "Cached"):
+            await page.get_by_role("button", name=re.compile(f"^{name}")).click()
+            await expect(page.locator(".plot")).to_be_visible()
+        await page.get_by_role("button", name="1 hour").click()
+        await expect(rows).to_have_count(4)
+        assert seen.faults == []
+
+
+async def test_a_new_run_appears_in_the_list_by_itself() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
+        page = seen.page
+        await page.locator("nav").get_by_role("link", name="Runs").click()
+        await expect(page.locator(".empty")).to_contain_text("No runs yet.")
+        await api.ok({"model": "c", "messages": [{"role": "user", "content": "Who is there?"}]})
+        await expect(page.locator("tbody tr")).to_have_count(1, timeout=15_000)
+        await expect(page.locator("tbody tr")).to_contain_text("Who is there?")
+        await page.get_by_role("button", name="Live").click()
+        await api.ok({"model": "c"})
+        await asyncio.sleep(4)
+        await expect(page.locator("tbody tr")).to_have_count(1)
+        await page.get_by_role("button", name="Live").click()
+        await expect(page.locator("tbody tr")).to_have_count(2, timeout=15_000)
+        assert seen.faults == []
+
+
+async def test_colours_are_those_that_the_user_chooses() -> None:
+    async with served(pool()) as api, browsing() as browser, open_page(browser, api.url, color_scheme="light") as seen:  # fmt: skip
+        page = seen.page
+        paper = "getComputedStyle(document.documentElement).backgroundColor"
+        light = await page.evaluate(paper)
+        for _ in range(2):
+            await page.get_by_role("button", name="Colours").click()
+        assert await page.evaluate(paper) != light
+        await page.reload()
+        assert await page.evaluate(paper) != light
+        assert await page.evaluate("Object.keys(localStorage).join()") == "podium.theme"
+        assert seen.faults == []
 
 
 async def test_a_written_plan_is_dropped_with_its_question_and_by_an_example() -> None:
@@ -265,7 +440,7 @@ async def test_a_budget_that_is_spent_and_a_question_that_is_refused_are_told_in
         await enter_key(page, it.secrets["mine"])
         await expect(page.get_by_role("combobox", name="Model", exact=True)).to_contain_text("mini")
         await ask(page, "Why?")
-        fault = page.locator(".fault").filter(has_text="budget")
+        fault = page.locator(".fault, .alert").filter(has_text="budget")
         await expect(fault.first).to_be_visible()
         assert seen.clean == []
 
@@ -353,13 +528,13 @@ async def test_a_report_of_an_evaluation_is_shown_beside_live_traffic(tmp_path: 
 async def test_a_slow_computer_shows_the_page_soon(slower: int) -> None:
     async with served(pool()) as api, browsing() as browser, open_page(browser, api.url) as seen:
         page = seen.page
-        await expect(page.locator(".limits select").first).to_have_value("mini")
+        await expect(page.locator(".composer select")).to_have_value("mini")
         cdp = await page.context.new_cdp_session(page)
         await cdp.send("Emulation.setCPUThrottlingRate", {"rate": slower})
         painted, usable = list[float](), list[float]()
         for _ in range(5):
             await page.reload(wait_until="load")
-            await expect(page.locator(".limits select").first).to_have_value("mini")
+            await expect(page.locator(".composer select")).to_have_value("mini")
             usable.append(float(await page.evaluate("performance.now()")))
             painted.append(float(await page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime")))  # fmt: skip
         weight = sum(
@@ -396,12 +571,13 @@ async def test_runs_are_found_by_status_model_worker_words_and_cost() -> None:
             await page.locator("nav").get_by_role("link", name="Runs").click()
             rows = page.locator("tbody tr")
             await expect(rows).to_have_count(2)
-            await page.get_by_role("textbox", name="Text in question or answer").fill("epsilon zeta")
+            await page.get_by_role("searchbox", name="Text in question or answer").fill("epsilon zeta")
             await expect(rows).to_have_count(1)
             await expect(rows).to_contain_text("finished")
-            await page.get_by_role("textbox", name="Worker").fill("a")
+            await page.get_by_text("More filters").click()
+            await page.get_by_role("combobox", name="Worker").select_option("a")
             await expect(page.get_by_text("No run matches.")).to_be_visible()
-            await page.get_by_role("textbox", name="Text in question or answer").fill("")
+            await page.get_by_role("searchbox", name="Text in question or answer").fill("")
             await expect(rows).to_have_count(1)
             await page.get_by_role("combobox", name="Status").select_option("failed")
             await expect(rows).to_have_count(0)
@@ -457,6 +633,7 @@ async def test_a_thumb_is_kept_with_the_run_and_the_right_answer_too() -> None:
         [said] = (await api.newest())["feedback"]
         assert (said["score"], said["expected"]) == (0.0, EVIL)
         await page.goto(f"{api.url}/console/#/runs")
+        await page.get_by_text("More filters").click()
         await page.get_by_label("Only rated runs").check()
         await expect(page.locator("tbody tr")).to_have_count(1)
         assert (found, seen.faults, await page.evaluate("window.hacked")) == ([], [], None)

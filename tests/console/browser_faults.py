@@ -19,9 +19,9 @@ BREAKS: Json = {"text": LETTERS, "fail_after_tokens": 4}
 def fault_team() -> Json:
     """A first step that no server answers at first, a second that breaks off unseen, and an answer that breaks off seen."""
     workers = [
-        scripted("flaky", {"error": "unavailable"}, LETTERS, tokens_per_s=20),
-        scripted("breaks", BREAKS, LETTERS, tokens_per_s=20),
-        scripted("last", BREAKS, LETTERS, tokens_per_s=15, on_broken_stream="continue"),
+        scripted("flaky", {"error": "unavailable"}, LETTERS, tokens_per_s=8),
+        scripted("breaks", BREAKS, LETTERS, tokens_per_s=6),
+        scripted("last", BREAKS, LETTERS, tokens_per_s=8, on_broken_stream="continue"),
     ]
     text = plan(step("flaky", "Say it."), step("breaks", "Say it too."), step("last", "Conclude.", [0, 1]))
     return team(text, workers=workers, workflows={}, models={"mini": {}})

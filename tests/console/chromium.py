@@ -66,7 +66,7 @@ async def open_page(browser: Browser, url: str, **options: Any) -> AsyncGenerato
     page.on("console", lambda m: seen.faults.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: seen.faults.append(str(error)))
     page.on("request", lambda request: seen.urls.append(request.url))
-    await page.goto(f"{url}/console/")
+    await page.goto(f"{url}/")
     yield seen
     await context.close()
 

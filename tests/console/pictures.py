@@ -3,8 +3,11 @@ workers.
 """
 
 import asyncio
+import copy
 import json
+import random
 import sys
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from decimal import Decimal
@@ -12,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from evaluation.aggregate import row
 from evaluation.outcome import RunOutcome
@@ -20,10 +23,11 @@ from evaluation.results import Result
 from tests.conftest import ROOT
 from tests.console.chromium import ask, browsing, enter_key, node, open_page, until_finished
 from tests.serving.api.calling_team import calling_team
-from tests.serving.api.keyed import keyed
+from tests.serving.api.keyed import Keyed, keyed
 from tests.serving.api.served import Json, plan, scripted, served, step, team
 
 DOCS = ROOT / "docs"
+SIZE: Json = {"viewport": {"width": 1280, "height": 800}}
 PRICE = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
 QUESTION = "Is it worth insulating the roof of a house from 1970 before the windows?"
 ROOF = "Through an uninsulated roof goes about a quarter of a house's heat; two days of work, paid back in five years or so."
@@ -42,11 +46,12 @@ PLAN = plan(
 def house(**settings: Any) -> Json:
     """A team that answers `QUESTION`."""
     workers = [
-        scripted("physicist", ROOF, price=PRICE, delay_s=0.6, tokens_per_s=12, card="knows how heat moves"),
+        scripted("physicist", ROOF, price=PRICE, delay_s=0.6, tokens_per_s=7, card="knows how heat moves"),
         scripted(
-            "builder", PANES, price=PRICE, delay_s=0.9, tokens_per_s=12, card="knows what building costs"
+            "builder", PANES, price=PRICE, delay_s=0.9, tokens_per_s=7, card="knows what building costs"
         ),
         scripted("writer", ANSWER, price=PRICE, delay_s=0.4, tokens_per_s=15, card="writes briefly"),
+        scripted("broken", {"error": "unavailable"}, in_pool=False, card="its server is away"),
     ]
     return team(PLAN, workers=workers, workflows={}, **settings)
 
@@ -54,7 +59,7 @@ def house(**settings: Any) -> Json:
 @asynccontextmanager
 async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, Page]]:
     """The console over a team."""
-    shape = {"viewport": {"width": 1100, "height": 760}} | options
+    shape = SIZE | options
     async with served(settings) as api, browsing() as browser, open_page(browser, api.url, **shape) as seen:
         yield api, seen.page
 
@@ -62,6 +67,7 @@ async def page_of(settings: Json, **options: Any) -> AsyncGenerator[tuple[Any, P
 async def live() -> None:
     """Two steps side by side, each with its words."""
     async with page_of(house()) as (_, page):
+        await shot(page, "ask")
         await ask(page, QUESTION)
         await expect(node(page, 2)).to_contain_text("loses", timeout=15_000)
         await shot(page, "live")
@@ -72,6 +78,8 @@ async def replay() -> None:
     """A run played again, dark, with a step's details."""
     async with page_of(house(), color_scheme="dark") as (_, page):
         await ask(page, QUESTION)
+        await until_finished(page)
+        await page.get_by_role("link", name="Open the run").click()
         await until_finished(page)
         await node(page, 1).click()
         await page.get_by_label("Replay position").focus()
@@ -90,6 +98,8 @@ async def failover() -> None:
     async with page_of(settings) as (_, page):
         await ask(page, QUESTION)
         await until_finished(page)
+        await page.get_by_role("link", name="Open the run").click()
+        await until_finished(page)
         await node(page, 1).click()
         await shot(page, "failover")
 
@@ -106,25 +116,26 @@ async def tools() -> None:
 
 
 async def admin() -> None:
-    """List, pool, keys and ledger; the phone."""
+    """Lists, overview with made-up traffic, pool, keys and dialogs; the phone."""
     with TemporaryDirectory() as folder:
         async with keyed(Path(folder), house()) as it, browsing() as browser:
-            for _ in range(3):
-                await it.ask("mine", "POST", "/v1/chat/completions", {"model": "mini", "messages": [{"role": "user", "content": QUESTION}]})  # fmt: skip
-            size = {"width": 1100, "height": 760}
-            async with open_page(browser, it.api.url, viewport=size) as seen:
-                await enter_key(seen.page, it.secrets["admin"])
-                for name, shows in (
-                    ("runs", "finished"),
-                    ("pool", "Health of the workers"),
-                    ("keys", "Ledger"),
-                ):
-                    await seen.page.goto(f"{it.api.url}/console/#/{name}")
-                    await expect(seen.page.locator("main")).to_contain_text(shows)
-                    if name == "keys":
-                        await seen.page.get_by_role("heading", name="Ledger").scroll_into_view_if_needed()
-                        await seen.page.mouse.wheel(0, 500)
-                    await shot(seen.page, name)
+            await traffic(it)
+            async with open_page(browser, it.api.url, **SIZE) as seen:
+                page = seen.page
+                await enter_key(page, it.secrets["admin"])
+                for name, shows in PAGES:
+                    if name == "overview":
+                        await page.route("**/v1/workflows?*", busy_day)
+                    await page.goto(f"{it.api.url}/console/#/{name}")
+                    await expect(page.locator("main")).to_contain_text(shows)
+                    if name == "overview":
+                        await page.get_by_role("button", name="Cost").click()
+                        await page.get_by_role("group", name="Group by").get_by_role("button", name="Worker").click()  # fmt: skip
+                    await shot(page, name)
+                    await page.unroute_all()
+                await page.get_by_role("button", name="Edit mine").click()
+                await expect(page.get_by_role("dialog").get_by_label("Per day ($)")).to_have_value("2.5")
+                await shot(page, "edit")
             async with open_page(browser, it.api.url, viewport={"width": 390, "height": 760}) as seen:
                 await enter_key(seen.page, it.secrets["mine"])
                 await ask(seen.page, QUESTION)
@@ -132,11 +143,58 @@ async def admin() -> None:
                 await shot(seen.page, "phone")
 
 
+PAGES = (("runs", "finished"), ("overview", "over time"), ("pool", "Workers in the pool"), ("keys", "Ledger"))
+
+
+async def busy_day(route: Route) -> None:
+    """Answer with each run many times, at times of the last day: more in its middle, and with some variation."""
+    body = await (await route.fetch()).json()
+    rng, now_s = random.Random(45), time.time()
+    runs: list[Json] = []
+    while len(runs) < 400:
+        run = copy.deepcopy(rng.choice(body["data"]))
+        if run["status"] != "failed" or rng.random() < 0.3:
+            size = rng.lognormvariate(0, 0.4)
+            run |= {"id": f"wf_{len(runs):032x}", "created": now_s - 86_400 * rng.triangular(0, 1, 0.45)}
+            run |= {"cost_usd": (run["cost_usd"] or 0) * size, "wall_s": run["wall_s"] * size}
+            for step in run["steps"]:
+                step["cost_usd"] = step["cost_usd"] and step["cost_usd"] * size
+                if step["usage"]:
+                    step["usage"]["cached_input_tokens"] = int(step["usage"]["input_tokens"] * rng.random())
+            runs.append(run)
+    runs.sort(key=lambda run: -run["created"])
+    await route.fulfill(json=body | {"data": runs, "has_more": False, "next_after": None})
+
+
+async def traffic(it: Keyed) -> None:
+    """Requests of two teams with budgets, and one that fails."""
+    for path, body in (
+        (f"teams/{it.ids['search']}/budget", {"day_usd": "20", "month_usd": "300"}),
+        (f"teams/{it.ids['sales']}/budget", {"month_usd": "0.0012"}),
+        (f"teams/{it.ids['search']}/policy", {"requests_per_minute": 600, "local_only": True}),
+        (f"keys/{it.ids['mine']}/budget", {"day_usd": "2.5"}),
+    ):
+        await it.ask("admin", "POST", f"/v1/admin/{path}", body)
+    await it.ask("admin", "POST", f"/v1/admin/keys/{it.ids['alone']}", {"expires_at": "2027-06-01T00:00:00Z"})
+    asked = (
+        ("mine", "mini", QUESTION),
+        ("other team", "writer", "Write a subject line for our offer on roof insulation."),
+        ("mine", "mini", "How much does a heat pump save in a house of 140 square metres?"),
+        ("mine", "physicist", "What is the U-value of a brick wall of 24 cm?"),
+        ("other team", "broken", "Summarize this call with a customer."),
+        ("mine", "mini", "Is triple glazing worth it in the north of Spain?"),
+    )
+    for who, model, question in asked:
+        body = {"model": model, "messages": [{"role": "user", "content": question}]}
+        await it.ask(who, "POST", "/v1/chat/completions", body)
+
+
 async def compare() -> None:
     """An evaluation beside live traffic."""
     rows = [
         strategy("small model alone", 41, "0.0004"),
         strategy("large model alone", 68, "0.004"),
+        strategy("best of three", 72, "0.0038"),
         strategy("podium-ultra", 74, "0.002"),
     ]
     async with page_of(house()) as (api, page):
@@ -149,7 +207,7 @@ async def compare() -> None:
         await page.locator("input[type=file]").set_input_files(
             [{"name": "report.json", "mimeType": "application/json", "buffer": report}]
         )
-        await expect(page.locator("tbody tr")).to_have_count(5)
+        await expect(page.locator("tbody tr")).to_have_count(6)
         await shot(page, "compare")
 
 
@@ -170,7 +228,7 @@ async def shot(page: Page, name: str) -> None:
     except ImportError:  # it is larger then
         return
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(64).save(path, optimize=True)
+        picture.convert("RGB").quantize(160).save(path, optimize=True)
 
 
 PICTURES: tuple[Callable[[], Awaitable[None]], ...] = (live, replay, failover, tools, admin, compare)

@@ -1,4 +1,4 @@
-"""Twelve everyday tasks done in the console by a script that counts: `python -m tests.console.tasks`. A field that is
+"""Fourteen everyday tasks done in the console by a script that counts: `python -m tests.console.tasks`. A field that is
 filled or chosen from, and a button or link that is pressed, are an act each; reading is none.
 """
 
@@ -45,6 +45,10 @@ class Hand:
         self.acts += 1
         await self.page.get_by_role("combobox", name=label).select_option(option)
 
+    async def open(self, summary: str) -> None:
+        self.acts += 1
+        await self.page.get_by_text(summary).first.click()
+
     async def go(self, name: str) -> None:
         self.acts += 1
         await self.page.locator("nav").get_by_role("link", name=name).click()
@@ -82,6 +86,7 @@ async def price(hand: Hand) -> None:
 
 async def no_more_than(hand: Hand) -> None:
     await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
+    await hand.open("Effort, limits and workers")
     await hand.fill(hand.page.get_by_label("Maximum cost ($)"), "0.05")
     await hand.press("Ask Ctrl Enter")
     await until_finished(hand.page)
@@ -97,6 +102,7 @@ async def watch(hand: Hand) -> None:
 
 async def without_a_worker(hand: Hand) -> None:
     await hand.fill(hand.page.get_by_label("Your question", exact=True), "Worth it?")
+    await hand.open("Effort, limits and workers")
     hand.acts += 1
     await hand.page.get_by_role("group", name="Workers").get_by_label("b", exact=True).uncheck()
     await hand.press("Ask Ctrl Enter")
@@ -114,16 +120,19 @@ async def own_plan(hand: Hand) -> None:
 
 async def key_for_a_team(hand: Hand) -> None:
     await hand.go("Keys")
-    await hand.fill(hand.page.get_by_label("Name of the new team"), "A")
+    dialog = hand.page.get_by_role("dialog")
+    await hand.press("New team")
+    await hand.fill(dialog.get_by_label("Name"), "A")
+    await hand.fill(dialog.get_by_label("Per day ($)"), "5")
     await hand.press("Create team")
-    row = hand.page.get_by_role("row").filter(has=hand.page.get_by_role("button", name="Set budget of A"))
-    await hand.fill(row.get_by_label("Per day"), "5")
-    await hand.press("Set budget of A")
-    await hand.fill(hand.page.get_by_label("Name of the new key"), "app")
-    await hand.choose("Team of the key", "A")
+    await expect(dialog).to_have_count(0)
+    await hand.press("New key")
+    await hand.fill(dialog.get_by_label("Name"), "app")
+    await hand.choose("Team", "A")
     await hand.press("Create key")
-    await expect(hand.page.get_by_role("status").locator("code")).to_contain_text("pk_")
-    await expect(row).to_contain_text("of $5")
+    await expect(dialog.get_by_role("status").locator("code")).to_contain_text("pk_")
+    await hand.press("Done")
+    await expect(hand.page.get_by_label("Teams")).to_contain_text("of $5")
 
 
 async def who_runs_out(hand: Hand) -> None:
@@ -133,19 +142,34 @@ async def who_runs_out(hand: Hand) -> None:
 
 async def new_secret(hand: Hand) -> None:
     await hand.go("Keys")
-    hand.acts += 1  # the browser asks whether it is meant
-    await hand.press("New secret for app")
-    await expect(hand.page.get_by_role("status").locator("code")).to_contain_text("pk_")
+    await hand.press("Edit app")
+    await hand.press("Create a new secret")
+    await hand.press("Yes, create a new secret")
+    await expect(hand.page.get_by_role("dialog").locator("code").first).to_contain_text("pk_")
+
+
+async def what_it_cost(hand: Hand) -> None:
+    await hand.go("Overview")
+    await hand.press("Worker")
+    await expect(hand.page.locator("tbody tr").first).to_be_visible()
+
+
+async def is_it_well(hand: Hand) -> None:
+    await hand.go("Pool")
+    await hand.press("Test a")
+    await hand.press("Send")
+    await expect(hand.page.locator(".banner.good").last).to_contain_text("answered in")
 
 
 async def of_a_worker_over_a_cent(hand: Hand) -> None:
     await hand.go("Runs")
-    await hand.fill(hand.page.get_by_role("textbox", name="Worker"), "c")
+    await hand.open("More filters")
+    await hand.choose("Worker", "c")
     await hand.fill(hand.page.get_by_label("Minimum cost ($)"), "0.00001")
     await expect(hand.page.locator("tbody tr").first).to_be_visible()
 
 
-TASKS = (dearest, why_so_long, who_failed, price, no_more_than, own_plan, without_a_worker, key_for_a_team, who_runs_out, new_secret, of_a_worker_over_a_cent, watch)  # fmt: skip
+TASKS = (dearest, why_so_long, who_failed, price, no_more_than, own_plan, without_a_worker, key_for_a_team, who_runs_out, new_secret, of_a_worker_over_a_cent, watch, what_it_cost, is_it_well)  # fmt: skip
 
 
 async def prepare(it: Keyed) -> None:
@@ -161,7 +185,6 @@ async def main() -> None:
         async with keyed(Path(folder), settings()) as it, browsing() as browser:
             await prepare(it)
             async with open_page(browser, it.api.url) as seen:
-                seen.page.on("dialog", lambda dialog: asyncio.ensure_future(dialog.accept()))
                 await enter_key(seen.page, it.secrets["admin"])
                 for task in TASKS:
                     asked = {"model": "slow", "messages": [{"role": "user", "content": "Slowly?"}]}

@@ -16,7 +16,13 @@ from tests.console.chromium import Seen, browsing, enter_key, open_page, violati
 
 WITHIN_MS = 240_000.0
 """That the example may take: the default's models run on a CPU."""
-PAGES = (("runs", "finished"), ("pool", "Workers"), ("evaluation", "live traffic"))
+PAGES = (
+    ("runs", "finished"),
+    ("overview", "over time"),
+    ("pool", "Workers"),
+    ("evaluation", "live traffic"),
+    ("keys", "Keys"),
+)
 
 
 async def visit(url: str, key: str) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def _routes() -> list[str]:
     rows = {_shape(place): access for place, access in access_table(DIALECTS).items()}
     groups: dict[tuple[str, ...], list[str]] = {}
     for route in TABLE:
-        access = rows[_shape(f"{route.method} {route.path.rstrip('/')}")]
+        access = rows[_shape(f"{route.method} {route.path.rstrip('/') or '/'}")]
         key = (access.who.value, access.cost.name, *_statuses(route))
         groups.setdefault(key, []).append(_request(route))
     return _lines(["scope", "kind", *_callers(), "routes"], _grouped(groups))

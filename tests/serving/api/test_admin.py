@@ -18,7 +18,7 @@ from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
 from tests.serving.api.keyed import Keyed, keyed
-from tests.serving.api.served import served, team
+from tests.serving.api.served import ASK, served, team
 
 KEYS = "/v1/admin/keys"
 
@@ -44,6 +44,27 @@ async def test_a_key_is_made_used_rotated_and_revoked_and_each_step_holds_at_onc
         assert await models(it, rotated["secret"]) == 401
         assert (await it.ask("admin", "GET", f"{KEYS}/{key['id']}")).json() == revoked
         assert (await it.ask("admin", "POST", f"{KEYS}/{key['id']}/rotate", {})).status_code == 400
+
+
+async def test_scopes_and_expiry_of_a_key_change_at_once_and_the_rest_of_it_stays(
+    store_address: Address,
+) -> None:
+    async with keyed(store_address) as it:
+        path = f"{KEYS}/{it.ids['mine']}"
+        before = (await it.ask("admin", "GET", path)).json()
+        later = {"expires_at": "2100-01-01T00:00:00Z"}
+        changed = (await it.ask("admin", "POST", path, {"scopes": ["read"]})).json()
+        assert changed == before | {"scopes": ["read"]}
+        assert (await it.ask("mine", "POST", "/v1/chat/completions", ASK)).status_code == 403
+        assert (await it.ask("mine", "GET", "/v1/workflows")).status_code == 200
+        assert (await it.ask("admin", "POST", path, later)).json() == changed | later
+        assert (await it.ask("admin", "POST", path, {})).json() == changed | later
+        assert (await it.ask("admin", "POST", path, {"expires_at": None})).json() == changed
+        for body, param in (({"scopes": ["admin"]}, "scopes"), ({"scopes": []}, "scopes"), ({"expires_at": "2000-01-01T00:00:00Z"}, "expires_at"), ({"name": "x"}, "name")):  # fmt: skip
+            refused = await it.ask("admin", "POST", path, body)
+            assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+        await it.ask("admin", "DELETE", path)
+        assert (await it.ask("admin", "POST", path, {"scopes": ["run"]})).status_code == 400
 
 
 async def test_what_one_replica_revokes_every_other_refuses_within_ten_seconds(

@@ -32,6 +32,8 @@ async def test_every_key_sees_its_own_budget_and_its_teams_and_no_other(tmp_path
         assert Decimal(mine["team"]["month"]["left_usd"]) == 2 - spent
         assert mine["left_usd"] == mine["key"]["day"]["left_usd"]
         assert (mine["key"]["id"], mine["team"]["id"]) == (it.ids["mine"], it.ids["search"])
+        assert mine["api_key"] == (await it.ask("admin", "GET", f"/v1/admin/keys/{it.ids['mine']}")).json()
+        assert (mine["api_key"]["scopes"], mine["api_key"]["team"]["name"]) == (["run", "read"], "search")
         same_team = (await it.ask("only run", "GET", "/v1/budget")).json()
         assert same_team["team"] == mine["team"]
         assert Decimal(same_team["key"]["day"]["spent_usd"]) == 0
@@ -43,7 +45,13 @@ async def test_every_key_sees_its_own_budget_and_its_teams_and_no_other(tmp_path
 async def test_without_keys_nothing_is_limited() -> None:
     async with served(team()) as api:
         answer = await api.http.get("/v1/budget")
-        assert answer.json() == {"object": "budget", "left_usd": None, "key": None, "team": None}
+        assert answer.json() == {
+            "object": "budget",
+            "api_key": None,
+            "left_usd": None,
+            "key": None,
+            "team": None,
+        }
         assert "x-podium-budget-left-usd" not in (await api.post()).headers
 
 

@@ -94,6 +94,20 @@ async def test_where_it_is_not_built_a_sentence_says_how_to(tmp_path: Path) -> N
             assert {name: answer.headers[name] for name in HEADERS} == HEADERS
 
 
+async def test_the_root_leads_browsers_to_the_page_and_is_nothing_to_other_clients(tmp_path: Path) -> None:
+    page = {"accept": "text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8"}
+    async with keyed(tmp_path) as it:
+        for method in ("GET", "HEAD"):
+            answer = await it.api.http.request(method, "/", headers=page)
+            assert (answer.status_code, answer.headers["location"], answer.headers["vary"]) == (307, "/console/", "accept")  # fmt: skip
+        for accept in ("*/*", "application/json"):
+            headers = {"accept": accept}
+            assert (await it.api.http.get("/", headers=headers)).status_code == 401
+            assert (await it.ask("mine", "GET", "/", headers=headers)).status_code == 404
+        assert (await it.api.http.post("/", json={}, headers=page)).status_code == 401
+        assert (await it.api.http.get("/v1/workflows", headers=page)).status_code == 401
+
+
 async def test_it_is_shown_without_a_key_and_shows_nothing_of_anybody(tmp_path: Path) -> None:
     async with keyed(tmp_path) as it:
         answer = await it.api.http.get("/console/")

@@ -57,6 +57,7 @@ TO_ADD = (*OF_MY_TEAM_TO_READ_AND_RUN[:-1], 403)
 TABLE = (
     Asked("GET", "/healthz", EVERYBODY),
     Asked("GET", "/readyz", EVERYBODY),
+    Asked("GET", "/", (307,) * 7, headers={"accept": "text/html,*/*;q=0.8"}),
     Asked("GET", "/console/", EVERYBODY),
     Asked("GET", "/v1/models", ANY_KEY),
     Asked("GET", "/v1/models/{name:path}", ANY_KEY),
@@ -112,6 +113,7 @@ TABLE = (
     Asked("GET", "/v1/admin/keys", ADMINS),
     Asked("POST", "/v1/admin/keys", CREATES, {"name": "new"}),
     Asked("GET", "/v1/admin/keys/{key}", ADMINS),
+    Asked("POST", "/v1/admin/keys/{key}", ADMINS, {"expires_at": "2100-01-01T00:00:00Z"}),
     Asked("POST", "/v1/admin/keys/{key}/rotate", ADMINS, {}),
     Asked("GET", "/v1/admin/keys/{key}/budget", ADMINS),
     Asked("POST", "/v1/admin/keys/{key}/budget", ADMINS, {}),
@@ -129,6 +131,9 @@ ELSEWHERE, FOREIGN = (401, 401, 307, 307, 307, 307, 307), (403,) * 7
 NOBODY = (405,) * 7
 BESIDES = (
     *(Asked("GET", path, NOT_THERE) for path in ("/v1/nothing", "/openapi.json", "/docs", "/metrics", "/V1/models", "//v1/workflows")),
+    Asked("GET", "/", NOT_THERE),
+    Asked("GET", "/", NOT_THERE, headers={"accept": "application/json"}),
+    Asked("POST", "/", NOT_THERE, {}, {"accept": "text/html"}),
     Asked("GET", "/v1/admin", NOT_THERE),
     Asked("GET", "/healthz/%2e%2e/v1/workflows", NOT_THERE),
     Asked("GET", "/v1/models/%2e%2e/admin/keys", NOT_THERE),

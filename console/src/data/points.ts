@@ -1,5 +1,6 @@
 /** Points of the plot, from a report or from live traffic: accuracy and cost. This module draws nothing. */
 import type { ApiRun } from "./record";
+import { quantile } from "./usage.ts";
 
 export interface Point {
   where: "report" | "live";
@@ -68,8 +69,8 @@ export function live(newest: readonly ApiRun[], rated: readonly ApiRun[]): Point
       high: null,
       nRated: scores.length,
       cost_usd: mean(costs),
-      p50_s: share(walls, 0.5),
-      p95_s: share(walls, 0.95),
+      p50_s: quantile(walls, 0.5),
+      p95_s: quantile(walls, 0.95),
     };
   });
 }
@@ -87,8 +88,4 @@ function known(values: readonly (number | null | undefined)[]): number[] {
 
 function mean(values: readonly number[]): number | null {
   return values.length ? values.reduce((sum, each) => sum + each, 0) / values.length : null;
-}
-
-function share(sorted: readonly number[], part: number): number | null {
-  return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? null;
 }

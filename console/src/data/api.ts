@@ -5,8 +5,6 @@ import { signal } from "@preact/signals";
 const KEPT = "podium.key";
 /** API key sent with every request, or "" to send none. */
 export const key = signal(sessionStorage.getItem(KEPT) ?? "");
-/** Number of times that another key was entered. Pages load their data again after each change. */
-export const keyChanges = signal(0);
 
 /** Send this key with all further requests.
  *
@@ -14,22 +12,24 @@ export const keyChanges = signal(0);
  */
 export function useKey(text: string, keeps: boolean): void {
   key.value = text.trim();
-  needsKey.value = "";
-  keyChanges.value += 1;
   if (keeps && key.value) sessionStorage.setItem(KEPT, key.value);
   else sessionStorage.removeItem(KEPT);
 }
 
-/** Message of the last 401 response, or "" if the server has not rejected the key. */
-export const needsKey = signal("");
+let rejected: (message: string) => void = () => undefined;
+
+/** Call `listener` with the server's message whenever it rejects the key. */
+export function onRejected(listener: (message: string) => void): void {
+  rejected = listener;
+}
 
 export class ApiError extends Error {
-  constructor(
-    readonly status: number,
-    message: string,
-    readonly param: string | null,
-  ) {
+  readonly status: number;
+  readonly param: string | null;
+  constructor(status: number, message: string, param: string | null) {
     super(message);
+    this.status = status;
+    this.param = param;
   }
 }
 
@@ -54,8 +54,8 @@ export async function send(path: string, init: RequestInit = {}): Promise<Respon
   const message = (error?.message ?? `The server returned status ${answer.status} without an error message.`) + (later ? ` Retry in ${later} s.` : "");
   if (answer.status === 401) {
     // The message also explains how a program sends a key, which does not help users of this page.
-    needsKey.value = message.split(" Send a key as")[0] ?? message;
-    throw new ApiError(401, "Enter an API key for this server at the top of the page.", null);
+    rejected(message.split(" Send a key as")[0] ?? message);
+    throw new ApiError(401, "Enter an API key for this server.", null);
   }
   throw new ApiError(answer.status, message, error?.param ?? null);
 }

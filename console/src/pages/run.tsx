@@ -1,17 +1,23 @@
 /** One run: live from its events, or from its record, which can be replayed at any speed. */
 import { signal, useComputed, useSignal } from "@preact/signals";
 import { useEffect, useRef } from "preact/hooks";
-import { useClock } from "./clock";
-import { get, post, words } from "./api";
-import { Details, Fault } from "./details";
-import { Feedback } from "./feedback";
-import { count, dollars, seconds, when } from "./format";
-import { Graph } from "./graph";
-import type { ApiRun } from "./record";
-import { OVER, type Plan, type Run, type RunEvent, type Step, after, at, begun, fromRecord } from "./run";
-import { follow } from "./sse";
-import { cutWord, statusWord } from "./status";
-import { Timeline } from "./timeline";
+import { may, owns, whyNot } from "../data/access";
+import { get, post, words } from "../data/api";
+import { useClock } from "../data/clock";
+import { count, dollars, seconds, when } from "../data/format";
+import { loadNames, keyName, teamName } from "../data/names";
+import type { ApiRun } from "../data/record";
+import { OVER, type Plan, type Run, type RunEvent, type Step, after, at, begun, fromRecord } from "../data/run";
+import { follow } from "../data/sse";
+import { cutWord, statusWord } from "../data/status";
+import { Details, Fault } from "../parts/details";
+import { Feedback } from "../parts/feedback";
+import { Graph } from "../parts/graph";
+import { Timeline } from "../parts/timeline";
+import { Alert, Copy, Empty, useWidth } from "../parts/ui";
+
+/** Width of a run, in pixels, from which the details of a step have room beside it. Otherwise they are below its plan. */
+const ROOM_FOR_DETAILS = 940;
 
 /** Watch a run. Return its newest state, the error if it cannot be watched, and whether it is connected. */
 export function useRun(id: string) {
@@ -51,7 +57,21 @@ async function watch(
   run.value = fromRecord(await get<ApiRun>(path, stop)); // its prompts, tokens and cents
 }
 
-export function RunView(props: { id: string }) {
+/** A run.
+ *
+ * @param beside whether it is shown beside the form that started it. It then links to its own page.
+ */
+export function RunView(props: { id: string; beside?: boolean }) {
+  if (!may("read"))
+    return (
+      <Empty icon="lock" title="This key cannot read runs">
+        {whyNot("read")}
+      </Empty>
+    );
+  return <ReadableRun {...props} />;
+}
+
+function ReadableRun(props: { id: string; beside?: boolean }) {
   const { run, fault, connected } = useRun(props.id);
   const isOver = OVER.has(run.value?.status ?? "");
   const isWaiting = run.value?.status === "waiting"; // its clock stands still
@@ -59,6 +79,7 @@ export function RunView(props: { id: string }) {
   const now_s = isWaiting ? (run.value?.now_s ?? 0) : ticking_s;
   const selected = useSignal<{ plan: number; step: number } | null>(null);
   const root = useRef<HTMLDivElement>(null);
+  const { ref: host, width } = useWidth(ROOM_FOR_DETAILS);
   const replay = useReplay(run.value);
   const live = run.value && !isOver ? { ...run.value, now_s } : run.value;
   const shown = replay.shown.value ?? live;
@@ -69,74 +90,91 @@ export function RunView(props: { id: string }) {
   };
   if (fault.value)
     return (
-      <p class="fault" role="alert">
-        {fault.value} <a href="#/runs">Show the newest runs</a>
-      </p>
+      <Alert text={fault.value}>
+        <a href="#/runs">Show the newest runs</a>
+      </Alert>
     );
   if (!shown) return <p role="status">Loading the run…</p>;
   const step = selected.value && shown.plans[selected.value.plan]?.steps[selected.value.step];
   const onSelect = (each: Step) => (selected.value = { plan: each.plan, step: each.step });
+  const mayRate = may("run") && owns(shown.account);
+  const details = step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={close} /> : null;
+  const isNarrow = width < ROOM_FOR_DETAILS;
   return (
-    <div ref={root} class={step ? "run with-details" : "run"} onKeyDown={(event) => event.key === "Escape" && close()}>
-      <div class="run-main">
-        <Head run={shown} connected={connected.value} />
-        {isOver ? <ReplayBar replay={replay} whole={run.value!.now_s} /> : null}
-        {shown.plans.map((plan) => (
-          <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
-        ))}
-        <Timeline plans={shown.plans} waits={shown.waits} now_s={shown.now_s} whole_s={isOver ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
-        <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
-        {isOver ? <Feedback id={shown.id} given={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
-        <Actions run={shown} isOver={isOver} />
+    <div class="run-host" ref={host}>
+      <div ref={root} class={step && !isNarrow ? "run with-details" : "run"} onKeyDown={(event) => event.key === "Escape" && close()}>
+        <div class="run-main">
+          <Head run={shown} connected={connected.value} beside={props.beside ?? false} isOver={isOver} />
+          {isOver ? <ReplayBar replay={replay} whole={run.value!.now_s} /> : null}
+          {shown.plans.map((plan) => (
+            <PlanPart key={plan.plan} plan={plan} many={shown.plans.length > 1} selected={step ?? null} onSelect={onSelect} />
+          ))}
+          {isNarrow ? details : null}
+          <Answer key={replay.shown.value ? "replayed" : "live"} run={shown} />
+          {isOver && mayRate ? <Feedback id={shown.id} given={run.value!.feedback} keepsTexts={shown.has_content} /> : null}
+          <Timeline plans={shown.plans} waits={shown.waits} now_s={shown.now_s} whole_s={isOver ? run.value!.now_s : shown.now_s} selected={step ?? null} onSelect={onSelect} />
+        </div>
+        {isNarrow ? null : details}
       </div>
-      {step ? <Details key={`${step.plan}.${step.step}`} step={step} trace={shown.trace_id} onClose={close} /> : null}
     </div>
   );
 }
 
-function Head(props: { run: Run; connected: boolean }) {
+function Head(props: { run: Run; connected: boolean; beside: boolean; isOver: boolean }) {
   const { run } = props;
+  const Title = props.beside ? "h2" : "h1";
+  useEffect(() => void loadNames().catch(() => undefined), []);
   return (
     <header class="run-head">
-      <h1>
-        {run.model} <span class={`chip ${run.status}`}>{statusWord(run.status, run.finish_reason)}</span>
-      </h1>
+      <div class="run-title">
+        <Title>
+          {run.model} <span class={`chip ${run.status}`}>{statusWord(run.status, run.finish_reason)}</span>
+        </Title>
+        <Actions run={run} isOver={props.isOver} beside={props.beside} />
+      </div>
+      {run.question ? <pre class="question">{run.question}</pre> : null}
       <ul class="facts">
         <li>{seconds(run.now_s)}</li>
         {run.critical_path_s ? <li title="Time that the run would have taken if every step had started as soon as it could">critical path {seconds(run.critical_path_s)}</li> : null}
         {OVER.has(run.status) ? <li>{dollars(run.cost_usd)}</li> : null}
         {run.total_tokens ? <li>{count(run.total_tokens)} tokens</li> : null}
         <li>{when(run.created)}</li>
+        {run.account?.team_id ? <li>team {teamName(run.account.team_id)}</li> : null}
+        {run.account ? <li>key {keyName(run.account.key_id)}</li> : null}
         <li>
-          <code>{run.id}</code>
+          <code>{run.id}</code> <Copy text={run.id} name="the run’s id" />
         </li>
       </ul>
       {props.connected ? null : <p role="status">The connection is lost. Reconnecting…</p>}
       <Fault fault={run.error} />
-      {run.question ? <pre class="question">{run.question}</pre> : null}
       {run.fallback ? <p class="note">One worker answered without a plan: {run.fallback}</p> : null}
       {run.has_content ? null : <p class="note">The texts of this run are not stored, only its numbers.</p>}
     </header>
   );
 }
 
-/** Actions on a run: cancel it, or ask again. */
-function Actions(props: { run: Run; isOver: boolean }) {
+/** Actions on a run: cancel it, ask again, or open its page. */
+function Actions(props: { run: Run; isOver: boolean; beside: boolean }) {
   const fault = useSignal("");
   const stop = () =>
     post(`/v1/workflows/${encodeURIComponent(props.run.id)}/cancel`, {}).catch((error: unknown) => (fault.value = words(error)));
   return (
-    <p class="actions">
-      {props.isOver ? (
-        <a href={`#/again/${props.run.id}`}>Ask again with another plan</a>
+    <p class="buttons">
+      <Alert text={fault.value} />
+      {props.beside ? (
+        <a class="button" href={`#/runs/${props.run.id}`}>
+          Open the run
+        </a>
+      ) : null}
+      {!may("run") ? null : props.isOver ? (
+        <a class="button" href={`#/again/${props.run.id}`}>
+          Ask again with another plan
+        </a>
       ) : (
         <button type="button" onClick={() => void stop()}>
           Cancel this run
         </button>
       )}
-      <span class="fault" role="alert">
-        {fault.value}
-      </span>
     </p>
   );
 }
@@ -144,7 +182,7 @@ function Actions(props: { run: Run; isOver: boolean }) {
 function PlanPart(props: { plan: Plan; many: boolean; selected: Step | null; onSelect: (step: Step) => void }) {
   const { plan } = props;
   return (
-    <div class="plan" role="group" aria-label={`Plan ${plan.plan + 1}`}>
+    <div class="card plan" role="group" aria-label={`Plan ${plan.plan + 1}`}>
       {props.many ? (
         <h2>
           Plan {plan.plan + 1}: {plan.source}
@@ -173,7 +211,7 @@ function PlanText(props: { plan: Plan }) {
 function Answer(props: { run: Run }) {
   const text = props.run.answer.value;
   return (
-    <div class="answer">
+    <div class="card answer">
       <h2>Answer</h2>
       <pre class="said">{text || (OVER.has(props.run.status) ? "No answer." : "No answer yet.")}</pre>
       {cutWord(props.run.status, props.run.finish_reason) ? <p class="note">The answer is incomplete: it was {cutWord(props.run.status, props.run.finish_reason)}.</p> : null}

@@ -1,30 +1,45 @@
 /** Graph of a plan: a button for each step, and a line for each output that a step reads. */
-import { brief, dollars, seconds } from "./format";
-import { places } from "./layout";
-import { type Plan, type Step, criticalPath } from "./run";
-import { hue, statusWord } from "./status";
+import { hue } from "../data/colours";
+import { brief, dollars, seconds } from "../data/format";
+import { places } from "../data/layout";
+import { type Plan, type Step, criticalPath } from "../data/run";
+import { statusWord } from "../data/status";
+import { useWidth } from "./ui";
 
+/** Size of a node in pixels. Nodes are narrower if the plan then fits its place. */
 const WIDTH = 220;
+const LEAST_WIDTH = 124;
+/** Width below which the status needs a line of its own. */
+const NARROW = 180;
 const HEIGHT = 96;
+const NARROW_HEIGHT = 116;
 const GAP_X = 64;
+const LEAST_GAP_X = 32;
 const GAP_Y = 20;
+/** Space at both sides together, for the outline of a node that has the focus. */
+const PADDING = 4;
 
 export function Graph(props: { plan: Plan; selected: Step | null; onSelect: (step: Step) => void }) {
   const { plan } = props;
   const placed = places(plan.steps.map((step) => step.access));
   const critical = criticalPath(plan);
-  const width = Math.max(0, ...placed.map((place) => place.column + 1)) * (WIDTH + GAP_X) - GAP_X;
-  const height = Math.max(0, ...placed.map((place) => place.row + 1)) * (HEIGHT + GAP_Y) - GAP_Y;
-  const x = (step: number) => (placed[step]?.column ?? 0) * (WIDTH + GAP_X);
-  const y = (step: number) => (placed[step]?.row ?? 0) * (HEIGHT + GAP_Y);
+  const n = Math.max(1, ...placed.map((place) => place.column + 1));
+  const { ref, width: room } = useWidth(n * (WIDTH + GAP_X) - GAP_X + PADDING);
+  const gap = n * WIDTH + (n - 1) * GAP_X + PADDING <= room ? GAP_X : LEAST_GAP_X;
+  const node = Math.max(LEAST_WIDTH, Math.min(WIDTH, Math.floor((room - PADDING - (n - 1) * gap) / n)));
+  const width = n * (node + gap) - gap;
+  const tall = node < NARROW ? NARROW_HEIGHT : HEIGHT;
+  const height = Math.max(0, ...placed.map((place) => place.row + 1)) * (tall + GAP_Y) - GAP_Y;
+  const x = (step: number) => (placed[step]?.column ?? 0) * (node + gap);
+  const y = (step: number) => (placed[step]?.row ?? 0) * (tall + GAP_Y);
   return (
-    <div class="graph" role="group" aria-label={`Plan ${plan.plan + 1} as a graph`}>
-      <div class="graph-area" style={{ width: `${Math.max(width, WIDTH)}px`, height: `${Math.max(height, HEIGHT)}px` }}>
-        <svg class="edges" width={Math.max(width, 1)} height={Math.max(height, 1)} aria-hidden="true">
+    <div class="graph" ref={ref} role="group" aria-label={`Plan ${plan.plan + 1} as a graph`}>
+      <div class="graph-area" style={{ width: `${width}px`, height: `${Math.max(height, tall)}px` }}>
+        <svg class="edges" width={width} height={Math.max(height, 1)} aria-hidden="true">
           {plan.steps.flatMap((step) =>
             step.access.map((read) => {
-              const [x1, y1] = [x(read) + WIDTH, y(read) + HEIGHT / 2];
-              const [x2, y2] = [x(step.step), y(step.step) + HEIGHT / 2];
+              const [x1, y1] = [x(read) + node, y(read) + tall / 2];
+              const [x2, y2] = [x(step.step), y(step.step) + tall / 2];
               const bend = (x2 - x1) / 2;
               const flows = plan.steps[read]?.status === "done" && step.status === "running";
               const on = critical.has(read) && critical.has(step.step) ? " critical" : "";
@@ -44,7 +59,8 @@ export function Graph(props: { plan: Plan; selected: Step | null; onSelect: (ste
             step={step}
             selected={props.selected?.plan === step.plan && props.selected.step === step.step}
             critical={critical.has(step.step) && plan.steps.length > 1}
-            style={{ left: `${x(step.step)}px`, top: `${y(step.step)}px`, width: `${WIDTH}px`, height: `${HEIGHT}px` }}
+            narrow={node < NARROW}
+            style={{ left: `${x(step.step)}px`, top: `${y(step.step)}px`, width: `${node}px`, height: `${tall}px` }}
             onSelect={() => props.onSelect(step)}
           />
         ))}
@@ -57,6 +73,7 @@ function Node(props: {
   step: Step;
   selected: boolean;
   critical: boolean;
+  narrow: boolean;
   style: Record<string, string>;
   onSelect: () => void;
 }) {
@@ -67,7 +84,7 @@ function Node(props: {
     <button
       type="button"
       data-step={`${step.plan}.${step.step}`}
-      class={`node ${step.status}${props.critical ? " critical" : ""}`}
+      class={`node ${step.status}${props.critical ? " critical" : ""}${props.narrow ? " narrow" : ""}`}
       style={{ ...props.style, "--hue": `${hue(step.worker)}` }}
       aria-pressed={props.selected}
       onClick={props.onSelect}

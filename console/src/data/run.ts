@@ -19,6 +19,7 @@ export interface Run {
   id: string;
   model: string;
   status: string;
+  account: ApiRun["account"];
   created: number;
   trace_id: string | null;
   /** `length` if the answer was cut off at a token limit. */
@@ -50,6 +51,7 @@ export function fromRecord(api: ApiRun): Run {
     id: api.id,
     model: api.model,
     status: api.status,
+    account: api.account,
     created: api.created,
     trace_id: api.trace_id,
     finish_reason: api.finish_reason,
@@ -78,6 +80,7 @@ export function begun(api: ApiRun): Run {
   return {
     id: api.id,
     model: api.model,
+    account: api.account,
     created: api.created,
     question: questionOf(api),
     has_content: api.content,

@@ -1,7 +1,8 @@
 /** Buttons to rate an answer, and fields for a comment and the right answer. */
 import { useSignal } from "@preact/signals";
-import { post, words } from "./api";
-import type { ApiFeedback } from "./record";
+import { post, words } from "../data/api";
+import type { ApiFeedback } from "../data/record";
+import { Alert } from "./ui";
 
 export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: boolean }) {
   const mine = useSignal<ApiFeedback | null>(null);
@@ -44,9 +45,7 @@ export function Feedback(props: { id: string; given: ApiFeedback[]; keepsTexts: 
       <p class="small" role="status">
         {said.map(line).join(" ")}
       </p>
-      <p class="fault" role="alert">
-        {fault.value}
-      </p>
+      <Alert text={fault.value} />
     </div>
   );
 }

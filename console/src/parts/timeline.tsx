@@ -1,8 +1,9 @@
 /** Timeline of plans: for each step, when it waited, when it was called, and when it wrote. */
-import { seconds } from "./format";
-import { type Plan, type Step, criticalPath } from "./run";
-import { hue, statusWord } from "./status";
-import { type Room, type Wait, roomOf, took } from "./waits";
+import { hue } from "../data/colours";
+import { seconds } from "../data/format";
+import { type Plan, type Step, criticalPath } from "../data/run";
+import { statusWord } from "../data/status";
+import { type Room, type Wait, roomOf, took } from "../data/waits";
 
 /** Timeline of a run's plans and steps, and of its waits for the client's tools. */
 export function Timeline(props: {
@@ -18,7 +19,8 @@ export function Timeline(props: {
   const room = roomOf(props.whole_s, props.waits, unix_s);
   const share = (place: number) => `${(100 * Math.min(Math.max(place, 0), room.whole)) / room.whole}%`;
   return (
-    <div class="timeline" role="group" aria-label="Timeline of the run">
+    <div class="card timeline" role="group" aria-label="Timeline of the run">
+      <h2>Timeline</h2>
       <div class="axis" aria-hidden="true">
         {[0, 0.25, 0.5, 0.75, 1].map((part) => (
           <span key={part} style={{ left: `${100 * part}%` }}>
@@ -27,12 +29,23 @@ export function Timeline(props: {
         ))}
       </div>
       <p class="legend small" aria-hidden="true">
-        <span class="bar waits" /> waiting <span class="bar silent" /> called, no output yet <span class="bar talks" /> writing; <b>bold</b>: critical path{" "}
+        <span>
+          <span class="bar waits" /> waiting
+        </span>
+        <span>
+          <span class="bar silent" /> called, no output yet
+        </span>
+        <span>
+          <span class="bar talks" /> writing
+        </span>
         {props.waits.length ? (
-          <>
+          <span>
             <span class="bar tools" /> client runs its tools
-          </>
+          </span>
         ) : null}
+        <span>
+          <b>bold</b>: critical path
+        </span>
       </p>
       {props.waits.map((wait, index) => (
         <p key={index} class="small note">

@@ -1,4 +1,4 @@
-/** Words for the status of runs and steps, and colours of workers. */
+/** Words for the status of runs and steps. */
 
 const WORDS: Record<string, string> = {
   planned: "waiting",
@@ -24,11 +24,4 @@ export function cutWord(status: string, finish: string | null | undefined): stri
 export function statusWord(status: string, finish?: string | null): string {
   const cut = cutWord(status, finish);
   return (WORDS[status] ?? status) + (cut ? `, ${cut}` : "");
-}
-
-/** Return the hue of a worker's colour. The same name has the same colour everywhere. */
-export function hue(name: string): number {
-  let hash = 2166136261; // FNV-1a, so that names that differ in one letter are far apart
-  for (const char of name) hash = Math.imul(hash ^ char.charCodeAt(0), 16777619);
-  return Math.round((hash >>> 0) * 0.618034) % 360;
 }

@@ -121,6 +121,10 @@ export interface ApiRun {
   created: number;
   trace_id: string | null;
   rounds: number;
+  /** Key and team of the run. Null if the server needed no key. */
+  account?: { key_id: string; team_id: string | null } | null;
+  /** Run whose answer was reused, if the answer came from the cache. */
+  cached_from?: string;
   fallback: string | null;
   messages: ApiMessage[];
   answer: string;

@@ -1,14 +1,20 @@
 /** Details of one step: its facts, prompt, output and attempts. */
-import { count, dollars, seconds } from "./format";
-import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "./record";
-import type { Step } from "./run";
-import { statusWord } from "./status";
+import { useEffect, useRef } from "preact/hooks";
+import { count, dollars, seconds } from "../data/format";
+import type { ApiFault, ApiRun, Attempt, ToolCall, Turn } from "../data/record";
+import type { Step } from "../data/run";
+import { statusWord } from "../data/status";
 
 export function Details(props: { step: Step; trace: string | null; onClose: () => void }) {
   const { step } = props;
   const usage = step.usage;
+  const panel = useRef<HTMLElement>(null);
+  useEffect(() => {
+    // it may be below the plan, and out of sight
+    if (panel.current && panel.current.getBoundingClientRect().top > innerHeight - 200) panel.current.scrollIntoView({ block: "nearest" });
+  }, []);
   return (
-    <aside class="details" aria-label={`Step ${step.step + 1}`}>
+    <aside ref={panel} class="details" aria-label={`Step ${step.step + 1}`}>
       <header>
         <h2>
           Step {step.step + 1}: {step.worker}

@@ -1,0 +1,215 @@
+/** Figures of runs over time, by worker, team, model or key. This module reads records and draws nothing. */
+import type { ApiRun, ApiStep, Attempt } from "./record";
+
+/** A run, or a call of a worker, with its figures. */
+export interface Row {
+  at_s: number;
+  group: string;
+  /** Whether it has ended, and can therefore count as failed or not. */
+  ended: boolean;
+  failed: boolean;
+  /** Null if the cost is unknown. */
+  cost_usd: number | null;
+  tokens: number;
+  input: number;
+  cached: number;
+  took_s: number | null;
+}
+
+/** What the page keeps of a run. */
+export interface Fact {
+  id: string;
+  run: Row;
+  team: string;
+  model: string;
+  key: string;
+  calls: Row[];
+}
+
+export type By = "all" | "worker" | "team" | "model" | "key";
+
+export interface Totals {
+  n: number;
+  ended: number;
+  failed: number;
+  cost_usd: number;
+  /** Number of rows whose cost is unknown. The sum does not include them. */
+  n_unpriced: number;
+  tokens: number;
+  input: number;
+  cached: number;
+  p50_s: number | null;
+  p95_s: number | null;
+}
+
+const FAILED = new Set(["failed", "lost", "expired"]);
+const ENDED = new Set(["finished", "failed", "cancelled", "lost", "expired"]);
+
+export function factOf(run: ApiRun): Fact {
+  const calls = callsOf(run);
+  const row: Row = {
+    at_s: run.created,
+    group: "",
+    ended: ENDED.has(run.status) && run.status !== "cancelled",
+    failed: FAILED.has(run.status),
+    cost_usd: run.cost_usd,
+    tokens: run.usage.total_tokens,
+    input: add(calls, "input"),
+    cached: add(calls, "cached"),
+    took_s: run.status === "finished" ? run.wall_s : null,
+  };
+  return { id: run.id, run: row, team: run.account?.team_id ?? "", model: run.model, key: run.account?.key_id ?? "", calls };
+}
+
+/** Return the calls of a run's plans and steps. The calls of a nested run stand for the step that started it. */
+function callsOf(run: ApiRun): Row[] {
+  const plans = run.plans.flatMap((plan) => {
+    if (!plan.worker) return [];
+    const took_s = plan.started_s !== null && plan.ended_s !== null ? plan.ended_s - plan.started_s : null;
+    const failed = plan.error !== null;
+    return [callOf(run.created, plan.worker, plan.usage, plan.cost_usd, failed ? null : took_s, failed), ...failures(run.created, plan.attempts)];
+  });
+  return [...plans, ...run.steps.flatMap((step) => callsOfStep(run.created, step))];
+}
+
+function callsOfStep(at_s: number, step: ApiStep): Row[] {
+  if (step.inner) return callsOf({ ...step.inner, created: at_s });
+  if (step.reused_from !== null || step.started_s === null || (step.status !== "done" && step.status !== "failed")) return [];
+  const failed = step.status === "failed";
+  const took_s = !failed && step.ended_s !== null ? step.ended_s - step.started_s : null;
+  return [callOf(at_s, step.served_by ?? step.worker, step.usage, step.cost_usd, took_s, failed), ...failures(at_s, step.attempts)];
+}
+
+function callOf(at_s: number, group: string, usage: ApiStep["usage"], cost_usd: number | null, took_s: number | null, failed: boolean): Row {
+  const input = usage?.input_tokens ?? 0;
+  return { at_s, group, ended: true, failed, cost_usd: failed ? (cost_usd ?? 0) : cost_usd, tokens: input + (usage?.output_tokens ?? 0), input, cached: usage?.cached_input_tokens ?? 0, took_s };
+}
+
+/** Return the failed calls before the one that answered. A hedge that lost the race has not failed. */
+function failures(at_s: number, attempts: readonly Attempt[]): Row[] {
+  const failed = attempts.filter((each) => each.outcome !== "lost_race");
+  return failed.map((each) => callOf(at_s, each.worker, null, 0, null, true));
+}
+
+/** Return the rows to count. By worker these are calls, otherwise runs. */
+export function rowsOf(facts: readonly Fact[], by: By): Row[] {
+  if (by === "worker") return facts.flatMap((fact) => fact.calls);
+  if (by === "all") return facts.map((fact) => fact.run);
+  return facts.map((fact) => ({ ...fact.run, group: fact[by] }));
+}
+
+export function totalsOf(rows: readonly Row[]): Totals {
+  const took = rows.flatMap((row) => (row.took_s === null ? [] : [row.took_s])).sort((a, b) => a - b);
+  return {
+    n: rows.length,
+    ended: rows.filter((row) => row.ended).length,
+    failed: rows.filter((row) => row.failed).length,
+    cost_usd: rows.reduce((total, row) => total + (row.cost_usd ?? 0), 0),
+    n_unpriced: rows.filter((row) => row.cost_usd === null).length,
+    tokens: add(rows, "tokens"),
+    input: add(rows, "input"),
+    cached: add(rows, "cached"),
+    p50_s: quantile(took, 0.5),
+    p95_s: quantile(took, 0.95),
+  };
+}
+
+export type Metric = "requests" | "cost" | "tokens" | "latency" | "errors" | "cached";
+
+/** Return a figure of some rows, or null if they do not have it. */
+export function valueOf(metric: Metric, totals: Totals): number | null {
+  switch (metric) {
+    case "requests":
+      return totals.n;
+    case "cost":
+      return totals.cost_usd;
+    case "tokens":
+      return totals.tokens;
+    case "latency":
+      return totals.p50_s;
+    case "errors":
+      return totals.ended ? totals.failed / totals.ended : null;
+    case "cached":
+      return totals.input ? totals.cached / totals.input : null;
+  }
+}
+
+/** Whether the figures of groups add up to that of all. Others are drawn as lines. */
+export function addsUp(metric: Metric): boolean {
+  return metric === "requests" || metric === "cost" || metric === "tokens";
+}
+
+export interface Series {
+  name: string;
+  values: (number | null)[];
+}
+
+export interface Span {
+  from_s: number;
+  to_s: number;
+  /** Length of one bar. */
+  step_s: number;
+}
+
+/** Return a span that ends with the bar of now.
+ *
+ * @param shift_s difference of the local time from UTC, so that days begin at midnight.
+ */
+export function spanOf(now_s: number, step_s: number, n: number, shift_s = 0): Span {
+  const to_s = (Math.floor((now_s + shift_s) / step_s) + 1) * step_s - shift_s;
+  return { from_s: to_s - n * step_s, to_s, step_s };
+}
+
+/** Return one series for each group, the largest first. Groups beyond `most` become one. */
+export function seriesOf(rows: readonly Row[], metric: Metric, span: Span, most: number): Series[] {
+  const groups = byGroup(rows);
+  const names = [...groups.keys()].sort((a, b) => weight(groups.get(b)!, metric) - weight(groups.get(a)!, metric) || (a < b ? -1 : 1));
+  const shown = names.slice(0, names.length > most ? most - 1 : most).map((name) => ({ name, rows: groups.get(name)! }));
+  const rest = names.slice(shown.length).flatMap((name) => groups.get(name)!);
+  if (rest.length) shown.push({ name: OTHERS, rows: rest });
+  return shown.map((each) => ({ name: each.name, values: overTime(each.rows, metric, span) }));
+}
+
+/** Name of the series of all further groups. */
+export const OTHERS = "others";
+
+export function byGroup(rows: readonly Row[]): Map<string, Row[]> {
+  const groups = new Map<string, Row[]>();
+  for (const row of rows) {
+    const group = groups.get(row.group);
+    if (group) group.push(row);
+    else groups.set(row.group, [row]);
+  }
+  return groups;
+}
+
+function overTime(rows: readonly Row[], metric: Metric, span: Span): (number | null)[] {
+  const n = Math.round((span.to_s - span.from_s) / span.step_s);
+  const bars: Row[][] = Array.from({ length: n }, () => []);
+  for (const row of rows) bars[Math.floor((row.at_s - span.from_s) / span.step_s)]?.push(row);
+  return bars.map((bar) => (bar.length || addsUp(metric) ? valueOf(metric, totalsOf(bar)) : null));
+}
+
+function weight(rows: readonly Row[], metric: Metric): number {
+  const totals = totalsOf(rows);
+  return addsUp(metric) ? (valueOf(metric, totals) ?? 0) : totals.n;
+}
+
+function add(rows: readonly Row[], field: "tokens" | "input" | "cached"): number {
+  return rows.reduce((total, row) => total + row[field], 0);
+}
+
+/** Return the value below which this part of the sorted values lies, or null if there are none. */
+export function quantile(sorted: readonly number[], part: number): number | null {
+  return sorted[Math.min(sorted.length - 1, Math.floor(part * sorted.length))] ?? null;
+}
+
+/** Return ticks from 0 to at least `most` at round numbers. */
+export function ticks(most: number, n = 4): number[] {
+  if (!(most > 0)) return [0, 1];
+  const raw = most / n;
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 2.5, 5, 10].map((each) => each * power).find((each) => each >= raw - 1e-12)!;
+  const count = Math.ceil(most / step - 1e-9);
+  return Array.from({ length: count + 1 }, (_, index) => Number((index * step).toPrecision(12)));
+}
