@@ -20,6 +20,7 @@ from serving.workers.programs.expressions import (
     read_number,
     show,
 )
+from serving.workers.programs.numerals import NUMERALS
 from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
@@ -30,29 +31,21 @@ from serving.workers.programs.program import (
     load,
     pattern,
 )
+from serving.workers.programs.puzzles import (
+    LIST,
+    ORDER,
+    PUZZLES,
+    SIZES,
+    SPLIT,
+    WHAT,
+    numbers_of,
+    whole_number,
+)
+from serving.workers.programs.sequences import SERIES
+from serving.workers.programs.shapes import SHAPES
 from serving.workers.programs.stories import STORIES
 
-MOST_FACTORED = 10**12
-"""Largest number that is factored or tested for primality."""
-MOST_COUNTED = 200
-"""Maximum number of steps of a sequence of numbers in an answer."""
-
 _N = rf"({NUMBER})"
-_WHAT = r"(?:what is |what are |what does |how much is |how much are |calculate |compute |evaluate |work out |solve |add up |find )?(?:the )?(?:value of |result of |answer to )?"
-_LIST = rf"{NUMBER}(?:(?:,| and|, and) {NUMBER})+"
-_SPLIT = re.compile(r",? and |, |,(?!\d{3}(?!\d))")
-_SIZES = {
-    "bigger": 1, "larger": 1, "greater": 1, "more": 1, "higher": 1, "smaller": -1, "less": -1, "lower": -1, "fewer": -1,
-}  # fmt: skip
-_ORDER = {"biggest": 1, "largest": 1, "greatest": 1, "highest": 1, "smallest": -1, "least": -1, "lowest": -1}
-
-
-def _numbers(text: str) -> list[Fraction]:
-    if re.search(r"\d,\d{3}(?!\d)", text) and re.search(r"\d,\d{1,2}(?!\d)", text):
-        raise NotForProgram(
-            "The commas in these numbers are ambiguous. Separate the numbers with a comma and a space."
-        )
-    return [read_number(part) for part in _SPLIT.split(text)]
 
 
 def _equals(expression: str, value: Fraction) -> ExactAnswer:
@@ -90,9 +83,13 @@ def _square_root(operand: str) -> ExactAnswer:
 
 
 def _percent_of(match: re.Match[str]) -> ExactAnswer:
-    part, whole = read_number(match[1]), compute(match[2])[0]
+    unit = re.search(r" (?:dollars?|euros?|pounds?|cents?|kg|km|people|students|grams?)$", match[2])
+    part, whole = read_number(match[1]), compute(match[2].removesuffix(unit[0] if unit else ""))[0]
     value = check_bits(part * whole / 100)
-    return ExactAnswer(f"{show(part)} % of {show(whole)} is {show(value)}.", show(value))
+    name = unit[0] if unit else ""
+    return ExactAnswer(
+        f"{show(part)} % of {show(whole)}{name} is {show(value)}{name}.", f"{show(value)}{name}"
+    )
 
 
 def _what_percent(match: re.Match[str]) -> ExactAnswer:
@@ -151,8 +148,8 @@ _AGGREGATES: dict[str, Callable[[list[Fraction]], Fraction]] = {
 
 
 def _aggregate(match: re.Match[str]) -> ExactAnswer:
-    numbers, what = _numbers(match["list"]), match["what"].casefold()
-    value = _AGGREGATES[what](numbers) if what in _AGGREGATES else _extreme(numbers, _ORDER[what])
+    numbers, what = numbers_of(match["list"]), match["what"].casefold()
+    value = _AGGREGATES[what](numbers) if what in _AGGREGATES else _extreme(numbers, ORDER[what])
     listed = _list_text([show(each) for each in numbers])
     of = "between" if what == "difference" else "of"
     return ExactAnswer(f"The {what} {of} {listed} is {show(value)}.", show(value))
@@ -163,7 +160,7 @@ def _list_text(texts: list[str]) -> str:
 
 
 def _add_up(match: re.Match[str]) -> ExactAnswer:
-    numbers, word = _numbers(match["list"]), match["verb"].casefold()
+    numbers, word = numbers_of(match["list"]), match["verb"].casefold()
     if word.startswith("multiply"):
         value, sign = _product_of(numbers), " × "
     else:
@@ -186,13 +183,13 @@ def _divide_by(match: re.Match[str]) -> ExactAnswer:
 
 
 def _which(match: re.Match[str]) -> ExactAnswer:
-    numbers, word = _numbers(re.sub(r",? or ", ", ", match["list"])), match["how"].casefold()
+    numbers, word = numbers_of(re.sub(r",? or ", ", ", match["list"])), match["how"].casefold()
     if len(set(numbers)) != len(numbers):
         raise NotForProgram("Two of the numbers to compare are equal.")
-    if word in _SIZES and len(numbers) != 2:
+    if word in SIZES and len(numbers) != 2:
         raise NotForProgram(f'A comparison with "{word}" needs exactly two numbers.')
-    wanted = max(numbers) if (_SIZES | _ORDER)[word] > 0 else min(numbers)
-    if word in _ORDER:
+    wanted = max(numbers) if (SIZES | ORDER)[word] > 0 else min(numbers)
+    if word in ORDER:
         return ExactAnswer(f"{show(wanted)} is the {word} number.", show(wanted))
     other = next(each for each in numbers if each != wanted)
     return ExactAnswer(f"{show(wanted)} is {word} than {show(other)}.", show(wanted))
@@ -201,22 +198,15 @@ def _which(match: re.Match[str]) -> ExactAnswer:
 def _is_more(match: re.Match[str]) -> ExactAnswer:
     left, right, word = compute(match[1])[0], compute(match[3])[0], match[2].casefold()
     same = "equal" in word or word == "the same as"
-    is_so = left == right if same else (left - right) * (_SIZES[word.removesuffix(" than")]) > 0
+    is_so = left == right if same else (left - right) * (SIZES[word.removesuffix(" than")]) > 0
     no = "" if is_so else "not "
     return ExactAnswer(
         f"{'Yes' if is_so else 'No'}, {show(left)} is {no}{word} {show(right)}.", "Yes" if is_so else "No"
     )
 
 
-def _whole(text: str) -> int:
-    value = read_number(text)
-    if value.denominator != 1 or abs(value) > MOST_FACTORED:
-        raise NotForProgram(f"The number must be an integer from -{MOST_FACTORED:,} to {MOST_FACTORED:,}.")
-    return value.numerator
-
-
 def _parity(match: re.Match[str]) -> ExactAnswer:
-    kind = "odd" if _whole(match[1]) % 2 else "even"
+    kind = "odd" if whole_number(match[1]) % 2 else "even"
     words = set(re.findall(r"\b(?:odd|even)\b", match[0].casefold()))
     number = show(read_number(match[1]))
     if len(words) == 2:
@@ -228,7 +218,7 @@ def _parity(match: re.Match[str]) -> ExactAnswer:
 def _prime(match: re.Match[str]) -> ExactAnswer:
     factorint: Any = load("sympy").factorint
 
-    number = _whole(match[1])
+    number = whole_number(match[1])
     factors: dict[int, int] = factorint(number) if number > 1 else {}
     if number > 1 and factors == {number: 1}:
         return ExactAnswer(f"Yes, {number:,} is a prime number.", "Yes")
@@ -243,14 +233,14 @@ def _product(factors: dict[int, int]) -> str:
 def _prime_factors(match: re.Match[str]) -> ExactAnswer:
     factorint: Any = load("sympy").factorint
 
-    if (number := _whole(match[1])) < 2:
+    if (number := whole_number(match[1])) < 2:
         raise NotForProgram("Numbers below 2 have no prime factors.")
     product = _product(factorint(number))
     return ExactAnswer(f"The prime factors of {number:,}: {number} = {product}.", product)
 
 
 def _common(match: re.Match[str]) -> ExactAnswer:
-    numbers = [_whole(part) for part in _SPLIT.split(match["list"])]
+    numbers = [whole_number(part) for part in SPLIT.split(match["list"])]
     is_divisor = match["what"].casefold() in (
         "gcd",
         "greatest common divisor",
@@ -270,26 +260,16 @@ def _common(match: re.Match[str]) -> ExactAnswer:
 
 
 def _neighbour(match: re.Match[str]) -> ExactAnswer:
-    number, is_after = _whole(match[2]), match[1].casefold() in ("after", "follows")
+    number, is_after = whole_number(match[2]), match[1].casefold() in ("after", "follows")
     value = f"{number + 1:,}" if is_after else f"{number - 1:,}"
     return ExactAnswer(f"{value} comes right {'after' if is_after else 'before'} {number:,}.", value)
 
 
 def _between(match: re.Match[str]) -> ExactAnswer:
-    low, high = _whole(match[1]), _whole(match[2])
+    low, high = whole_number(match[1]), whole_number(match[2])
     if high - low != 2:
         raise NotForProgram(f"There is not exactly one integer between {low:,} and {high:,}.")
     return ExactAnswer(f"{low + 1:,} comes between {low:,} and {high:,}.", f"{low + 1:,}")
-
-
-def _count(match: re.Match[str]) -> ExactAnswer:
-    first, last = _whole(match["first"] or "1"), _whole(match["last"])
-    step = _whole(match["step"] or "1")
-    step = step if last >= first else -step
-    if not step or abs(last - first) // abs(step) > MOST_COUNTED:
-        raise NotForProgram(f"A sequence must have at most {MOST_COUNTED} steps, and its step must not be 0.")
-    text = ", ".join(str(each) for each in range(first, last + (1 if step > 0 else -1), step))
-    return ExactAnswer(f"{text}.", text)
 
 
 def _round_answer(match: re.Match[str]) -> ExactAnswer:
@@ -304,7 +284,7 @@ def _round_answer(match: re.Match[str]) -> ExactAnswer:
         "hundredth": 2,
     }
     if "decimal" in to:
-        n_places = _whole(to.split()[0])
+        n_places = whole_number(to.split()[0])
     else:
         n_places = places[to.removeprefix("the nearest ").removeprefix("nearest ")]
     if not -3 <= n_places <= 12:
@@ -315,61 +295,58 @@ def _round_answer(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{show(value)} rounded to {to} is {result}.", result)
 
 
-_POLYGONS = {
-    "triangle": 3, "square": 4, "rectangle": 4, "quadrilateral": 4, "rhombus": 4, "trapezoid": 4, "parallelogram": 4,
-    "pentagon": 5, "hexagon": 6, "heptagon": 7, "octagon": 8, "nonagon": 9, "decagon": 10, "dodecagon": 12,
-}  # fmt: skip
-_SOLIDS = {
-    ("cube", "faces"): 6, ("cube", "sides"): 6, ("cube", "edges"): 12, ("cube", "corners"): 8, ("cube", "vertices"): 8,
-    ("tetrahedron", "faces"): 4, ("octahedron", "faces"): 8, ("dodecahedron", "faces"): 12, ("icosahedron", "faces"): 20,
-}  # fmt: skip
+def _again(match: re.Match[str]) -> ExactAnswer:
+    """Answer a calculation that stands in a longer question."""
+    question = re.sub(r"^(add|multiply|subtract|divide|take)\b", lambda verb: verb[0].lower(), match["e"])
+    return answer_by(RULES, PlainQuestion(question, question))
 
 
-def _shape(match: re.Match[str]) -> ExactAnswer:
-    shape, what = match["shape"].casefold(), match["what"].casefold()
-    is_flat = what in ("sides", "corners", "angles", "vertices", "edges")
-    count = _SOLIDS.get((shape, what)) or (_POLYGONS.get(shape) if is_flat else None)
-    if count is None:
-        raise NotForProgram(f'The program has no data about the {what} of the shape "{shape}".')
-    return ExactAnswer(f"{'An' if shape[0] in 'aeio' else 'A'} {shape} has {count} {what}.", str(count))
+def _solve_for(match: re.Match[str]) -> ExactAnswer:
+    question = f"find {match['letter']} in {match['e']}"
+    return answer_by(RULES, PlainQuestion(question, question))
 
 
 RULES: tuple[Rule, ...] = (
-    (pattern(rf"{_WHAT}{_N}\s*(?:%|per ?cent) of [$€£]?(.+)"), _percent_of),
+    *PUZZLES,
+    *SHAPES,
+    (pattern(r"(?:what (?:do|would|will) (?:you|we|i) (?:get|have)|what is the (?:result|answer)|how (?:much|many) (?:do|would|will) (?:you|we|i) (?:get|have)) (?:when|if) (?:you |we |i )?(?P<e>(?:add|multiply|subtract|divide|take) .+)"), _again),
+    (pattern(rf"(?:if|when) (?:you |we |i )?(?P<e>(?:add|multiply|subtract|divide|take) [^,]+(?:, {NUMBER})*),? (?:what|how (?:much|many)|which number) (?:do (?:you|we|i) (?:get|have)|is (?:the (?:result|answer)|left|it)|are left|would (?:you|we|i) (?:get|have)|will (?:you|we|i) (?:get|have))(?: left)?"), _again),
+    (pattern(r"(?:if )?(?P<e>[-+*/^().=0-9a-z ²³−]*[a-z][-+*/^().=0-9 ²³−]*=[-+*/^().=0-9a-z ²³−]*?)[.,]? (?:then )?what is (?P<letter>[a-z])"), _solve_for),
+    (pattern(rf"is it true that (.+?) is (equal to|the same as|(?:{'|'.join(SIZES)}) than) (.+)"), _is_more),
+    (pattern(rf"{WHAT}{_N}\s*(?:%|per ?cent) of [$€£]?(.+)"), _percent_of),
     (pattern(rf"(?:what )?(?:percent|percentage|%) of (?P<whole>{NUMBER}) is (?P<part>{NUMBER})"), _what_percent),
     (pattern(rf"what is (?P<part>{NUMBER}) as a (?:percent|percentage) of (?P<whole>{NUMBER})"), _what_percent),
     (pattern(rf"(?P<part>{NUMBER}) is what (?:percent|percentage|%) of (?P<whole>{NUMBER})"), _what_percent),
-    (pattern(rf"{_WHAT}[$€£]?(?P<base>{NUMBER}) (?P<how>increased|decreased|reduced|raised|minus|plus) (?:by )?(?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
+    (pattern(rf"{WHAT}[$€£]?(?P<base>{NUMBER}) (?P<how>increased|decreased|reduced|raised|minus|plus) (?:by )?(?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
     (pattern(rf"(?P<how>increase|decrease|reduce|raise) [$€£]?(?P<base>{NUMBER}) by (?P<percent>{NUMBER})\s*(?:%|per ?cent)"), _percent_change),
-    (pattern(rf"{_WHAT}(?P<percent>{NUMBER})\s*(?:%|per ?cent) (?P<how>off|discount on|off of) [$€£]?(?P<base>{NUMBER})"), _percent_change),
-    (pattern(rf"{_WHAT}(?P<what>sum|total|product|average|mean|median|difference|{'|'.join(_ORDER)})(?: number)? (?:of|between)(?: the numbers)?:? (?P<list>{_LIST})"), _aggregate),
-    (pattern(rf"(?P<verb>add|add up|sum|sum up|multiply|add together)(?: the numbers)?:? (?P<list>{_LIST})(?: together)?"), _add_up),
+    (pattern(rf"{WHAT}(?P<percent>{NUMBER})\s*(?:%|per ?cent) (?P<how>off|discount on|off of) [$€£]?(?P<base>{NUMBER})"), _percent_change),
+    (pattern(rf"{WHAT}(?P<what>sum|total|product|average|mean|median|difference|{'|'.join(ORDER)})(?: number)? (?:of|between)(?: the numbers)?:? (?P<list>{LIST})"), _aggregate),
+    (pattern(rf"(?P<verb>add|add up|sum|sum up|multiply|add together)(?: the numbers)?:? (?P<list>{LIST})(?: together)?"), _add_up),
     (pattern(rf"(?P<verb>add|multiply) (?P<list>{NUMBER} (?:to|by|and|with) {NUMBER})"), lambda m: _add_up(_join_match(m))),
     (pattern(rf"(?:subtract|take(?: away)?) {_N} (?:away )?from {_N}"), _take_from),
     (pattern(rf"divide {_N} by {_N}"), _divide_by),
-    (pattern(rf"(?:which|what)(?: one| number)?(?: of these)? is(?: the)? (?P<how>{'|'.join([*_SIZES, *_ORDER])})(?: number)?[:,]? (?P<list>{NUMBER}(?:(?:, or| or|,| and|, and) {NUMBER})+)"), _which),
-    (pattern(rf"which number is (?P<how>{'|'.join([*_SIZES, *_ORDER])})[:,]? (?P<list>{NUMBER}(?:(?:, or| or|,) {NUMBER})+)"), _which),
-    (pattern(rf"is (.+?) (equal to|the same as|(?:{'|'.join(_SIZES)}) than) (.+)"), _is_more),
+    (pattern(rf"(?:which|what)(?: one| number)?(?: of these)? is(?: the)? (?P<how>{'|'.join([*SIZES, *ORDER])})(?: number)?[:,]? (?P<list>{NUMBER}(?:(?:, or| or|,| and|, and) {NUMBER})+)"), _which),
+    (pattern(rf"which number is (?P<how>{'|'.join([*SIZES, *ORDER])})[:,]? (?P<list>{NUMBER}(?:(?:, or| or|,) {NUMBER})+)"), _which),
+    (pattern(rf"is (.+?) (equal to|the same as|(?:{'|'.join(SIZES)}) than) (.+)"), _is_more),
     (pattern(rf"(?:is )?(?:the number )?{_N}(?: is)? (?:an )?(?:even|odd)(?: number)?(?: or (?:an )?(?:even|odd)(?: number)?)?"), _parity),
     (pattern(rf"is (?:the number )?{_N} (?:a )?prime(?: number)?"), _prime),
-    (pattern(rf"{_WHAT}prime (?:factors|factori[sz]ation) of {_N}"), _prime_factors),
-    (pattern(rf"{_WHAT}(?P<what>gcd|hcf|gcf|lcm|greatest common (?:divisor|factor)|highest common factor|(?:least|lowest) common multiple) of (?P<list>{_LIST})"), _common),
+    (pattern(rf"{WHAT}prime (?:factors|factori[sz]ation) of {_N}"), _prime_factors),
+    (pattern(rf"{WHAT}(?P<what>gcd|hcf|gcf|lcm|greatest common (?:divisor|factor)|highest common factor|(?:least|lowest) common multiple) of (?P<list>{LIST})"), _common),
     (pattern(rf"(?:what|which) (?:whole )?number (?:comes |is )?(?:right |just |directly |immediately )?(before|after|follows) {_N}"), _neighbour),
     (pattern(rf"(?:what|which) (?:whole )?number (?:comes|is|lies) between {_N} and {_N}"), _between),
-    (pattern(rf"(?:list|write|name|say|give me|print|write down) (?:the )?(?:whole )?numbers (?:from )?(?P<first>{NUMBER}) (?:to|through) (?P<last>{NUMBER})(?P<step>(?!))?"), _count),
-    (pattern(rf"count (?:(?:up |down |backwards )?from (?P<first>{NUMBER}) )?(?:up |down |backwards )?to (?P<last>{NUMBER})(?: (?:by|in steps of|in) (?P<step>{NUMBER})s?)?"), _count),
     (pattern(rf"(?:what is |round ){_N}(?: rounded)? (?:to )?((?:the )?nearest (?:whole number|integer|ten|hundred|thousand|tenth|hundredth)|{NUMBER} decimal(?: place)?s?)"), _round_answer),
-    (pattern(r"how many (?P<what>sides|corners|angles|vertices|edges|faces) (?:does|do|has|are there in|are in|in)(?: an?| the)? (?P<shape>[a-z]+)(?: have| has)?"), _shape),
     (pattern(r"(?P<what>solve|factor(?:i[sz]e)?|expand|simplify|differentiate|(?:what is |find )?the derivative of|find)(?: the equation| the polynomial)?:? (?P<letter>(?!))?(?P<e>[-+*/^().=0-9a-z ²³−]*?[a-df-hj-z][-+*/^().=0-9a-z ²³−]*?)(?: (?:for|with respect to) [a-z])?"), polynomial_answer),
     (pattern(r"(?P<what>find|solve)(?: for)? (?P<letter>[a-z])(?: in| if| when|:|,)* (?P<e>[-+*/^().=0-9a-z ²³−]+)"), polynomial_answer),
+    *NUMERALS,
+    *SERIES,
     *STORIES,
-    (pattern(rf"{_WHAT}(?P<e>.+)"), _expression),
+    (pattern(rf"{WHAT}(?P<e>.+)"), _expression),
 )  # fmt: skip
 
 
 def _join_match(match: re.Match[str]) -> re.Match[str]:
     text = re.sub(r" (?:to|by|with) ", " and ", match["list"])
-    found = re.fullmatch(rf"(?P<verb>\w+) (?P<list>{_LIST})", f"{match['verb']} {text}", re.IGNORECASE)
+    found = re.fullmatch(rf"(?P<verb>\w+) (?P<list>{LIST})", f"{match['verb']} {text}", re.IGNORECASE)
     if found is None:
         raise NotForProgram("The program does not understand this calculation.")
     return found

@@ -1,8 +1,7 @@
-"""Atlas: capitals, continents, languages, currencies, flags and codes of countries, and names in other
-languages.
+"""Atlas: capitals, continents, languages, currencies, flags and codes of countries.
 
 Capitals and neighbours come from countryinfo, with the corrections in `_CAPITALS`. Languages are answered
-only if CLDR and countryinfo agree. Currencies and names come from CLDR, and codes from ISO.
+only if CLDR and countryinfo agree. Currencies come from CLDR, and codes from ISO.
 """
 
 import re
@@ -61,12 +60,6 @@ _SOUTH_AMERICA = {"AR", "BO", "BR", "CL", "CO", "EC", "FK", "GF", "GY", "PY", "P
 _ON_TWO = {"RU": "Europe and Asia", "TR": "Asia and Europe", "KZ": "Asia and Europe"}
 _NO_CONTINENT = {"GE", "AZ", "AM", "CY", "AQ", "IO", "BV", "GS", "TF", "UM", "HM"}
 _SWITZERLAND = {"de", "fr", "it", "rm"}
-_LANGUAGES = {
-    "spanish": "es", "french": "fr", "german": "de", "italian": "it", "portuguese": "pt", "dutch": "nl", "polish": "pl",
-    "swedish": "sv", "danish": "da", "norwegian": "nb", "finnish": "fi", "greek": "el", "turkish": "tr", "russian": "ru",
-    "japanese": "ja", "czech": "cs", "hungarian": "hu", "romanian": "ro", "catalan": "ca", "latin": "la", "welsh": "cy",
-    "indonesian": "id", "ukrainian": "uk", "korean": "ko", "chinese": "zh", "hebrew": "he", "arabic": "ar", "hindi": "hi",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,55 +310,14 @@ def _neighbours(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(f"{name[0].upper()}{name[1:]} borders {_and(names)}.", _and(names))
 
 
-@cache
-def _names_in(language: str) -> dict[str, str]:
-    """Return the names of days, months, languages and countries in a language, by their English names."""
-    english, other = load("babel").Locale("en"), load("babel").Locale(language)
-    names: dict[str, str] = {}
-    one: Any
-    two: Any
-    for one, two in (
-        (english.days["stand-alone"]["wide"], other.days["stand-alone"]["wide"]),
-        (english.months["stand-alone"]["wide"], other.months["stand-alone"]["wide"]),
-        (english.languages, other.languages),
-        (english.territories, other.territories),
-    ):
-        for key, name in one.items():
-            if key in two:
-                names.setdefault(name.casefold(), two[key])
-    return names
-
-
-def _translation(match: re.Match[str]) -> ExactAnswer:
-    word, language = match["word"].strip(), match["language"].casefold()
-    name = _names_in(_LANGUAGES[language]).get(word.casefold())
-    if name is None or word.casefold() in ("may", "march", "turkey", "china"):
-        raise NotForProgram(
-            "Only unambiguous names of days, months, languages and countries can be translated."
-        )
-    return ExactAnswer(f'"{word}" is "{name}" in {language.title()}.', name)
-
-
-def _meaning(match: re.Match[str]) -> ExactAnswer:
-    word, language = match["word"].strip().casefold(), (match["language"] or "").casefold()
-    codes = [_LANGUAGES[language]] if language else [*_LANGUAGES.values()]
-    english = {one for code in codes for one, other in _names_in(code).items() if other.casefold() == word}
-    if len(english) != 1:
-        raise NotForProgram(
-            "Only unambiguous names of days, months, languages and countries can be translated."
-        )
-    name = english.pop().title()
-    return ExactAnswer(f'"{match["word"]}" means "{name}" in English.', name)
-
-
 _C = r"(?P<country>[^\W\d_][\w .,'’&()-]{1,60}?)"
 _BE = r"(?:(?:what|which)(?: city| town)?(?: is| are)?|name|give me|tell me|where is)? ?"
-_LANG = rf"(?P<language>{'|'.join(_LANGUAGES)})"
-_QUOTED = r"(?:the word |the name )?[\"']?(?P<word>[^\"'?]{1,40}?)[\"']?"
 RULES: tuple[Rule, ...] = (
     (pattern(rf"{_BE}(?:the )?(?:name of the )?capital(?: city)? (?:of|in|for) {_C}(?: called| named| is what| is(?: ?\.\.\.)?)?"), _capital),
     (pattern(rf"{_C}'s capital(?: city)?(?: is)?|what is {_C.replace('country', 'country2')}'s capital(?: city)?"), lambda m: _capital(_rename_match(m))),
-    (pattern(rf"is (?P<city>[\w .,'-]{{2,40}}?) the capital(?: city)? of {_C}"), _is_capital),
+    (pattern(rf"is (?!it true)(?P<city>[\w .,'-]{{2,40}}?) the capital(?: city)? of {_C}"), _is_capital),
+    (pattern(rf"is it true that (?P<city>[\w .,'-]{{2,40}}?) is the capital(?: city)? of {_C}"), _is_capital),
+    (pattern(rf"is it true that {_C} is (?:a country )?in (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
     (pattern(r"(?:which|what) country(?: has| is| does have)? (?P<city>[\w .'-]{2,40}?) (?:as its capital(?: city)?|the capital(?: city)? of|for its capital|for a capital)"), _capital_of),
     (pattern(r"(?P<city>[\w .'-]{2,40}?) is the capital(?: city)? of (?:which|what)(?: country)?|of (?:which|what) country is (?P<city2>[\w .'-]{2,40}?) the capital"), lambda m: _capital_of(_rename_match(m))),
     (pattern(rf"(?:is|does) {_C} (?:located in|lie in|a country in|a part of|part of|in|on) (?P<continent>europe|asia|africa|oceania|north america|south america)"), _is_on),
@@ -378,11 +330,6 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"(?:what is )?(?:the )?(?:(?:international )?(?:calling|dialling|dialing|phone|telephone) code|(?:country|phone) prefix) (?:of|for) {_C}"), _calling_code),
     (pattern(rf"(?:what is |show me |show |give me )?(?:the )?(?:flag(?: emoji)?|emoji flag) (?:of|for) {_C}"), _flag),
     (pattern(rf"(?:which|what) countries (?:border|share a border with|are neighbou?rs of|does|do) ?{_C}(?: border| borders?)?"), _neighbours),
-    (pattern(rf"how (?:do|would|can|does) (?:you|i|one|we) say {_QUOTED} in {_LANG}"), _translation),
-    (pattern(rf"(?:what is |give me )?(?:the )?{_LANG} (?:word|name|translation) (?:for|of) {_QUOTED}"), _translation),
-    (pattern(rf"(?:what is|translate) {_QUOTED} (?:in|into|to) {_LANG}"), _translation),
-    (pattern(rf"what does (?:the {_LANG} word )?[\"']?(?P<word>[^\"'?]{{1,40}}?)[\"']? mean(?: in english)?"), _meaning),
-    (pattern(rf"translate [\"']?(?P<word>[^\"'?]{{1,40}}?)[\"']? from {_LANG} (?:to|into) english"), _meaning),
 )  # fmt: skip
 
 

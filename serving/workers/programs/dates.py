@@ -14,6 +14,7 @@ from functools import cache
 from zoneinfo import ZoneInfo, available_timezones
 
 from conductor.model.usage import FREE, Price
+from serving.workers.programs.clock import CLOCK
 from serving.workers.programs.date_text import (
     DATE,
     FIRST_YEAR,
@@ -74,7 +75,7 @@ class Calendar(ProgramWorker):
         self.clock = clock
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
-        return answer_by(self._rules, question)
+        return answer_by((*self._rules, *CLOCK), question)
 
     @property
     def _today(self) -> date:

@@ -17,7 +17,7 @@ MOST_TOKENS, MOST_DEPTH, MOST_DIGITS, MOST_BITS, MOST_FACTORIAL = 120, 20, 40, 3
 SHOWN_DIGITS = 12
 """Maximum decimals of an exact number. Others are shown as a fraction and an approximation."""
 
-_UNITS = [
+UNITS = [
     "zero",
     "one",
     "two",
@@ -39,10 +39,10 @@ _UNITS = [
     "eighteen",
     "nineteen",
 ]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
 _SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_SMALL = {word: number for number, word in enumerate(_UNITS)} | {
-    word: 10 * (number + 2) for number, word in enumerate(_TENS)
+_SMALL = {word: number for number, word in enumerate(UNITS)} | {
+    word: 10 * (number + 2) for number, word in enumerate(TENS)
 }
 _PARTS = {
     "half": 2,

@@ -16,9 +16,9 @@ GIVE = r"(?:what is |what's |what are |give me |tell me |give |name |write |find
 LIST = r"(?P<list>[^:?]+)"
 """Regular expression for a list of words, which is in the group `list`."""
 _ANY = r"(?:the (?:word|phrase|text) )?(?:[\"'](?P<word>[^\"']{1,80})[\"']|(?P<word2>[a-z]+(?:-[a-z]+)*))"
+_ONE = r"(?:the (?:word|name) )?[\"']?(?P<word>[a-z]{2,30})[\"']?"
 _LETTER = r"[\"']?(?P<letter>[a-z])[\"']?(?:'s|s)?"
 _ORDINAL = rf"(?P<n>last|{'|'.join(_ORDINALS)}|\d{{1,2}}(?:st|nd|rd|th))"
-_ONLY = r"(?:(?: and)? nothing (?:else|more|around it)| only| alone| once| exactly once|,? with nothing around it|, without anything else)"
 
 
 def with_one_name(match: re.Match[str]) -> re.Match[str]:
@@ -149,6 +149,14 @@ def _some_letters(match: re.Match[str]) -> ExactAnswer:
     return ExactAnswer(text, text)
 
 
+def _range(match: re.Match[str]) -> ExactAnswer:
+    first, last = _ALPHABET.index(match["a"].casefold()), _ALPHABET.index(match["b"].casefold())
+    if first >= last:
+        raise NotForProgram("The first letter must come before the last one in the alphabet.")
+    text = " ".join(_ALPHABET[first : last + 1].upper())
+    return ExactAnswer(text, text)
+
+
 def _palindrome(match: re.Match[str]) -> ExactAnswer:
     letters = [char for char in match["word"].casefold() if char.isalnum()]
     text = "Yes" if letters == letters[::-1] else "No"
@@ -202,7 +210,50 @@ def _with_way(match: re.Match[str]) -> re.Match[str]:
     return match
 
 
+def _contains(match: re.Match[str]) -> ExactAnswer:
+    word, letter = match["word"], match["letter"]
+    text = "Yes" if letter.casefold() in word.casefold() else "No"
+    return ExactAnswer(
+        f'{text}, "{word}" {"contains" if text == "Yes" else "does not contain"} the letter "{letter}".', text
+    )
+
+
+def _end_letter(match: re.Match[str]) -> ExactAnswer:
+    words, is_end = (
+        [match["word"], match["other"] or match["word"]],
+        match["end"].casefold().startswith("end"),
+    )
+    letters = {word.casefold()[-1 if is_end else 0] for word in words}
+    if len(letters) != 1:
+        raise NotForProgram("The two words have different letters there.")
+    letter = letters.pop()
+    verb = (
+        f"{'ends' if is_end else 'starts'} with"
+        if not match["other"]
+        else f"{'end' if is_end else 'start'} with"
+    )
+    names = f'"{words[0]}"' + (f' and "{words[1]}"' if match["other"] else "")
+    return ExactAnswer(f'{names} {verb} "{letter}".', letter)
+
+
+def _is_vowel(match: re.Match[str]) -> ExactAnswer:
+    letter, what = match["letter"].casefold(), match["what"].casefold()
+    if letter == "y":
+        raise NotForProgram('"Y" is sometimes a vowel and sometimes a consonant.')
+    kind = "vowel" if letter in "aeiou" else "consonant"
+    if match["other"]:
+        return ExactAnswer(f'"{letter.upper()}" is a {kind}.', kind)
+    text = "Yes" if kind == what else "No"
+    return ExactAnswer(f'{text}, "{letter.upper()}" is a {kind}.', text)
+
+
 LETTERS: tuple[Rule, ...] = (
+    (pattern(rf"(?:does|do) {_ONE} (?:contain|have|include)(?: the letter| an?)? [\"']?(?P<letter>[a-z])[\"']?(?: in it)?"), _contains),
+    (pattern(rf"(?:is|are) there (?:the letter |an? )?[\"']?(?P<letter>[a-z])[\"']? in {_ONE}"), _contains),
+    (pattern(rf"(?:which|what)(?: is the)? letter (?:do|does)(?: the words?)? {_ONE}(?: and {_ONE.replace('word>', 'other>')})?(?: both)? (?P<end>start|begin|end) with"), _end_letter),
+    (pattern(rf"(?:with )?(?:which|what) letter (?:do|does)(?: the words?)? {_ONE}(?: and {_ONE.replace('word>', 'other>')})?(?: both)? (?P<end>start|begin|end)"), _end_letter),
+    (pattern(r"is (?:the letter )?[\"']?(?P<letter>[a-z])[\"']? an? (?P<what>vowel|consonant)(?:,? or an? (?P<other>vowel|consonant))?"), _is_vowel),
+    (pattern(rf"(?:what|which)(?: letter)? (?:comes |is )(?:right |just |directly )?(?P<way>after|before) the letter {_LETTER}(?: in the (?:english )?alphabet)?"), _next_letter),
     (pattern(rf"{GIVE}(?:is |which letter is |what letter is )?(?:the )?{_ORDINAL} letter (?:of|in) (?:the (?:word|name) )?[\"']?(?P<word>the (?:english )?alphabet|alphabet|[a-z]+)[\"']?"), _letter),
     (pattern(rf"(?:which|what) letter (?:comes |is |follows )?(?:right |just |directly )?(?P<way>after|before|) ?{_LETTER}(?: in the (?:english )?alphabet)?"), lambda m: _next_letter(_with_way(m))),
     (pattern(r"(?:how many|count the|count how many|what is the number of|number of)(?P<of>)? (?P<what>letters|vowels|consonants) (?:are |is |does |do |has )?(?:there )?(?:in |there in )?(?:the (?:word|name|english word) )?[\"']?(?P<word>the (?:english )?alphabet|[a-z]+(?:-[a-z]+)*)[\"']?(?: have| has| contain)?"), _count_letters),
@@ -214,15 +265,13 @@ LETTERS: tuple[Rule, ...] = (
     (pattern(rf"(?:which|what)(?: of these)? word (?:is|has) (?P<how>longer|longest|shorter|shortest|more letters|fewer letters|the most letters|the fewest letters)[:,]? {LIST}"), _longer),
     (pattern(rf"(?:which|what)(?: of these| of the)?(?: words?| one)? (?P<end>starts|begins|ends) with (?:the letter |an? )?[\"']?(?P<letter>[a-z])[\"']?[:,]? {LIST}"), _begins),
     (pattern(r"(?:which|what) letter (?:comes|is) between (?P<a>[a-z]) and (?P<b>[a-z])(?: in the alphabet)?"), _letter_between),
+    (pattern(r"(?:write|list|say|give me|recite|name)(?: all)? (?:the )?(?:alphabet|letters|letters of the alphabet) from [\"']?(?P<a>[a-z])[\"']? to [\"']?(?P<b>[a-z])[\"']?"), _range),
     (pattern(rf"(?:{GIVE}|list |recite )(?:the )?(?:(?P<end>first|last) (?P<n>{NUMBER}) letters (?:of|in) )?the (?:english )?alphabet"), _some_letters),
     (pattern(r"(?:repeat|copy|echo)(?: exactly)?(?: after me| this| the following| this exactly)(?: sentence| word| text| phrase| exactly)?[:,] [\"']?(?P<word>[^\"']+?)[\"']?"), _echo),
     (pattern(rf"(?:put|sort|arrange|order|list|write)(?: (?:these|the|this|following|list of|three|four|five|six|two|\d+|words?|names?|items?|list))* (?:in(?:to)? |by )?(?:reverse )?(?:alphabetical(?:ly| order)?|alphabetic order|the alphabet|a to z|a-z|z to a)(?: order)?: ?{LIST}"), _sort),
     (pattern(r"(?:put|sort|arrange|order|write)(?: (?:these|the|following|words?|names?))* ?:? ?(?P<list>[^:?]+?) (?:in(?:to)? |by )?(?:reverse )?(?:alphabetical(?:ly| order)|alphabetic order)"), _sort),
     (pattern(rf"alphabeti[sz]e(?: (?:these|the|following|words?|names?|list))*:? {LIST}"), _sort),
     (pattern(rf"which (?:of these |word |one |of these words |name )*(?:comes|is) (?P<n>first|last) (?:in the alphabet|alphabetically|in alphabetical order|in the dictionary|in a dictionary)[:,]? {LIST}"), _comes_first),
-    (pattern(rf"(?:reply|answer|respond) (?:with )?(?:only|just|exactly|nothing but)? ?(?:with )?(?:the )?(?:single |one )?word:? [\"']?(?P<word>[^\"'\s]+)[\"']?{_ONLY}?"), _echo),
-    (pattern(rf"(?:write|say|repeat|type|print|output|reply with|answer with)(?: only| just| exactly)? (?:the (?:single )?word:? )?[\"'](?P<word>[^\"']+)[\"']{_ONLY}*"), _echo),
-    (pattern(rf"(?:write|say|repeat|type|print|output)(?: only| just| exactly)? the word:? (?P<word>[a-z]+){_ONLY}*"), _echo),
     (pattern(rf"(?:repeat|write|say|type|print) (?:the word )?[\"']?(?P<word>[a-z]+)[\"']? (?:exactly )?(?P<times>once|twice|{NUMBER} times)"), _repeat),
     (pattern(r"is (?:the (?:word|phrase) )?[\"']?(?P<word>[^\"']{1,80}?)[\"']? a palindrome"), _palindrome),
     (pattern(r"are [\"']?(?P<word>[a-z ]{1,40}?)[\"']? and [\"']?(?P<other>[a-z ]{1,40}?)[\"']? anagrams(?: of each other)?"), _are_anagrams),

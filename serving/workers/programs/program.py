@@ -31,17 +31,21 @@ TOKEN = re.compile(r"\s*\S+|\s+$")
 """Pattern of a token, the unit of output limits: a word with the whitespace before it."""
 
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "`": "'", "„": '"', "«": '"', "»": '"'})
+_VERBS = (
+    r"calculate|convert|translate|name|spell|write|sort|put|count|list|reverse|add|repeat|evaluate|solve|make|turn|extract"
+    r"|summari[sz]e|what|how|is|change|express|simplify|factor|expand|multiply|divide|subtract|reply|order|arrange|complete"
+    r"|finish|fill|pick|choose|copy|replace|remove|join|combine|unscramble|define|correct|round|compare|continue"
+)
 _BEFORE = re.compile(
-    r"(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|thanks|thank you|please|pls"
+    r"(?:(?:hi|hello|hey|dear \w+|good (?:morning|afternoon|evening)|ok(?:ay)?|so|well|um|thanks|thank you|please|pls"
     r"|quick question|question|i (?:need|want|would like|'d like) (?:you )?to (?:know|tell me|find out)"
     r"|i'm wondering|i wonder"
     r"|(?:can|could|would|will) you (?:please |kindly |quickly )?(?:help me (?:to )?)?"
-    r"(?:tell me|say|explain to me|answer|let me know|work out|figure out|find out|find|give me|compute"
-    r"|(?=(?:calculate|convert|translate|name|spell|write|sort|put|count|list|reverse|add|repeat|evaluate|solve|make"
-    r"|turn|extract|summari[sz]e|what|how|is|change|express|simplify|factor|expand|multiply|divide|subtract|reply"
-    r"|order|arrange)\b))"
+    r"(?:tell me|say|explain to me|answer|let me know|work out|figure out|find out|find|give me|compute)"
     r"|(?:please |just )?(?:tell me|answer|answer me|answer this|answer the question|work out|figure out|find out|let me know)"
-    r"|do you (?:happen to )?know|any idea)(?![\w'])[,.:;!?]*\s*(?:-\s+)?",
+    r"|do you (?:happen to )?know|any idea)(?![\w'])"
+    rf"|(?:can|could|would|will) you (?:please |kindly |quickly )?(?:help me (?:to )?)?(?=(?:{_VERBS})\b))"
+    r"[,.:;!?]*\s*(?:-\s+)?",
     re.IGNORECASE,
 )
 _AFTER = re.compile(
@@ -56,14 +60,26 @@ _BRIEF = re.compile(
     r"(?:number|letter|word|name|result|answer|value|city|country|digits?|date)"
     r"|(?:answer|reply|respond|give|use|say)(?: me)?(?: (?:with|in|by))? (?:just |only |exactly )?"
     r"(?:one|a single|the|a) (?:\w+ )?(?:word|number|letter|result|city|country|answer|name)(?: only| alone)?"
-    r"|one (?:word|number|letter)(?: only)?(?:, (?:yes or no|true or false))?"
-    r"|(?:answer |reply |say )?(?:with )?(?:just |only )?(?:yes or no|true or false)|nothing else|no explanation)"
+    r"|one (?:word|number|letter)(?: only)?(?:[,:] (?:yes or no|true or false))?"
+    r"|(?:answer |reply |say )?(?:with )?(?:just |only )*(?:yes or no|true or false)|nothing else|no explanation)"
     r"(?: only)?(?:,? please)?[.!?]*\s*$",
     re.IGNORECASE,
 )
-_YES_OR_NO_FIRST = re.compile(
-    r"(?:answer )?(?:(?:with )?yes or no|true or false)\s*[:,.?-]\s*", re.IGNORECASE
+_BRIEF_FIRST = re.compile(
+    r"(?:please )?(?:(?:(?:answer|reply|respond|say)(?: only| just)? )?(?:with |in |using |by )?(?:just |only |exactly )*"
+    r"(?:(?:a |the )?(?:yes or no|true or false)|(?:one|a single|the) (?:\w+ )?(?:word|number|letter|name)(?: answer)?)(?: only)?"
+    r"|(?:just |only )?(?:give|write|say|tell me)(?: me)?(?: just| only)? the (?:answer|result|number|word)(?: only)?)\s*[:,.?-]\s*",
+    re.IGNORECASE,
 )
+_TRUE_OR_FALSE = re.compile(r"\b(?:true or false|true/false)\b", re.IGNORECASE)
+_CLOSED = re.compile(r"(?:is|are|was|were|do|does|did|can|could|has|have|will)\b", re.IGNORECASE)
+_IN_CAPITALS = re.compile(
+    r"(?:please )?(?:write |give |put )?(?:answer|your answer|the answer|reply|respond|your reply)(?: your answer)?"
+    r" (?:only |just )?(?:in|with|using) (?:all )?(?P<case>capital letters|capitals|upper ?-?case(?: letters)?|all caps|caps"
+    r"|lower ?-?case(?: letters)?|small letters)[:,.]\s*(?P<rest>.+)",
+    re.IGNORECASE | re.DOTALL,
+)
+_OPTIONS = re.compile(r"(?<!\w)\(?([A-Ea-e])[).:]\s+")
 _ASKS = (
     (re.compile(r"^(?:what|wat)(?:'s|s) ", re.IGNORECASE), "what is "),
     (re.compile(r"^(who|where|when|how)'s ", re.IGNORECASE), r"\1 is "),
@@ -128,9 +144,11 @@ def read_question(raw: str, outputs: Sequence[str] = ()) -> PlainQuestion:
     brief = _BRIEF.search(text)
     if brief and brief.start():
         text = text[: brief.start()].rstrip(" ,;:-")
-    first = _YES_OR_NO_FIRST.match(text)
-    text = text[first.end() :] if first else text
+    first = _BRIEF_FIRST.match(text)
+    text = text[first.end() :] if first and first.end() < len(text) else text
     text = _without_politeness(text)
+    if _TRUE_OR_FALSE.search(raw) and not _CLOSED.match(text):
+        text = f"is it true that {text}"
     for asks, plain in _ASKS:
         text = asks.sub(plain, text, count=1)
     return PlainQuestion(text, raw, brief is not None or first is not None, tuple(outputs))
@@ -144,7 +162,7 @@ def _without_politeness(text: str) -> str:
     for _ in range(3):
         text = text if text.endswith("...") else _CLOSING.sub("", text)
         shorter = _AFTER.sub("", text)
-        text = shorter or text
+        text = shorter if " " in shorter else text
     return text
 
 
@@ -237,12 +255,48 @@ class ProgramWorker:
         """
         if len(question.raw) > self.most_chars:
             raise NotForProgram(f"The text must have at most {self.most_chars:,} characters.")
-        with self._lock:
-            answer = self.answer(question)
+        if form := _IN_CAPITALS.fullmatch(question.raw):
+            answer = self._answer_in_form(read_question(form["rest"]))
+            is_lower = re.match(r"lower|small", form["case"], re.IGNORECASE)
+            return (
+                (answer.value or answer.sentence).lower()
+                if is_lower
+                else (answer.value or answer.sentence).upper()
+            )
+        answer = self._answer_in_form(question)
+        if _TRUE_OR_FALSE.search(question.raw) and answer.value in _TRUTHS:
+            sentence = re.sub(r"^(?:Yes|No)\b", _TRUTHS[answer.value], answer.sentence)
+            answer = ExactAnswer(sentence, _TRUTHS[answer.value])
         if question.is_brief and answer.value:
             return answer.value
         is_sentence = re.match(r"[a-z-]+ [a-z]", answer.sentence) and answer.sentence.endswith(".")
         return answer.sentence[0].upper() + answer.sentence[1:] if is_sentence else answer.sentence
+
+    def _answer_in_form(self, question: PlainQuestion) -> ExactAnswer:
+        """Return the answer, or the letter of the option that is right if the question offers options such as A)."""
+        pieces = _OPTIONS.split(question.text)
+        if len(pieces) < 5 or len(question.text) > MOST_CHARS:
+            with self._lock:
+                return self.answer(question)
+        head, letters = pieces[0].strip(" ,:"), pieces[1::2]
+        texts = [text.strip(" ,;.") for text in pieces[2::2]]
+        head = re.sub(
+            r"^answer with (?:only )?(?:the )?letter[ a-e,or]*[.:]\s*", "", head, flags=re.IGNORECASE
+        )
+        for text in (head, f"{head.rstrip('?')}: {', '.join(texts[:-1])} or {texts[-1]}"):
+            try:
+                with self._lock:
+                    value = self.answer(read_question(text)).value
+            except NotForProgram:
+                continue
+            right = [at for at, option in enumerate(texts) if option.casefold() == value.casefold()]
+            if len(right) == 1:
+                letter = letters[right[0]].upper()
+                return ExactAnswer(f"{letter}) {texts[right[0]]}", letter)
+        raise NotForProgram("The program does not know which of the options is right.")
+
+
+_TRUTHS = {"Yes": "True", "No": "False"}
 
 
 def load(module: str) -> Any:

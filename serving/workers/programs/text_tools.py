@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from serving.workers.programs.date_text import MONTHS, WEEKDAYS
 from serving.workers.programs.expressions import NUMBER, read_number
 from serving.workers.programs.program import (
     MOST_TEXT_CHARS,
@@ -160,6 +161,8 @@ def _sort(command: Command) -> str:
         how,
     ):
         raise NotForProgram("Not all items of the list are numbers.")
+    if "alphabet" not in how and all(item.capitalize() in (*WEEKDAYS, *MONTHS) for item in items):
+        raise NotForProgram("Days and months have an order of their own.")
     is_reversed = any(word in how for word in ("descending", "reverse", "z to a", "z-a"))
     return joint.join(sorted(items, key=lambda item: (item.casefold(), item), reverse=is_reversed))
 
@@ -177,6 +180,8 @@ def _reverse(command: Command) -> str:
     if "letters" in command.match[0].casefold() or "characters" in command.match[0].casefold():
         return command.text[::-1]
     items, joint = _items(command.text)
+    if len(items) == 1:
+        raise NotForProgram("The list has only one item.")
     return joint.join(reversed(items))
 
 

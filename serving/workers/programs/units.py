@@ -11,8 +11,9 @@ from fractions import Fraction
 from functools import cache
 from typing import Any
 
+from serving.workers.programs.counts import COUNTS, amount_of
 from serving.workers.programs.currencies import CURRENCIES
-from serving.workers.programs.expressions import NUMBER, approximate, compute, show
+from serving.workers.programs.expressions import NUMBER, approximate, show
 from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
@@ -139,26 +140,6 @@ short_ton|ton|tons||US
 long_ton|ton|tons||British
 metric_ton|ton|tons||metric
 """
-_PLAIN_COUNTS = {
-    ("month", "year"): 12, ("year", "decade"): 10, ("year", "century"): 100, ("year", "millennium"): 1000,
-    ("decade", "century"): 10, ("century", "millennium"): 10, ("season", "year"): 4, ("piece", "dozen"): 12,
-    ("egg", "dozen"): 12, ("item", "dozen"): 12, ("quarter", "whole"): 4, ("half", "whole"): 2, ("third", "whole"): 3,
-    ("day", "leap year"): 366, ("day", "common year"): 365, ("quarter", "year"): 4, ("month", "quarter"): 3,
-    ("cent", "euro"): 100, ("cent", "dollar"): 100, ("cent", "us dollar"): 100, ("penny", "pound"): 100,
-    ("penny", "british pound"): 100, ("dime", "dollar"): 10, ("nickel", "dollar"): 20, ("quarter", "dollar"): 4,
-    ("zero", "million"): 6, ("zero", "thousand"): 3, ("zero", "billion"): 9, ("year", "score"): 20,
-}  # fmt: skip
-"""Numbers that Pint does not convert: how many of the first make one of the second."""
-_SINGULAR = {
-    "centuries": "century",
-    "millennia": "millennium",
-    "halves": "half",
-    "pence": "penny",
-    "pennies": "penny",
-    "zeroes": "zero",
-    "feet": "foot",
-    "inches": "inch",
-}
 _QUANTITIES = {
     "longer": 1, "shorter": -1, "heavier": 1, "lighter": -1, "bigger": 1, "larger": 1, "smaller": -1, "more": 1,
     "less": -1, "faster": 1, "slower": -1, "warmer": 1, "hotter": 1, "colder": -1,
@@ -187,7 +168,6 @@ def _read_units() -> dict[str, tuple[Unit, ...]]:
 UNITS = _read_units()
 """Meanings of each name of a unit, in lower case."""
 _NAME = "|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))
-_COUNTED = "|".join(sorted({f"{name}" for pair in _PLAIN_COUNTS for name in pair}, key=len, reverse=True))
 _AMOUNT = rf"(?:(?:about |exactly )?(?P<number>{NUMBER}|half(?= an? )|(?:an? |one )?(?:half|third|quarter)(?: of)?(?= an? )|three quarters of(?= an? )|an?(?= )|one|)\s*)(?:an? )?(?P<unit>{_NAME})"
 
 
@@ -207,14 +187,6 @@ def convert(value: Fraction, source: Unit, target: Unit) -> Fraction:
     return Fraction(registry.Quantity(value, one).to(other).magnitude)
 
 
-def _number(text: str | None) -> Fraction:
-    return (
-        Fraction(1)
-        if (text or "").strip().casefold() in ("", "a", "an")
-        else compute(str(text).removesuffix(" of"))[0]
-    )
-
-
 def _shown(value: Fraction) -> str:
     return show(value) if value.denominator == 1 or len(show(value)) <= 10 else f"about {approximate(value)}"
 
@@ -226,7 +198,7 @@ def _meanings(name: str) -> tuple[Unit, ...]:
 def _conversion(match: re.Match[str]) -> ExactAnswer:
     if not match["number"] and _meanings(match["unit"])[0].pint in ("degC", "degF", "kelvin"):
         raise NotForProgram("The question states no temperature to convert.")
-    value = _number(match["number"])
+    value = amount_of(match["number"])
     return _convert_named(value, match["unit"], match["target"])
 
 
@@ -258,47 +230,38 @@ def _convert_named(value: Fraction, source: str, target: str) -> ExactAnswer:
 
 def _how_many(match: re.Match[str]) -> ExactAnswer:
     """Answer how many of one unit make another. If the user states a fact before that, check it."""
-    return _convert_named(_number(match["number"]), match["unit"], match["target"])
+    return _convert_named(amount_of(match["number"]), match["unit"], match["target"])
 
 
 def _after_fact(match: re.Match[str]) -> ExactAnswer:
-    stated = convert(_number(match["n1"]), _meanings(match["u1"])[0], _meanings(match["u2"])[0])
-    if stated != _number(match["n2"]):
+    stated = convert(amount_of(match["n1"]), _meanings(match["u1"])[0], _meanings(match["u2"])[0])
+    if stated != amount_of(match["n2"]):
         raise NotForProgram("The fact that the question states is wrong.")
-    return _convert_named(_number(match["number"]), match["unit"], match["target"])
+    return _convert_named(amount_of(match["number"]), match["unit"], match["target"])
 
 
-def _plain_count(match: re.Match[str]) -> ExactAnswer:
-    part, whole = (_singular(match[name]) for name in ("part", "whole"))
-    count = _PLAIN_COUNTS.get((part, whole))
-    if (part, whole) == ("day", "year"):
-        return ExactAnswer("A year has 365 days; a leap year has 366.")
-    if (part, whole) == ("week", "year"):
-        return ExactAnswer("A year has 52 weeks and one day, or two days in a leap year.")
-    if count is None:
-        raise NotForProgram(f"The program does not know how many {match['part']} make one {whole}.")
-    number = "half" if (match["number"] or "").casefold().startswith("half") else match["number"]
-    value = _number(number) * count
-    if number == "half":
-        return ExactAnswer(f"Half a {whole} has {show(value)} {match['part'].casefold()}.", show(value))
-    verb = "has" if value == count else "have"
-    whole = whole.replace("british", "British").replace("us ", "US ")
-    name = match["whole"] if verb == "have" else f"{'An' if whole[0] in 'aeio' else 'A'} {whole}"
-    start = name if verb == "has" else f"{show(_number(match['number']))} {name}"
-    return ExactAnswer(f"{start} {verb} {show(value)} {match['part'].casefold()}.", show(value))
+def _is_fact(match: re.Match[str]) -> ExactAnswer:
+    """Answer whether a stated conversion is true."""
+    meanings = [(_meanings(match["u1"])[0], _meanings(match["u2"])[0])]
+    value = convert(amount_of(match["n1"]), *meanings[0])
+    text = "Yes" if value == amount_of(match["n2"]) else "No"
+    right = _convert_named(amount_of(match["n1"]), match["u1"], match["u2"])
+    return ExactAnswer(f"{text}, {right.sentence[0].lower()}{right.sentence[1:]}", text)
 
 
-def _singular(name: str) -> str:
-    name = " ".join(name.casefold().split())
-    known = {each for pair in _PLAIN_COUNTS for each in pair} | {"week"}
-    return _SINGULAR.get(name, name if name in known else name.removesuffix("s"))
+def _of_materials(match: re.Match[str]) -> ExactAnswer:
+    if match["unit"].casefold() != match["unit2"].casefold() or amount_of(match["number"]) != amount_of(
+        match["number2"]
+    ):
+        raise NotForProgram("The two amounts differ.")
+    return ExactAnswer("Both weigh the same.", "the same")
 
 
 def _compare(match: re.Match[str]) -> ExactAnswer:
     word = match["how"].casefold()
     names = [match["unit"], match["unit2"]]
     sizes = [
-        convert(_number(match[n]), _meanings(name)[0], _meanings(names[1])[0])
+        convert(amount_of(match[n]), _meanings(name)[0], _meanings(names[1])[0])
         for n, name in (("number", names[0]), ("number2", names[1]))
     ]
     if any(len(_meanings(name)) > 1 for name in names):
@@ -320,7 +283,7 @@ def _compare(match: re.Match[str]) -> ExactAnswer:
 
 
 def _article(number: str | None, unit: Unit) -> str:
-    count = _number(number)
+    count = amount_of(number)
     return (
         f"{'an' if unit.one[0] in 'aeio' or unit.one == 'hour' else 'a'} {unit.one}"
         if count == 1
@@ -349,11 +312,16 @@ RULES: tuple[Rule, ...] = (
     (pattern(rf"(?:convert |change |express |what is |how much is |how long is )?{_AMOUNT} (?:to|in|into|as|equals?|=) (?:how many |what |\? )?(?P<target>{_NAME})"), _conversion),
     (pattern(rf"(?:convert |change )?{_AMOUNT} (?:is|are) how many (?P<target>{_NAME})"), _conversion),
     (pattern(rf"{_FACT}{_MANY} (?:are|is|are there|are there in|is there in|is in|are in) (?:there )?(?:in )?{_AMOUNT}"), _after_fact),
-    (pattern(rf"how many (?P<part>[a-z]+) (?:are|is|are there|does|do|make|make up)?\s*(?:there )?(?:in )?(?P<number>half an?|an?|one|{NUMBER}|)\s?(?P<whole>(?:{_COUNTED})s?|centuries|millennia|year|years)(?: have| has)?"), _plain_count),
-    (pattern(r"how many (?P<part>days) (?:are |does |are there |has )?(?:in |there in )?(?P<number>an?|one|) ?(?:year that is not a (?P<whole>leap year)|non-leap year|normal year|regular year|common year)(?: have)?"), lambda _: ExactAnswer("A year that is not a leap year has 365 days.", "365")),
-    (pattern(rf"(?:which|what) is (?P<how>{'|'.join(_QUANTITIES)})[,:]? {_AMOUNT},? or {_OTHER}"), _compare),
+    (pattern(rf"(?:which|what)(?: unit)? (?:is|lasts) (?P<how>{'|'.join(_QUANTITIES)})[,:]? {_AMOUNT},? or {_OTHER}"), _compare),
     (pattern(rf"(?P<yes>is|are) {_AMOUNT} (?P<how>{'|'.join(_QUANTITIES)}) than {_OTHER}"), _compare),
     (pattern(r"what (?:does|do) (?:the (?:abbreviation|letters|unit) )?[\"']?(?P<name>[a-z]{1,4})[\"']? (?:stand for|mean as a unit)(?: as a unit)?"), _abbreviation),
+    (pattern(rf"(?:if )?there are (?P<n2>{NUMBER}) (?P<u2>{_NAME}) in (?P<n1>an?|one) (?P<u1>{_NAME})[.,] {_MANY} (?:are|is|are there|are there in|is there in|is in|are in) (?:there )?(?:in )?{_AMOUNT}"), _after_fact),
+    (pattern(rf"if {_FACT.removesuffix(chr(92) + '. ')}[.,] {_MANY} (?:are|is|are there in|is in|are in|do|does) (?:there )?(?:in )?{_AMOUNT}(?: have| has)?"), _after_fact),
+    (pattern(rf"(?:is it true that|does|do|is|are) (?P<n1>an?|one|{NUMBER}) (?P<u1>{_NAME}) (?:has|have|is|are|equals?|equal to|=) (?P<n2>{NUMBER}) (?P<u2>{_NAME})"), _is_fact),
+    (pattern(rf"(?:which|what) (?:is|weighs) (?:heavier|more)[,:]? {_AMOUNT} of [a-z]+,? or {_OTHER} of [a-z]+"), _of_materials),
+    (pattern(rf"how (?:hot|cold|long|far|heavy|tall|big|high|deep|fast|much) is {_AMOUNT} (?:in|as) (?P<target>{_NAME})"), _conversion),
+    (pattern(rf"how many (?P<target>{_NAME}) (?:tall|long|high|deep|wide|heavy|far) is {_AMOUNT}"), _conversion),
+    *COUNTS,
     *CURRENCIES,
 )  # fmt: skip
 

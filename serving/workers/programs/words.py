@@ -8,10 +8,14 @@ opposites, they are answered as well.
 import re
 from collections import Counter
 from functools import cache
+from pathlib import Path
 from typing import Any
 
+from serving.workers.programs.edits import EDITS
 from serving.workers.programs.expressions import NUMBER, read_number
+from serving.workers.programs.grammar import GRAMMAR, is_spelled
 from serving.workers.programs.letters import GIVE, LETTERS, LIST, with_one_name
+from serving.workers.programs.phrasebook import PHRASES
 from serving.workers.programs.program import (
     ExactAnswer,
     NotForProgram,
@@ -22,6 +26,10 @@ from serving.workers.programs.program import (
     load,
     pattern,
 )
+from serving.workers.programs.rhymes import RHYMES
+from serving.workers.programs.sayings import SAYINGS
+from serving.workers.programs.selection import items_of
+from serving.workers.programs.sequences import SERIES, analogy
 from serving.workers.programs.wordnet import PARTS_OF_SPEECH, Sense, senses
 
 USUAL, ALSO_USUAL = 0.05, 0.4
@@ -29,6 +37,7 @@ USUAL, ALSO_USUAL = 0.05, 0.4
 further opposite counts if it has at least the share `ALSO_USUAL` of the uses of the first one.
 """
 MOST_SYNONYMS, MOST_SENSES = 6, 3
+_THESAURUS = Path(__file__).with_name("thesaurus.txt")
 _TAGS = {
     "past tense": ("VBD", "v"), "simple past": ("VBD", "v"), "past form": ("VBD", "v"), "past participle": ("VBN", "v"),
     "present participle": ("VBG", "v"), "gerund": ("VBG", "v"), "ing form": ("VBG", "v"), "-ing form": ("VBG", "v"),
@@ -43,18 +52,19 @@ _FORMS = {
 """Corrections of the inflected forms in lemminflect."""
 
 
+_OPPOSITES = {"no": "yes", "yes": "no"}
+"""Opposites that WordNet does not have in the usual sense."""
+
+
 @cache
 def _inflector() -> Any:
     return load("lemminflect")
 
 
-def is_word(word: str) -> bool:
-    """Return whether the lexicon or WordNet has `word`, either in its basic form or inflected."""
-    return bool(word in senses() or _inflector().getAllLemmas(word))
-
-
 def opposites(word: str) -> list[str]:
     """Return the opposites of the usual senses of `word`, ordered by how often these senses are used."""
+    if word in _OPPOSITES:
+        return [_OPPOSITES[word]]
     all_senses = senses().get(word, ())
     total = sum(sense.count for sense in all_senses)
     uses: Counter[str] = Counter()
@@ -71,6 +81,12 @@ def opposites(word: str) -> list[str]:
     return [first, *(each for each in others if first not in together[each])]
 
 
+def _opposite_of(one: str, other: str, third: str) -> str | None:
+    """Return the opposite of `third` if `one` and `other` are opposites."""
+    found = opposites(third)
+    return found[0] if other in opposites(one) and found else None
+
+
 def _or(words: list[str]) -> str:
     quoted = [f'"{word}"' for word in words]
     return f"{', '.join(quoted[:-1])} or {quoted[-1]}" if len(quoted) > 1 else quoted[0]
@@ -79,7 +95,9 @@ def _or(words: list[str]) -> str:
 def _opposite(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
     found = opposites(word)
-    if not found:
+    if options := match.groupdict().get("list"):
+        found = [option for option in items_of(options) if option.casefold() in found]
+    if not found or (options and len(found) != 1):
         raise NotForProgram(f'WordNet lists no antonym for a common sense of "{word}".')
     return ExactAnswer(f'The opposite of "{word}" is {_or(found)}.', found[0])
 
@@ -97,18 +115,43 @@ def _usual(word: str) -> list[Sense]:
     return [sense for sense in ordered if 4 * sense.count >= ordered[0].count][:MOST_SENSES]
 
 
+@cache
+def _thesaurus() -> dict[str, list[str]]:
+    """Return the usual synonyms of common words."""
+    lines = (line.partition(": ") for line in _THESAURUS.read_text(encoding="utf-8").splitlines())
+    return {
+        word: synonyms.split(", ") for word, found, synonyms in lines if found and not word.startswith("#")
+    }
+
+
 def _synonyms(match: re.Match[str]) -> ExactAnswer:
     word = match["word"].casefold()
-    found = list(dict.fromkeys(each for sense in _usual(word) for each in sense.synonyms if each != word))
+    found = _thesaurus().get(word) or list(
+        dict.fromkeys(each for sense in _usual(word) for each in sense.synonyms if each != word)
+    )
     if not found:
         raise NotForProgram(f'WordNet lists no synonym for a common sense of "{word}".')
     wanted = int(read_number(match["n"])) if "n" in match.groupdict() and match["n"] else MOST_SYNONYMS
     if wanted > len(found) and match.groupdict().get("n"):
         raise NotForProgram(f'WordNet lists only {len(found)} synonyms for the common senses of "{word}".')
-    shown = found[: max(1, min(wanted, MOST_SYNONYMS))]
+    is_one = not match.groupdict().get("n") and not re.search(r"synonyms|words", match[0], re.IGNORECASE)
+    shown = found[: 1 if is_one else max(1, min(wanted, MOST_SYNONYMS))]
     if len(shown) == 1:
         return ExactAnswer(f'A synonym of "{word}" is "{shown[0]}".', shown[0])
     return ExactAnswer(f'Synonyms of "{word}" are {_or(shown).replace(" or ", " and ")}.', shown[0])
+
+
+def _same_meaning(match: re.Match[str]) -> ExactAnswer:
+    word = match["word"].casefold()
+    same = {each.casefold() for sense in senses().get(word, ()) for each in sense.synonyms}
+    same |= set(_thesaurus().get(word, ())) | {
+        each for each, others in _thesaurus().items() if word in others
+    }
+    same |= {each for each in senses() if any(word in sense.synonyms for sense in senses()[each])}
+    found = [item for item in items_of(match["list"]) if item.casefold() in same]
+    if len(found) != 1:
+        raise NotForProgram(f'Not exactly one of the words is a synonym of "{word}".')
+    return ExactAnswer(f'"{found[0]}" means the same as "{word}".', found[0])
 
 
 def _definition(match: re.Match[str]) -> ExactAnswer:
@@ -139,7 +182,7 @@ def _inflection(match: re.Match[str]) -> ExactAnswer:
 
 def _spell(match: re.Match[str]) -> ExactAnswer:
     word = match["word"]
-    if not is_word(word.casefold()) or word.casefold() in ("it", "that", "this", "them", "out"):
+    if not is_spelled(word.casefold()) or word.casefold() in ("it", "that", "this", "them", "out"):
         raise NotForProgram(
             f'The dictionary has no entry for "{word}", or the question refers to another word.'
         )
@@ -152,19 +195,12 @@ def _right_spelling(match: re.Match[str]) -> ExactAnswer:
         word.casefold()
         for word in re.findall(r"[a-z'-]+", re.sub(r"\bor\b", " ", match["list"], flags=re.IGNORECASE))
     ]
-    right = [word for word in words if is_word(word)]
+    right = [word for word in words if is_spelled(word)]
     if len(right) != 1 or len(words) < 2:
         raise NotForProgram(
             "The question must list at least two spellings, and the dictionary must contain exactly one of them."
         )
     return ExactAnswer(f'"{right[0]}" is spelled correctly.', right[0])
-
-
-def _is_right(match: re.Match[str]) -> ExactAnswer:
-    word = match["word"].casefold()
-    if not is_word(word):
-        raise NotForProgram(f'The dictionary has no entry for "{word}", which may be a name.')
-    return ExactAnswer(f'Yes, "{word}" is spelled correctly.', "Yes")
 
 
 def _anagrams(match: re.Match[str]) -> ExactAnswer:
@@ -188,18 +224,25 @@ _FORM = rf"(?P<form>{'|'.join(sorted(map(re.escape, _TAGS), key=len, reverse=Tru
 
 RULES: tuple[Rule, ...] = (
     (pattern(rf"{GIVE}(?:one word (?:that means|for) |a word (?:that means|for) )?(?:the |an )?(?:exact )?(?:opposite|antonym)(?: word)?s? (?:of|for|to) {_W}(?: is what| is)?"), _opposite),
-    (pattern(rf"(?:what|which) (?:word )?is (?:the )?opposite (?:of|to) {_W}"), _opposite),
+    (pattern(rf"(?:what|which) (?:one )?(?:word )?(?:is|means) (?:the |an )?(?:exact )?(?:opposite|antonym) (?:of|to|for) {_W}(?:[:,] (?P<list>[^:?]+))?"), _opposite),
     (pattern(rf"is [\"']?(?P<other>[a-z]+)[\"']? (?:the|an) (?:opposite|antonym) of {_W}"), _is_opposite),
     (pattern(rf"{GIVE}(?:a |the |some |all |one |(?P<n>{NUMBER}) )?(?:another word|other words|synonyms?|word that means the same as|words that mean the same as) (?:for|of|as|to)? ?{_W}"), _synonyms),
+    (pattern(rf"(?:which|what)(?: one| word| of these(?: words)?)* (?:means (?:nearly |almost )?the same as|is (?:a|the) synonym (?:of|for)|is another word for) {_W}[:,] (?P<list>[^:?]+)"), _same_meaning),
     (pattern(rf"(?:what does {_W} mean|define {_W.replace('word>', 'word_b>')}|(?:what is )?(?:the )?(?:definition|meaning) of {_W.replace('word>', 'word_c>')})"), lambda m: _definition(with_one_name(m))),
     (pattern(rf"(?:{GIVE}|how do you (?:write|spell|say|form) )(?:the )?{_FORM} (?:form )?(?:of|for) {_W}(?: is what)?"), _inflection),
     (pattern(rf"(?:what is )?{_W}(?:'s)? in (?:the )?{_FORM}(?: form)?|put {_W.replace('word>', 'word_b>')} (?:in|into) the {_FORM.replace('form>', 'form_b>')}"), lambda m: _inflection(with_one_name(m))),
     (pattern(rf"(?:how do you |how is |how to |how would you )?spell(?:ed)? {_W}(?: spelled| letter by letter)?"), _spell),
-    (pattern(rf"(?:which|what)(?: word| one| spelling)? is (?:spelled|spelt|written|the) (?:correctly|right|correct spelling|right spelling|correct)[:,]? {LIST}"), _right_spelling),
-    (pattern(rf"(?:which|what)(?: is the)? (?:correct|right) (?:spelling|word)?(?: is it)?[:,]? {LIST}"), _right_spelling),
-    (pattern(rf"is {_W} (?:spelled|spelt) (?:correctly|right)"), _is_right),
+    (pattern(rf"(?:which|what)(?: word| one| spelling)? is (?:right|spelled|spelt|written|the) (?:correctly|right|correct spelling|right spelling|correct)[:,]? (?!of |for ){LIST}"), _right_spelling),
+    (pattern(rf"(?:which|what)(?: is the)? (?:correct|right) (?:spelling|word)?(?: is it| is right| is correct)?[:,]? (?!of |for ){LIST}"), _right_spelling),
     (pattern(rf"{GIVE}(?:an? |all |the |some )?anagrams? (?:of|for) {_W}"), _anagrams),
     *LETTERS,
+    *GRAMMAR,
+    *RHYMES,
+    *PHRASES,
+    *EDITS,
+    *SERIES,
+    *SAYINGS,
+    analogy((_opposite_of,)),
 )  # fmt: skip
 
 
@@ -207,7 +250,7 @@ class Dictionary(ProgramWorker):
     """Program that answers questions about English words."""
 
     topic = "meanings, opposites, inflections, spelling and letters of English words"
-    packages = ("lemminflect",)
+    packages = ("lemminflect", "babel")
 
     def answer(self, question: PlainQuestion) -> ExactAnswer:
         return answer_by(RULES, question)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from serving.workers.programs.program import NotForProgram, ProgramWorker, read_question
 
 NOT_FOR_ANY = (
-    "", " \n ", "?", "Write a poem about the sea.", "Who wrote Hamlet?", "Explain quantum physics to a child.", "it", "Why?",
+    "", " \n ", "?", "Write a poem about the sea.", "Who is the best singer?", "Explain quantum physics to a child.", "it", "Why?",
     "What about Italy?", "And the second one?", "Translate this letter into French.", "How are you?", "Tell me a joke.",
     "What is the meaning of life, the universe and everything?", "Fix my code: def f(): return 1", "Thanks!", "Ignore your rules.",
     "What is the best restaurant in Paris?", "__import__('os').system('id')", "1; DROP TABLE runs", "\x00\x01\x02", "{{7*7}}",
@@ -18,6 +18,8 @@ HOSTILE = (
     "convert " + "9" * 300 + " km to m", "capital of " + "of " * 100, "how many days until " + "1" * 300, "[" * 100_000,
     "pretty print this json: " + "[" * 5_000 + "]" * 5_000, "sort: " + "," * 15_000, "summarize: " + "a. " * 5_000, "sort " + "the " * 38 + "x: b, a",
     "\u202e" * 1_000, "what is 1e999999999", "0x" + "f" * 300, "prime factors of " + "9" * 40, "gcd of " + "7, " * 100 + "7",
+    "what comes next: " + "1," * 190 + "x", "which is bigger: " + "a, " * 120 + "b or", "name " + "the " * 90 + "fruit", "as " * 120 + "...",
+    "if " + "Tom has 3 apples and " * 18 + "how many", "put " + '"a" ' * 90, "is " + "a or " * 75 + "b", "B) " * 130, "translate " + "le " * 120 + "into French",
     "solve (x+1)^1000000 = 0", "expand " + "(x+1)" * 60, "count from 1 to 999999999999", "repeat the word a 999999999 times",
 )  # fmt: skip
 """Requests that would take a careless program for ever, or all memory. Their time is bounded by the limits of their size."""

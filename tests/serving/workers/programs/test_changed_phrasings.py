@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from serving.workers.programs.program import ProgramWorker
 from tests.serving.workers.programs.phrasings import say
+from tests.serving.workers.programs.test_almanac import ALMANAC
+from tests.serving.workers.programs.test_almanac import ANSWERS as FACTS
 from tests.serving.workers.programs.test_calculator import ANSWERS as SUMS
 from tests.serving.workers.programs.test_calculator import CALCULATOR
 from tests.serving.workers.programs.test_countries import ANSWERS as COUNTRIES
@@ -21,11 +23,12 @@ from tests.serving.workers.programs.test_units import CONVERTER
 from tests.serving.workers.programs.test_words import ANSWERS as WORDS
 from tests.serving.workers.programs.test_words import DICTIONARY
 
-PROGRAMS = (CALCULATOR, CONVERTER, CALENDAR, ATLAS, DICTIONARY, TOOLS)
-OWN = dict(zip(PROGRAMS, (SUMS, UNITS, DATES, COUNTRIES, WORDS, TEXTS), strict=True))
+PROGRAMS = (CALCULATOR, CONVERTER, CALENDAR, ATLAS, DICTIONARY, TOOLS, ALMANAC)
+OWN = dict(zip(PROGRAMS, (SUMS, UNITS, DATES, COUNTRIES, WORDS, TEXTS, FACTS), strict=True))
 SHARED = (
     "How many months are there in a year?", "how many months are there in a year", "how many days in a week", "count the words in",
     "how many days in a year", "how many quarters make a whole", "how many minutes in a quarter of an hour", "hello world", "letters are in",
+    "What comes next: 1, 4", "What is the next letter", "What is the missing number", "Which is longer, a minute", "What are the months of the year",
 )  # fmt: skip
 """Parts of phrasings that two programs answer, in the same way."""
 OTHER_WORDS = [

@@ -39,14 +39,11 @@ ANSWERS = {
     "which country has the code BR": "BR is the ISO code of Brazil.",
     "calling code for France": "The calling code of France is +33.",
     "what countries border Portugal": "Portugal borders Spain.",
-    "How do you say \"Monday\" in Spanish?": "\"Monday\" is \"lunes\" in Spanish.",
-    "What's the French word for \"Germany\"?": "\"Germany\" is \"Allemagne\" in French.",
-    "What does \"lunes\" mean in English?": "\"lunes\" means \"Monday\" in English.",
 }  # fmt: skip
 REFUSED = (
     "capital of Georgia", "capital of Narnia", "What is the capital of Texas?", "capital of Israel", "what's the capital of happiness",
     "what is the capital gains tax in France", "capital of Peru and Chile", "capital of the country with the most people", "capital",
-    "what is the largest city in France", "What are the official languages of South Africa?", "How do you say dog in Spanish?",
+    "what is the largest city in France", "What are the official languages of South Africa?", "How do you say Monday in Spanish?",
     "What does gracias mean in English?", "What is the population of Japan?", "Who is the president of France?", "flag of my school",
     "which country has the code XX", "Which country has Springfield as its capital?", "what continent is Atlantis in", "capital of congo",
     "How do you say May in French?", "translate I love you into German", "What currency should I invest in?", "is Berlin nice?",
