@@ -15,7 +15,7 @@ from openai import APIError, OpenAI, omit
 from rich.markup import escape
 
 from cluster.local.processes import ServeError
-from cluster.local.serve import ServerOptions
+from cluster.local.serve import ServerOptions, make_models
 from cluster.local.server import Server
 from podium.command_line.terminal import console as open_console
 from podium.command_line.terminal import table
@@ -194,6 +194,7 @@ def run(options: ServerOptions, question: str, ask_model: str) -> int:
         question: the question to ask.
         ask_model: the `model` of the request.
     """
+    make_models(options)
     server = Server(
         settings=options.settings,
         port=options.port,

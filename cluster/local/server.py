@@ -48,6 +48,7 @@ from cluster.local.processes import (
     tag_of,
 )
 from cluster.local.progress import Progress
+from serving import DATA, IS_CHECKOUT
 
 SETTINGS = "cluster/local.yaml"
 APP = "serving.app:build_app"
@@ -114,7 +115,8 @@ class Server:
         env: further environment variables for all processes. They override `serve_environment()`.
         own_store: whether the server gets an empty store, which is removed at the end, instead of this
             account's store.
-        log: file for all output, readable by this account only (default: `build/serve-<port>.log`). It is
+        log: file for all output, readable by this account only (default: `build/serve-<port>.log` in the data
+            folder). It is
             rotated to `.log.1` at 64 MiB. If the server fails, Ray's own logs are kept in a folder next to
             it, with `.ray` instead of `.log`.
         cpus: number of logical CPUs that Ray may assign. A deployment uses a fraction of one.
@@ -146,16 +148,17 @@ class Server:
         self.url = f"http://{_reachable(host)}:{self.port}"
         self.metrics_port = metrics_port or free_port()
         self.dashboard_port = free_port() if dashboard_port == 0 else dashboard_port
-        self.targets = ROOT / "build" / "prometheus" / f"{self.port}.json"
-        self.log = log or ROOT / "build" / f"serve-{self.port}.log"
+        self.targets = DATA / "build" / "prometheus" / f"{self.port}.json"
+        self.log = log or DATA / "build" / f"serve-{self.port}.log"
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
         self.environment |= haproxy_ports(self.environment)
         self.environment.pop(
             "RAY_ADDRESS", None
         )  # the server has its own Ray cluster, even if the shell names another one
-        self.settings = settings
-        overrides = {"settings": settings, "model": model, "conductor": conductor}
+        is_here = Path(settings).exists() and Path.cwd() != ROOT  # the child may run in another folder
+        self.settings = Path(settings).absolute() if is_here else settings
+        overrides = {"settings": self.settings, "model": model, "conductor": conductor}
         app = [APP, *(f"{name}={value}" for name, value in overrides.items() if value)]
         self._target = [str(config)] if config else app
         self._ready = ready
@@ -199,7 +202,7 @@ class Server:
         with os.fdopen(os.open(self.log, flags, 0o600), "ab") as output:
             self._child = subprocess.Popen(
                 [sys.executable, *child, *self._target],
-                cwd=ROOT,
+                cwd=ROOT if IS_CHECKOUT else None,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
