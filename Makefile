@@ -32,7 +32,7 @@ FRONT    := $(or $(PROXY),$(if $(FAST),$(if $(filter 0,$(FAST)),serve,haproxy)))
 SERVER   := $(CHOSEN) --port $(PORT) $(if $(FRONT),--proxy $(call quote,$(FRONT)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor faults lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console wheel serve demo stop test test-live test-slow test-all browser-test check fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor faults lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -60,6 +60,9 @@ setup-site:
 
 console: ## build the web console that the server shows at /console; `make serve` does that too
 	@$(PYTHON) -m cluster.local.setup --console
+
+wheel: console ## build dist/podium-VERSION-py3-none-any.whl, with the console, for `pip install` and for the image
+	@$(BIN)/python -m cluster.local.wheel
 
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
 	@exec $(BIN)/podium serve $(SERVER)
@@ -164,5 +167,5 @@ faults: setup-dev ## play every provider fault to clients and generate docs/faul
 lock: setup-base ## write the locks in requirements/ again from pyproject.toml, with hashes; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv
 
-clean: ## remove .venv, the local model and build/
-	rm -rf .venv build models *.egg-info
+clean: ## remove .venv, the local models, build/ and dist/
+	rm -rf .venv build dist models *.egg-info
