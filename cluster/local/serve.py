@@ -269,10 +269,21 @@ def serve(
     metrics_port: Annotated[
         int, Option(parser=parse_port, help="port of the Prometheus metrics", show_default="a free one")
     ] = 0,
+    metrics_host: Annotated[
+        str,
+        Option(
+            parser=parse_address,
+            help="IP address of the metrics; 0.0.0.0 lets a Prometheus on another machine read them (needs HAProxy)",
+        ),
+    ] = HOST,
     cpus: Annotated[int, Option(help="number of logical CPUs that Ray may assign")] = 2,
 ) -> int:
     """Serve Podium on this machine until Ctrl-C. Only this machine can reach it, unless --host is set."""
-    conductor = options.conductor
+    conductor, environment = options.conductor, options.environment()
+    if metrics_host != HOST and "PODIUM_HAPROXY" not in environment:
+        raise CommandError(
+            "--metrics-host needs HAProxy, which does not run with this --proxy or on this machine."
+        )
     stop_on_signals()
     make_models(options)
     server = Server(
@@ -280,10 +291,11 @@ def serve(
         host=host,
         port=options.port,
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
         model=options.model,
         conductor=conductor,
         cpus=cpus,
-        env=options.environment(),
+        env=environment,
         own_store=False,
         progress=True,
     )

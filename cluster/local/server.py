@@ -60,6 +60,8 @@ LAST_PROCESSES_S = 8.0
 
 STORE = "PODIUM_STORE_URL"
 """Environment variable with the URL of the store, unless the settings name another variable."""
+RAY_METRICS = "PODIUM_HAPROXY_RAY_METRICS"
+"""Environment variable that makes HAProxy forward the metrics (`cluster/haproxy_guarded.sh`)."""
 LOG_BYTES = 67_108_864
 """Size in bytes at which a server's log is rotated. `RAY_ROTATION_MAX_BYTES` (`environment.py`) does the same
 for Ray's files."""
@@ -111,6 +113,7 @@ class Server:
         dashboard_port: port of Ray's dashboard, which `serve deploy` and `serve status` need. 0 chooses a
             free port, and None starts no dashboard.
         metrics_port: port of this node's metrics for Prometheus, or 0 to choose a free one.
+        metrics_host: IP address of the metrics. Ray's own are on loopback, so HAProxy forwards other addresses.
         ready: paths that must answer 200 before the server counts as ready.
         env: further environment variables for all processes. They override `serve_environment()`.
         own_store: whether the server gets an empty store, which is removed at the end, instead of this
@@ -134,6 +137,7 @@ class Server:
         model: str | None = None,
         conductor: str | None = None,
         metrics_port: int = 0,
+        metrics_host: str = HOST,
         dashboard_port: int | None = None,
         ready: Sequence[str] = ("/readyz",),
         env: Mapping[str, str] | None = None,
@@ -147,12 +151,15 @@ class Server:
         self.host = host
         self.url = f"http://{_reachable(host)}:{self.port}"
         self.metrics_port = metrics_port or free_port()
+        self._ray_metrics_port = self.metrics_port if metrics_host == HOST else free_port()
         self.dashboard_port = free_port() if dashboard_port == 0 else dashboard_port
         self.targets = DATA / "build" / "prometheus" / f"{self.port}.json"
         self.log = log or DATA / "build" / f"serve-{self.port}.log"
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
         self.environment |= haproxy_ports(self.environment)
+        if metrics_host != HOST:
+            self.environment[RAY_METRICS] = f"{metrics_host}:{self.metrics_port} {self._ray_metrics_port}"
         self.environment.pop(
             "RAY_ADDRESS", None
         )  # the server has its own Ray cluster, even if the shell names another one
@@ -193,7 +200,7 @@ class Server:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        ports = ["--host", self.host, "--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        ports = ["--host", self.host, "--port", str(self.port), "--metrics-port", str(self._ray_metrics_port)]
         if self.dashboard_port is not None:
             ports += ["--dashboard-port", str(self.dashboard_port)]
         child = ["-m", CHILD, *ports, "--cpus", str(self._cpus)]

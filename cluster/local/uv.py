@@ -37,7 +37,7 @@ LEFT_OUT = ROOT / "requirements" / "left_out.txt"
 EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
 """Extras of pyproject.toml that are in the lock."""
 IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
-"""uv options for the platform of the images of `cluster/Dockerfile` and of a cluster's nodes."""
+"""uv options for the platform of the image of `cluster/ray.Dockerfile` and of a cluster's nodes."""
 IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
     ROOT / "requirements" / "image.lock": (),
     ROOT / "requirements" / "image_gpu.lock": ("--extra=gpu",),
