@@ -29,6 +29,11 @@ VERSION_TABLE = "podium_schema"
 
 It is not Alembic's default name, which another program in the same database may use.
 """
+ONLY_ADDS = "only_adds"
+"""Name in a migration that says that it only adds tables, indexes and columns that may be left out.
+
+Routers of the older version do not notice such a migration, so they may keep running.
+"""
 LOCK = 0x706F6469756D
 """Key of the PostgreSQL advisory lock for migrations (`podium` in ASCII)."""
 
@@ -45,7 +50,9 @@ async def open_database(address: Address) -> Database:
     return Database(address)
 
 
-async def migrate(address: Address, *, only_empty: bool = False, to: str | None = None) -> str:
+async def migrate(
+    address: Address, *, only_empty: bool = False, online: bool = False, to: str | None = None
+) -> str:
     """Migrate the database at `address` to the schema that this Podium needs.
 
     Return the version of the schema.
@@ -57,17 +64,18 @@ async def migrate(address: Address, *, only_empty: bool = False, to: str | None 
         address: address of the database.
         only_empty: whether to only create the schema of an empty database. An older schema is then rejected
             instead of migrated.
+        online: whether to migrate only if servers of the older version may keep running.
         to: earlier version at which to stop, or None for the newest version.
 
     Raises:
         StoreError: the database cannot be used, or its schema is newer. With `only_empty`, also if the schema
-            is older.
+            is older. With `online`, also if the servers must be stopped first.
         StoreUnavailable: the database cannot be reached.
     """
     async with _alone(address), Database(address) as database, database.writing() as connection:
         if address.kind == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-        return await connection.run_sync(_upgrade, address, only_empty, to)
+        return await connection.run_sync(_upgrade, address, only_empty, online, to)
 
 
 async def check_version(address: Address) -> str:
@@ -113,6 +121,12 @@ def newest_version() -> str:
     return version
 
 
+def only_adds_since(version: str) -> bool:
+    """Return whether servers that need the schema `version` may keep running while it becomes the newest."""
+    newer = _scripts().iterate_revisions("head", version)
+    return all(getattr(script.module, ONLY_ADDS, False) for script in newer)
+
+
 def find_version(connection: Connection) -> str | None:
     """Return the version of the schema in the database, or None if there is no schema."""
     return MigrationContext.configure(
@@ -120,11 +134,11 @@ def find_version(connection: Connection) -> str | None:
     ).get_current_revision()
 
 
-def _upgrade(connection: Connection, address: Address, only_empty: bool, to: str | None) -> str:
+def _upgrade(connection: Connection, address: Address, only_empty: bool, online: bool, to: str | None) -> str:
     version = find_version(connection)
     if version is None:
         _check_foreign_tables(connection, address)
-    elif only_empty or version not in _known_versions():
+    elif only_empty or version not in _known_versions() or (online and not only_adds_since(version)):
         _compare(address, version)
         return version
     config = Config()
@@ -143,9 +157,14 @@ def _compare(address: Address, version: str) -> None:
     if version == newest_version():
         return
     if version in _known_versions():
+        stop = (
+            "and run `podium store migrate`. The servers that use it may keep running."
+            if only_adds_since(version)
+            else "stop the servers that use it, and run `podium store migrate`."
+        )
         raise StoreError(
             f"The store {address.name} has the schema {version}, but this version of Podium needs {newest_version()}. "
-            "Back the store up, stop the servers that use it, and run `podium store migrate`."
+            f"Back the store up, {stop}"
         )
     raise StoreError(
         f"The store {address.name} has the schema {version}, which a newer version of Podium wrote. "
