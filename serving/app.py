@@ -112,7 +112,7 @@ def _check_vllm(owners: Sequence[VllmSettings], path: str) -> None:
             remedy = (
                 f"Run `make setup SETTINGS={path}` for an engine on CPUs, install the `gpu` extra (pip install '.[gpu]') for GPUs,"
                 if IS_CHECKOUT
-                else "Install Podium's extra `cpu` or `gpu`,"
+                else "Use a checkout or Podium's image for an engine on CPUs, install the extra `gpu` for GPUs,"
             )
             raise SettingsError(
                 f"Worker {worker.name!r} needs vLLM, which is not installed. {remedy} or use settings without local "

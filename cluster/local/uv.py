@@ -34,7 +34,7 @@ LOCK = ROOT / "requirements" / "all.lock"
 LEFT_OUT = ROOT / "requirements" / "left_out.txt"
 """List of packages that must not be installed although other packages depend on them."""
 
-EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
+EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site", "bom")
 """Extras of pyproject.toml that are in the lock."""
 IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
 """uv options for the platform of the image of `cluster/ray.Dockerfile` and of a cluster's nodes."""
