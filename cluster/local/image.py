@@ -11,7 +11,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
+import tomllib
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Literal
@@ -95,12 +95,13 @@ def wheel_version() -> str:
         CommandError: it is not the version of this checkout.
     """
     (name,) = (path.name for path in DIST.glob("podium-*.whl"))
-    number = name.split("-")[1]
-    if number != version("podium"):
-        raise CommandError(
-            f"The wheel has version {number}, but this is {version('podium')}. Run `make wheel`."
-        )
-    return number
+    built, wanted = (
+        name.split("-")[1],
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"],
+    )
+    if built != wanted:
+        raise CommandError(f"The wheel has version {built}, but this is {wanted}. Run `make wheel`.")
+    return built
 
 
 def indexes() -> str:
