@@ -164,7 +164,7 @@ def test_the_schema_is_migrated_before_a_router_starts_and_only_online(router: D
 def test_settings_of_the_example_are_valid_and_are_where_the_router_reads_them(router: Data) -> None:
     settings = rendered("example-api")["ConfigMap", "podium-settings"]["data"]["settings.yaml"]
     read = parse(yaml.safe_load(settings))
-    assert read.http.hosts == ["podium.example.com"]
+    assert read.http.hosts == ("podium.example.com",)
     (container,) = router["template"]["spec"]["containers"]
     path = Path(container["command"][container["command"].index("--settings") + 1])
     mounted = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
