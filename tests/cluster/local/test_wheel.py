@@ -18,7 +18,7 @@ from podium.cli import OURS
 from tests.conftest import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-NOT_IN_IT = {"Dockerfile", "ray.Dockerfile", "LICENSE"}
+NOT_IN_IT = {"Dockerfile", "ray.Dockerfile", "LICENSE", "env.example"}
 """Files beside the packages' modules that a server does not read."""
 
 
