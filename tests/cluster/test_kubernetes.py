@@ -89,6 +89,13 @@ def test_values_of_an_example_reach_every_object(name: str, tmp_path: Path) -> N
     assert "podium.example.com" not in "".join(str(each) for each in changed if each["kind"] == "Ingress")
 
 
+@pytest.mark.parametrize("name", ["api", "gpu", *EXAMPLES])
+def test_images_of_ours_have_the_version_of_the_project(name: str) -> None:
+    version = re.search(r'^version = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert version
+    assert set(re.findall(r"image: registry\.example\.com/podium\S*:(\S+)", render(FOLDER / name))) == {version[1]}
+
+
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_a_secret_is_referred_to_and_never_written(name: str) -> None:
     assert "kind: Secret" not in render(FOLDER / name)

@@ -252,8 +252,15 @@ BASE = (
     "annotated-types",
     "PyYAML",
     "msgspec",
+    "typer",
+    "shellingham",
+    "rich",
+    "markdown-it-py",
+    "mdurl",
+    "pygments",
+    "annotated-doc",
 )
-"""What it takes to read settings."""
+"""What it takes to read settings and the options of a command."""
 
 
 def repack(name: str, folder: Path) -> str:
