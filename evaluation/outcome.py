@@ -1,4 +1,4 @@
-"""Outcome of one question on any backend. It has the figures of a run that reports compare."""
+"""Outcome of one question on any backend. It contains the figures of a run that reports compare."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from conductor.run.record import Record
 
 @dataclass(frozen=True, slots=True)
 class RunOutcome:
-    """Answer, and what it took to produce it.
+    """Answer to a question, with its cost, duration and number of calls.
 
     Args:
         answer: the text of the answer, or "" if there is none.
         calls: the number of calls to models, including those for plans, or None if it is unknown.
-        steps: the number of steps of the plan that answered, or None if it is unknown. If several runs made
-            one answer, their steps are added up.
+        steps: the number of steps of the plan that produced the answer, or None if it is unknown. If several
+            runs made one answer, their steps are added up.
         prompt_tokens: the prompt tokens of all calls, or None if a call did not report them.
         completion_tokens: the completion tokens of all calls, or None if a call did not report them.
         cost_usd: the cost in US dollars, or None if the cost of a call is unknown.

@@ -17,6 +17,7 @@ from conductor.errors import PodiumError
 from evaluation import EvaluationError
 from evaluation.recordings import complete_models, read_recordings
 from podium.command_line.program import CommandError, Program
+from serving.settings.faults import read_yaml_file
 
 Price = Annotated[float, Field(ge=0, strict=True)]
 HEAD = """\
@@ -122,12 +123,12 @@ def read_prices(path: Path) -> dict[str, float]:
     """Return US dollars per call by model, from YAML or JSON.
 
     Raises:
-        EvaluationError: the file cannot be read, or is not a table of numbers.
+        SettingsError: the file cannot be read, or is not YAML.
+        EvaluationError: it is not a table of numbers.
     """
+    content, _ = read_yaml_file(path, "price file")
     try:
-        return TypeAdapter(dict[str, Price]).validate_python(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError) as exc:
-        raise EvaluationError(f"The price file {path} cannot be read: {exc}.") from exc
+        return TypeAdapter(dict[str, Price]).validate_python(content)
     except ValidationError as exc:
         raise EvaluationError(
             f"{path} must have one line per model, such as `openai_o3-mini: 0.01` (US dollars per call)."

@@ -13,7 +13,7 @@ def parse_duration(text: str) -> float:
     """Parse `500ms`, `60s`, `10m`, `1h` or a plain number of seconds.
 
     Raises:
-        ValueError: the text has another format, or the value is not above 0.
+        ValueError: the text is not in this format, or the value is not above 0.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)?", text.strip())
     value = float(match[1]) * UNITS_S[match[2] or "s"] if match else 0.0

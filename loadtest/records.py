@@ -3,9 +3,11 @@
 Such an answer does not show when its plan ended and how many calls it needed. The record does.
 """
 
+import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from queue import Empty, SimpleQueue
+from threading import Thread
 from typing import Any, cast
 
 from loadtest.recording import OK, Sample
@@ -31,18 +33,26 @@ def fill(
     """
     lacking = [each for each in samples if each.outcome == OK and each.calls is None and each.workflow_id]
     lacking = lacking[-AT_MOST:]
-    pool, n_found = ThreadPoolExecutor(CONCURRENT), 0
-    reads: dict[Future[Any], Sample] = {}
+    waiting, records = lacking.copy(), SimpleQueue[tuple[Sample, Any]]()
+
+    def read_records() -> None:
+        with suppress(IndexError):  # none are waiting
+            while sample := waiting.pop():
+                record: Any = None
+                with suppress(OSError, ValueError):
+                    record = read(f"{url}/v1/workflows/{sample.workflow_id}")
+                records.put((sample, record))
+
+    ends_s, n_found = time.monotonic() + within_s, 0
     try:
-        for sample in reversed(lacking):
-            reads[pool.submit(read, f"{url}/v1/workflows/{sample.workflow_id}")] = sample
-        for each in as_completed(reads, within_s):
-            with suppress(OSError, ValueError):
-                n_found += complete(reads[each], each.result())
-    except (TimeoutError, KeyboardInterrupt):
-        pass
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+        for _ in range(CONCURRENT):
+            # Daemon threads, so that a silent server does not delay the exit.
+            Thread(target=read_records, daemon=True).start()
+        for _ in lacking:
+            sample, record = records.get(timeout=max(0.0, ends_s - time.monotonic()))
+            n_found += complete(sample, record)
+    except (Empty, KeyboardInterrupt):
+        waiting.clear()
     return len(lacking), n_found
 
 

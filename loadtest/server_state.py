@@ -3,6 +3,7 @@
 import json
 import urllib.error
 import urllib.request
+from http.client import HTTPException
 from typing import Any, cast
 
 from loadtest.recording import Recording
@@ -26,16 +27,23 @@ def fetch_json(url: str) -> Any:
     """Return the JSON at `url`, whatever the status, unless it is 404.
 
     Raises:
-        OSError: there is no answer, or its status is 404.
+        OSError: there is no complete answer, or its status is 404.
         ValueError: the body is not JSON.
     """
     try:
-        with DIRECT.open(url, timeout=TIMEOUT_S) as response:
+        with _open(url) as response:
             return json.load(response)
+    except HTTPException as exc:  # the answer is cut off or is not HTTP
+        raise ConnectionError(f"{type(exc).__name__}: {exc}") from exc
+
+
+def _open(url: str) -> Any:
+    try:
+        return DIRECT.open(url, timeout=TIMEOUT_S)
     except urllib.error.HTTPError as error:
         if error.code == 404:
             raise
-        return json.load(error)
+        return error
 
 
 class Poller:

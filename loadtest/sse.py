@@ -2,8 +2,8 @@
 
 The format is server-sent events (https://html.spec.whatwg.org/multipage/server-sent-events.html) as OpenAI
 sends them: one JSON object per `data:` line, `[DONE]` at the end, and comments (`: ...`) as heartbeats.
-Podium adds the field `podium` to some chunks. It has an event of the run if the request asked for progress,
-and the totals of the run in the last chunk.
+Podium adds the field `podium` to some chunks. It contains an event of the run if the request asked for
+progress, and the totals of the run in the last chunk.
 """
 
 import json

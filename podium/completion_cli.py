@@ -1,4 +1,4 @@
-"""`podium completion`: print a script with which a shell completes verbs, options and their values.
+"""`podium completion`: print the script that lets a shell complete verbs, options and their values.
 
 The script asks `podium` at each completion, which loads the module of the verb. A verb whose packages are not
 installed is completed by its name only.

@@ -9,13 +9,13 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from podium.client import DEFAULT_URL, Client, ClientError, Url, epilog, path_part
+from podium.command_line.options import is_number
 from podium.command_line.program import Program
 
 Json = dict[str, Any]
@@ -130,17 +130,10 @@ def question_of(record: Json) -> Json | None:
         "id": f"feedback/{record['id']}",
         "text": messages[0]["content"],
         "expected": expected.strip(),
-        "grader": "numeric" if _is_number(expected) else "exact",
+        "grader": "numeric" if is_number(expected) else "exact",
         "source": "feedback",
         "family": record["model"],
     }
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return Decimal(text.replace(",", "").strip()).is_finite()
-    except InvalidOperation:
-        return False
 
 
 def _private(path: str, flags: int) -> int:

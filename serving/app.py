@@ -124,7 +124,7 @@ HUB_NAME = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def _with_local_folder(worker: VllmSettings) -> VllmSettings:
-    """Replace a local model folder by its absolute path, because replicas have another working directory.
+    """Replace a local model folder by its absolute path, because replicas run in a different working directory.
 
     Raises:
         SettingsError: the model is missing under `models/`, where `make setup` puts it, or is neither a

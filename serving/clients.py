@@ -54,11 +54,10 @@ def build_client(
     price = price_of(worker)
     match worker:
         case VllmSettings():
-            owner = worker.deployment or worker.name
             return VllmWorker(
                 worker.name,
                 model_name(worker, settings),
-                engines[owner],
+                engines[settings.owner_of(worker).name],
                 price,
                 worker.adapter,
                 calls_tools=bool(calls_tools(worker, settings)),
@@ -188,7 +187,7 @@ def identity_of(worker: WorkerSettings, settings: Settings, place: str = "") -> 
         case PythonSettings():
             address = worker.factory
         case VllmSettings():
-            address = worker.deployment or worker.name
+            address = settings.owner_of(worker).name
         case _:
             address = " ".join(filter(None, (worker.base_url, worker.service, worker.region, worker.project)))
     return Identity(place or worker.name, worker.kind, model_name(worker, settings), address)

@@ -35,7 +35,7 @@ TABLE: Mapping[type[errors.PodiumError], Row] = {
     errors.UnknownName: Row(404, "invalid_request_error", "not_found", "Check the id, and use a key of the team that owns the object."),
     errors.UnknownModel: Row(404, "invalid_request_error", "model_not_found", "Use a name that `GET /v1/models` lists for the same key. Operators: check `podium keys policy` and `podium teams policy`."),
     errors.TooLarge: Row(413, "invalid_request_error", "too_large", "Send less, or raise the [limit](operations/request-limits.md) that the message names."),
-    errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused", "Send another body with another `Idempotency-Key`."),
+    errors.NotTheSame: Row(422, "invalid_request_error", "idempotency_key_reused", "Use a new `Idempotency-Key` for a different body."),
     errors.TooSlow: Row(408, "invalid_request_error", "request_timeout", "Send the request again over a faster connection."),
     errors.WrongContentType: Row(415, "invalid_request_error", "wrong_content_type", "Send JSON with `content-type: application/json`."),
     errors.NotAllowed: Row(403, "permission_error", "not_allowed", "Check the key's scopes and [policy](policies.md), and the request's `Host` and `Origin`."),

@@ -46,8 +46,8 @@ WINDOW = 200
 
 
 class Identity(NamedTuple):
-    """Identity of a worker across changes of settings. A worker with another model or address is a new one, even if
-    it has the same name.
+    """Identity of a worker across changes of settings. A worker with a different model or address is a new
+    one, even if it has the same name.
     """
 
     name: str
@@ -307,8 +307,8 @@ class WorkerHealth:
         return len(self._pause_s)
 
     def pause_s(self, quantile: float) -> float | None:
-        """Return a quantile of the longest pauses of recent answers, in seconds, or None if no answer was
-        measured.
+        """Return a quantile of the longest pauses between two pieces of recent answers, in seconds, or None
+        if no answer was measured.
 
         The quantile is a measured value (nearest rank).
         """
@@ -323,8 +323,8 @@ def _quantile(seconds: deque[float], quantile: float) -> float | None:
 class Health:
     """Health records of the workers in this process. They survive a reload of the settings.
 
-    Each pool references the records of its workers, and a record that no pool references is dropped.
-    Therefore a pool that is built and then rejected changes nothing. Late calls of a replaced worker do not
+    Each pool references the records of its workers, and a record that no pool references is dropped,
+    so a pool that is built and then rejected changes nothing. Late calls of a replaced worker do not
     count for the worker that took over its name.
     """
 

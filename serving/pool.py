@@ -163,7 +163,7 @@ class Pool:
 
     @property
     def whole_pool_team(self) -> Team:
-        """Team for runs without a conductor, for example if the client sends the plan. It has all workers,
+        """Team for runs without a conductor, for example if the client sends the plan. It contains all workers,
         including those that the conductor may not use.
         """
         return Team(None, self.members)
@@ -191,7 +191,7 @@ class Pool:
         """
         line = [self.settings.worker(each) for each in self.line(name)]
         return any(
-            not (isinstance(each, VllmSettings) and (each.deployment or each.name) in engines_down)
+            not (isinstance(each, VllmSettings) and self.settings.owner_of(each).name in engines_down)
             and not self.health[each.name].is_out
             for each in line
         )

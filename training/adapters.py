@@ -118,7 +118,8 @@ def _write_bfloat16(source: Path, target: Path) -> None:
 
 
 def _card(report: Mapping[str, Any], config: Config, name: str, base: str) -> str:
-    rank = config.model.lora.rank if config.model.lora else "?"
+    lora = config.model.lora
+    start = [f"starting from {lora.start}"] if lora and lora.start else []
     sources = [config.questions.source, *(each.train for each in config.questions.also)]
     kinds = [f"{source}: {stands_for(kinds)}" for source, kinds in report.get("provenance", {}).items()]
     return f"""---
@@ -129,13 +130,13 @@ tags: [{", ".join(["podium", "conductor", "lora", *_stages(config)])}]
 ---
 # {name}
 
-A LoRA adapter (rank {rank}, bfloat16) that makes {base} write plans for Podium.
+A LoRA adapter (rank {lora.rank if lora else "?"}, bfloat16) that makes {base} write plans for Podium.
 
 * **Questions**: {", ".join(sources)}; seed {config.questions.seed}.
 * **Pool**: {Path(config.pool.settings).name} (pool.yaml here), model {config.pool.model}; \
 the workers are in a new random order for each question.
 * **Workers**: {"; ".join(kinds) or "unknown"}.
-* **Training**: {", then ".join(_stages(config))}; details in config.yaml. {report.get("minutes", "?")} minutes.
+* **Training**: {", then ".join([*start, *_stages(config)])}; details in config.yaml. {report.get("minutes", "?")} minutes.
 * **Measured**: {_format_figures(report)}
 """
 

@@ -37,7 +37,7 @@ class SkipZeroGradient(TrainerCallback):
 
 
 def rows(runner: PlanRunner, questions: Sequence[TeamQuestion]) -> Dataset:
-    """Return the data set. It has the server's prompt for each question, and the number of the question."""
+    """Return the data set: the server's prompt for each question, and the number of the question."""
     return Dataset.from_list(
         [{"prompt": runner.prompt(each), "row": row} for row, each in enumerate(questions)]
     )
@@ -159,7 +159,7 @@ def trainer(
 
 
 def two_rounds(config: Config, reward: PlanReward, runner: PlanRunner, data: Dataset) -> "TwoRounds":
-    """Return the rollout function for second rounds."""
+    """Return a `rollout_func` that samples first plans, and second plans that revise them."""
     from training.recursion import TwoRounds, key
 
     grpo = config.grpo

@@ -153,11 +153,11 @@ def _label(token: int, weight: int, tokens: Sequence[int] = (), worths: Sequence
 
 
 def plan_loss(outputs: Any, labels: torch.Tensor, num_items_in_batch: Any = None) -> torch.Tensor:
-    """Return the weighted mean loss. It is cross-entropy, and for a token that chooses a worker the expected
-    loss of worth.
+    """Return the weighted mean loss: cross-entropy for most tokens, and the expected loss of worth for a token
+    that chooses a worker.
 
-    Such a token is a choice among the team's numbers. The worth of each worker is known, so the expected
-    worth and its gradient are exact, without sampling a plan.
+    Such a token is one of the team's numbers. The worth of each worker is known, so the expected worth and
+    its gradient are computed exactly, without sampling plans.
 
     Args:
         outputs: the model's outputs, with `logits` (B, N, V).

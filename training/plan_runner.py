@@ -103,15 +103,15 @@ class PlanRunner:
         return list(self.limits.workers or self._engine.pool)
 
     def prompt(self, question: TeamQuestion) -> Chat:
-        """Return the prompt with which the server asks the conductor to plan for a question.
+        """Return the server's prompt for the conductor's first plan.
 
         The prompt lists the workers in the order of `question.workers`.
         """
         return [{"role": message.role, "content": message.text} for message in self._prompt(question)]
 
     def revision(self, question: TeamQuestion, plan: str, outcome: str) -> Chat:
-        """Return the prompt with which the server asks the conductor to accept a plan with its outcome, or to
-        plan again.
+        """Return the server's prompt for the next round. It shows the conductor a plan and its outcome, and
+        asks it to accept the answer or to plan again.
         """
         prompt, layout = self._prompt(question), self.conductor.layout
         messages = self._engine.prompts.revise(prompt, plan, outcome, layout)

@@ -127,7 +127,7 @@ async def score_plan(runner: PlanRunner, question: TeamQuestion, text: str, *, e
 
 
 def summarize(questions: Sequence[TeamQuestion], scores: Sequence[Score]) -> PolicyMetrics:
-    """Compute the figures over all questions."""
+    """Compute the policy's metrics over all questions."""
     by_parts: dict[int, list[Score]] = {0: [], 1: [], 2: []}
     for each, s in zip(questions, scores, strict=True):
         by_parts[min(len(each.question.facts.get("chain", ())), 2)].append(s)

@@ -297,9 +297,9 @@ class TrainingRun:
         self, when: str, model: Any, tokenizer: Any, held_out: list[TeamQuestion]
     ) -> dict[str, dict[str, float | None]]:
         """Measure the policy on the held-out questions, with greedy decoding and with sampling. Return the
-        figures by source.
+        metrics by source of the questions.
 
-        A resumed run reuses the figures.
+        A resumed run reuses earlier metrics.
         """
 
         def figures() -> dict[str, dict[str, float | None]]:

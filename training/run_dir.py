@@ -41,8 +41,8 @@ class RunDir:
         """Create the folder, or check that its run can be resumed. Call this only in the main process.
 
         Raises:
-            SettingsError: the folder has a run and `resume` is False, its run has another config, its pool or
-                questions have changed, or one of their files cannot be read.
+            SettingsError: the folder contains a run and `resume` is False, its run has a different config,
+                its pool or questions have changed, or one of their files cannot be read.
         """
         run_dir, inputs = cls(path), digests(config)
         if run_dir.config_file.exists():

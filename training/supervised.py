@@ -48,7 +48,7 @@ def learn(
         model: the model, which is changed in place.
         tokenizer: the model's tokenizer.
         examples: the examples. Those of one team must be consecutive to share a row.
-        config: the stage's config. Its type determines which tokens are learned, and with which loss.
+        config: the stage's config. Its type determines the learned tokens and their loss.
         arguments: the arguments of `TrainingArguments`: folder, seed, device and checkpoints.
         callbacks: the callbacks of the Trainer.
         per_row: the maximum number of examples of one team in a row.

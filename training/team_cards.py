@@ -31,8 +31,8 @@ def measure_teams(config: Config) -> dict[str, Mapping[str, CardMeasurement]]:
 def write_team_cards(
     measured: Mapping[str, CardMeasurement], workers: Sequence[str], words: random.Random | None = None
 ) -> dict[str, str]:
-    """Return the card of each worker with enough measurements. It has the worker's name, and what it is best
-    and worst at.
+    """Return the card of each worker with enough measurements. It contains the worker's name, and what it is
+    best and worst at.
 
     Args:
         measured: the measurements by worker.

@@ -59,7 +59,7 @@ def check(host: str, target: list[str]) -> None:
 
     Raises:
         SettingsError: the settings or the address are invalid.
-        StoreError: the store has another version, or rejects this account.
+        StoreError: the store has a different schema version, or rejects this account.
         StoreUnavailable: the store of keys does not respond.
     """
     import serving.app

@@ -64,7 +64,7 @@ def merge(base: Mapping[str, Tensor], adapter: Mapping[str, Tensor], scale: floa
         scale: alpha / r.
 
     Raises:
-        ModelError: the adapter was made for another model.
+        ModelError: the adapter was made for a different model.
     """
     import numpy as np
 
@@ -87,7 +87,7 @@ def make(base: Path, adapter: Path, folder: Path) -> None:
     """Merge the adapter into the base model, and write the result to `folder`.
 
     Raises:
-        ModelError: the adapter was made for another model, or a file is missing or damaged.
+        ModelError: the adapter was made for a different model, or a file is missing or damaged.
         OSError: the folder cannot be written.
     """
     from cluster.local import bfloat16

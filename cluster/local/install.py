@@ -99,7 +99,7 @@ def python_version() -> str:
 
 
 def say_which_python() -> None:
-    """Print a note if the Python in `.venv` has another version than the Python that runs set-up."""
+    """Print a note if the Python in `.venv` differs in version from the Python that runs set-up."""
     this, there = f"{sys.version_info[0]}.{sys.version_info[1]}", python_version()
     if there not in ("", this):
         print(

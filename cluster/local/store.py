@@ -18,8 +18,8 @@ def require_version(settings: str, environment: Mapping[str, str]) -> None:
     A store that does not exist yet passes. So does one that is unavailable, because the server waits for it.
 
     Raises:
-        StoreError: the store has another version, or rejects this account. The message names the command to
-            run.
+        StoreError: the store has a different schema version, or rejects this account. The message names the
+            command to run.
     """
     address = find_address(load(resolve_path(Path(settings))).store, environment)
     with suppress(StoreUnavailable):

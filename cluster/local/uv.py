@@ -45,7 +45,7 @@ IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
 """Lock file of each of these images, with further uv options. They include setuptools, which builds the
 project."""
 CPU_BUILDS = ("UV_FIND_LINKS", "UV_EXTRA_INDEX_URL", "UV_TORCH_BACKEND")
-"""Variables with which uv finds the CPU build of torch on this machine. They are removed for other
+"""Variables that let uv find the CPU build of torch on this machine. They are removed for other
 platforms."""
 ENTRY = re.compile(r"^(\S+==[^\\\n]*[^\s\\]) \\\n((?:    --hash=.*\n)+)", re.MULTILINE)
 """Entry of a lock file: a requirement and its hashes."""

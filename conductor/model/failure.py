@@ -140,7 +140,7 @@ class Attempt(DefaultingValue, frozen=True):
     """How the attempt ended.
 
     * `failed`: the call failed.
-    * `cut`: the process that made the call ended, or the answer broke off and its step was started again.
+    * `cut`: the process that made the call ended, or the answer was interrupted and its step was started again.
     * `lost_race`: another call for the same answer was faster.
     * `left_alone`: the call was not made, because the worker's latest calls failed.
     """

@@ -274,8 +274,8 @@ class ToolChoice(DefaultingValue, frozen=True):
 
     Args:
         mode: `auto`: the model decides. `none`: it calls no tool. `required`: it calls at least one.
-        names: with `auto` or `required`, the only tools that may be called. Empty: all. A single name with
-            `required` forces that call.
+        names: the only tools that may be called in the modes `auto` and `required`. Empty: all. A single
+            name with `required` forces that call.
     """
 
     mode: Literal["auto", "none", "required"] = "auto"

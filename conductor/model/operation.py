@@ -73,7 +73,7 @@ class WireOptions(Value, frozen=True):
     """Length of each embedding vector."""
     token_prompt: bool | None = None
     """True if the prompt consists of token ids, written by `tokens_text`. No fallback is called, because
-    another model has another vocabulary."""
+    models have different vocabularies."""
     prompt_cache: PromptCache | None = None
     """A hint that does not change the answer. It is not sent to providers that do not support it."""
     encoding_format: Literal["float"] | None = None

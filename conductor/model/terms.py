@@ -279,9 +279,9 @@ class Terms(Value, frozen=True):
     has_fallback: bool = False
     """True if another worker is free to answer instead."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of worker and deployment whose streams for this call broke off. They are tried last."""
+    """Pairs of worker and deployment whose streams for this call were interrupted. They are tried last."""
     outlasts_break: bool = False
-    """True if an answer whose stream breaks off is continued or started again."""
+    """True if an answer whose stream is interrupted is continued or started again."""
     rest_tokens: int | None = None
     """Limit of the text after `Call.prefix`, in tokens. None: only `Call.sampling` limits it."""
     observer: Observer | None = None

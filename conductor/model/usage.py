@@ -177,7 +177,7 @@ FREE = Price(Decimal(0), Decimal(0))
 
 
 def dearest_of(prices: Sequence[Price]) -> Price:
-    """Return a price list by which no call costs less than by any of `prices`."""
+    """Return a price list under which each call costs at least as much as under any of `prices`."""
     if len(set(prices)) == 1:
         return prices[0]
     starts = sorted({tier.above_input_tokens for price in prices for tier in price.long_prompts})

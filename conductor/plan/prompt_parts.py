@@ -89,7 +89,7 @@ def enclose(name: str, key: str, text: str, **attributes: str) -> str:
 def read_marked(name: str, key: str, text: str) -> tuple[list[str], str]:
     """Return the texts between the marks with this name and key, and the text after the last mark.
 
-    Marks with another key are ordinary text.
+    Marks with a different key are ordinary text.
     """
     matches = list(re.finditer(rf"<{name}-{key}[^\n]*>\n(.*?)\n</{name}-{key}>", text, re.DOTALL))
     return [each[1] for each in matches], text[matches[-1].end() :] if matches else text
@@ -127,13 +127,13 @@ class EchoFilter:
             yield Delta(rest)
 
     def feed(self, text: str) -> str:
-        """Read the next text of the answer, and return the text that can be passed on."""
+        """Process the next piece of the answer, and return the text that can be passed on."""
         if "<" not in text and not (self._pending or self._is_inside or self._has_just_ended):
             return text
         return "".join(map(self._next, text))
 
     def finish(self) -> str:
-        """End the answer, and return the text that was held back, because it is not a mark."""
+        """Return the text that is still held back. At the end of the answer, it cannot become a mark."""
         pending, self._pending = self._pending, ""
         return pending
 

@@ -1,4 +1,4 @@
-"""Continuation of an answer whose stream broke off after its reader had seen part of it.
+"""Continuation of an answer whose stream was interrupted after its reader had seen part of it.
 
 The text so far becomes the prefix of the next call (`Call.prefix`). How a model is made to continue it is up
 to the worker (`serving/dispatch/continuing.py`). This module knows the text of a step, but not which worker
@@ -37,24 +37,24 @@ MARK_TOKENS = 16
 
 @dataclass(slots=True)
 class Breaks:
-    """Restarts and continuations of one step after its stream broke off."""
+    """Restarts and continuations of one step after its stream was interrupted."""
 
     restarts: int = 0
     """Number of restarts of the step."""
     continuations: int = 0
     """Number of continuations of the answer, including those before a restart."""
     broken: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of worker and deployment whose streams broke off. They are tried last."""
+    """Pairs of worker and deployment whose streams were interrupted. They are tried last."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """The part of an answer that its reader has received when the stream breaks off.
+    """The part of an answer that its reader has received when the stream is interrupted.
 
     Args:
         text, reasoning: text and reasoning of the answer so far, from all workers.
         tokens: approximate number of tokens in the text.
-        breaks: number of times that the stream has broken off.
+        breaks: number of times that the stream was interrupted.
         worker: worker that wrote the newest part.
     """
 
@@ -65,8 +65,8 @@ class Shown:
     worker: str = ""
 
     def after(self, reply: Reply) -> "Shown":
-        """Return what the reader has received after the stream of `reply` broke off. `reply` starts with this
-        text.
+        """Return what the reader has received after the stream of `reply` was interrupted. `reply` starts with
+        this text.
         """
         text, new_text = "".join(reply.texts), "".join(reply.texts)[len(self.text) :]
         is_first = not self.breaks  # the count of a continuation may include the repeated text
@@ -106,12 +106,12 @@ class Shown:
         reply.texts.insert(0, self.text)
         reply.thoughts.insert(0, self.reasoning)
         reply.deltas = _words(reply.deltas)
-        note = f"This answer continues the first {len(self.text)} characters, which came from {self.worker} before its stream broke off."
+        note = f"This answer continues the first {len(self.text)} characters, which came from {self.worker} before its stream was interrupted."
         reply.notes += (note,)
 
     @property
     def result(self) -> CallResult | None:
-        """Result of the step if no call continues its answer, or None if no stream broke off.
+        """Result of the step if no call continues its answer, or None if no stream was interrupted.
 
         Usage and cost are zero, because the broken calls are recorded as attempts of the step.
         """
@@ -141,7 +141,7 @@ class Shown:
             error.args = (f"{error.message} {why}",)
 
     def end(self, error: WorkerError, attempts: tuple[Attempt, ...], why: str = "") -> WorkerError:
-        """Complete `error`, by which the stream broke off, as the final error of the step.
+        """Complete `error`, which interrupted the stream, as the final error of the step.
 
         Args:
             error: error of the broken stream.
@@ -158,19 +158,19 @@ class Shown:
 def other_answer() -> Interrupted:
     """Return the error for a client that received a part of an answer, which a new answer now replaces."""
     return Interrupted(
-        "The answer broke off, and a new one replaces the part that was sent. Retry, or read the run's record."
+        "The answer was interrupted, and a new one replaces the part that was sent. Retry, or read the run's record."
     )
 
 
 def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether a step may restart after its answer broke off.
+    """Return whether a step may restart after its answer was interrupted.
 
     The caller must check that the client has not received text that the restart would replace.
 
-    - A step restarts once, or as often as its worker has other deployments. It restarts without a delay. A
-      worker with a `retry_after_s` is therefore not called again if there is no other.
-    - An inner run does not restart, because it has restarted its own steps. A new inner run would replace its
-      record and lose its costs.
+    - A step may restart once, or once per other deployment of its worker. Restarts do not wait, so a worker
+      that sent a `retry_after_s` is not called again unless it has a fallback.
+    - An inner run does not restart, because it has already restarted its own steps. A new inner run would
+      replace the record and lose the costs of the first.
     """
     if member.bills_inner_calls or breaks.restarts >= max(1, member.other_places):
         return False
@@ -181,7 +181,7 @@ def may_restart(member: PoolMember, breaks: Breaks, error: WorkerError) -> bool:
 
 
 def may_continue(member: PoolMember, task: Task, breaks: Breaks, error: WorkerError) -> bool:
-    """Return whether an answer that broke off with `error` can be continued.
+    """Return whether an answer that `error` interrupted can be continued.
 
     Answers that must match a format and answers with log probabilities cannot be continued.
     """

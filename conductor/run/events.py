@@ -105,7 +105,7 @@ class StepStarted(Value, frozen=True):
 
 
 class StepRestarted(Value, frozen=True):
-    """The restart of a step whose answer broke off.
+    """The restart of a step whose answer was interrupted.
 
     Either the client had received no part of the answer, or the run outlives its readers and no worker could
     continue the answer. `result` is the result of the interrupted call, with its usage and cost, or None if it
@@ -120,7 +120,8 @@ class StepRestarted(Value, frozen=True):
 
 
 class StepContinued(Value, frozen=True):
-    """The continuation of the answering step, after its stream broke off and the client had received a part.
+    """The continuation of the answering step, after its stream was interrupted and the client had received a
+    part.
 
     `result` contains the text so far, with its usage and cost.
     """

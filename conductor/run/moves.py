@@ -24,7 +24,7 @@ from conductor.run.record import Record
 from conductor.run.task import Task
 
 AGAIN_WITHIN_S = 10.0
-"""Time limit for a second attempt at a plan, in seconds. If writing a plan broke off after more time than this, one
+"""Time limit for a second attempt at a plan, in seconds. If a plan is interrupted later than this, one
 worker answers alone.
 """
 
@@ -134,8 +134,8 @@ def _after_rejection(record: Record, plan: PlanRecord, rejection: Failure, fallb
 
 
 def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
-    """Write the plan again if its text broke off early. A call that failed before its first token has already been
-    retried by the dispatcher.
+    """Write the plan again if its text was interrupted early. A call that failed before its first token has
+    already been retried by the dispatcher.
     """
     failures = [each.failure for each in record.plans if each.round == plan.round and each.failure]
     first = failures[0]

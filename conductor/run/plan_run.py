@@ -189,7 +189,7 @@ class PlanRun:
     async def _ask(self, index: int, step: Step, recorded: StepRecord) -> CallResult:
         """Call the step's worker once all outputs that the step reads are complete.
 
-        Call it again if the answer breaks off and can be continued or restarted.
+        Call it again if the answer is interrupted and can be continued or restarted.
         """
         outputs = await self._outputs(step)
         if recorded.status == "waiting":
@@ -226,7 +226,7 @@ class PlanRun:
                 last_error = exc
 
     async def _go_on(self, index: int, recorded: StepRecord, error: WorkerError) -> bool:
-        """Prepare to continue or restart an answer that broke off. Return False if neither is possible.
+        """Prepare to continue or restart an answer that was interrupted. Return False if neither is possible.
 
         - If the client has received a part of the answer, continue after that part.
         - If the client has received nothing, restart the step. Also restart it if no worker can continue the

@@ -303,7 +303,7 @@ class RunRecords(Value, frozen=True):
 
     @property
     def known_usd(self) -> Decimal:
-        """Cost of the recorded calls, as far as it is known."""
+        """Total of the known costs of the recorded calls."""
         costs = (call.cost_usd for record in self for call in self.calls_of(record))
         return sum((cost for cost in costs if cost is not None), Decimal(0))
 

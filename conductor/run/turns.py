@@ -78,7 +78,7 @@ class StepTurn(Value, frozen=True):
         return call_message, Message("tool", answered), *self.said
 
     def after(self, client_reply: Given, at_s: float | None = None) -> "StepTurn":
-        """Return the turn with the results in `client_reply` that belong to it.
+        """Return a copy of the turn with the results in `client_reply` for its calls.
 
         Args:
             client_reply: input from the client.

@@ -17,11 +17,10 @@ from evaluation.outcome import RunOutcome, step_line
 from evaluation.questions import Question
 
 Json = dict[str, Any]
-READS, PAUSE_S, READ_S = 4, 0.1, 15.0
+READS, PAUSE_S, READ_S = 10, 0.5, 15.0
 """Number of attempts to read a record, seconds between two attempts, and timeout of one attempt in seconds.
 
-A router replica keeps only the records of its own runs, so a read may reach a replica that does not have the
-record.
+A read may reach another router replica, which has the record only once it is written to the database.
 """
 
 

@@ -51,7 +51,7 @@ Examples:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardOptions:
-    """Options of `podium cards`: where the measurements are, and what to do with the cards."""
+    """Options of `podium cards`: the sources of the measurements, and the destination of the cards."""
 
     results: Annotated[
         list[Path],

@@ -35,9 +35,7 @@ class Changes:
     def set(
         self, worker: str, name: str, old: str | float | None, new: str | float, *, replace: bool
     ) -> None:
-        """Set a new value of a field. If the field has another value, that value is kept unless `replace` is
-        true.
-        """
+        """Set a field of a worker to a new value. A different old value is kept unless `replace` is true."""
         if old == new:
             return
         if old and not replace:

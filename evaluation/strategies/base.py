@@ -26,7 +26,7 @@ class StrategyAnswer:
     """Answer of a strategy to a question.
 
     Args:
-        outcome: the answer and what it took.
+        outcome: the answer, with its cost, duration and number of calls.
         grade: the grade if it is already known, or None to let the question's grader judge the answer.
         notes: data for strategies that run later, and for readers of the results. It contains `free` if no
             worker was called.

@@ -113,9 +113,9 @@ class MasRouter(LearningStrategy):
         return await context.ask(question, self.plan(choice), mode=mode, agents=agents)
 
     def plan(self, choice: TeamChoice) -> Plan:
-        """Return the plan for a choice: the steps of its mode.
+        """Return the plan for a choice. Its mode determines the steps.
 
-        If there are several agents, the modes io, cot, debate and full end with a step that decides.
+        With several agents, the modes io, cot, debate and full get a last step that decides.
         """
         names = [self.training.workers[w] for w in choice.workers]
         steps = MODES[self.modes[choice.mode]](names)

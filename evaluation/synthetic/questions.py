@@ -77,7 +77,7 @@ def questions(
 
 
 def split_of(text: str) -> Split:
-    """Return whether a question is for training or held out. This depends only on its text."""
+    """Return whether a text is for training or held out. This depends only on its words."""
     digest = hashlib.sha256(text.encode()).digest()
     return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
 

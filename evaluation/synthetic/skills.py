@@ -26,7 +26,7 @@ from serving.workers.scripted import TOKEN, prompt_tokens
 MODEL = "synthetic-skill"
 """Model name that the worker reports."""
 CANNOT = "I cannot do this"
-"""Beginning of an output with which the worker declines."""
+"""Beginning of an output in which the worker declines the task."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def wrong(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[
 
 
 def figures(answers: Sequence[AdapterAnswer], switches: Sequence[Switch]) -> list[Figure]:
-    """Compute the figures from all requests and switches."""
+    """Compute the benchmark's figures from all requests and switches."""
     complete = [answer for answer in answers if answer.text is not None]
     during_ms: list[float] = []
     outside_ms: list[float] = []

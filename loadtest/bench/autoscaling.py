@@ -64,7 +64,7 @@ def target_streams(at_s: float) -> float:
 
 
 def figures(run: ScalingRun) -> list[Figure]:
-    """Compute the figures from a run that starts and ends at zero replicas.
+    """Compute the benchmark's figures from a run that starts and ends at zero replicas.
 
     Raises:
         ValueError: no second replica started, or the last one did not stop.

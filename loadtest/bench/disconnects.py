@@ -60,7 +60,7 @@ def script_of(call: UpstreamCall) -> Script:
 
 
 def figures(disconnects: Sequence[Disconnect], runs_left: int) -> list[Figure]:
-    """Compute the figures from the clients that disconnected during a call.
+    """Compute the benchmark's figures from the clients that disconnected during a call.
 
     Args:
         disconnects: the clients.

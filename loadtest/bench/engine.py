@@ -63,7 +63,7 @@ class FirstTokens:
 
 
 def figures(rounds: Mapping[int, Sequence[EngineRound]], first: Sequence[FirstTokens]) -> list[Figure]:
-    """Compute the figures.
+    """Compute the benchmark's figures.
 
     Args:
         rounds: the rounds by number of concurrent lines.

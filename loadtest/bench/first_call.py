@@ -28,7 +28,7 @@ def due_s(plan: Json) -> float:
 
 
 def figures(records: Sequence[Json]) -> list[Figure]:
-    """Compute the figures from complete records, as `GET /v1/workflows/{id}` returns them."""
+    """Compute the benchmark's figures from complete records, as `GET /v1/workflows/{id}` returns them."""
     firsts = [(record["plans"][0], record["steps"][0]) for record in records]
     after_step_ms = [1000 * (step["started_s"] - step["planned_s"]) for _, step in firsts]
     after_due_ms = [1000 * (step["started_s"] - due_s(plan)) for plan, step in firsts]

@@ -51,7 +51,9 @@ class Side:
 
 
 def figures(sides: Mapping[str, Side]) -> list[Figure]:
-    """Compute the figures from the measurements of each router: `plain`, and one for each of `STORES`."""
+    """Compute the benchmark's figures from the measurements of each router: `plain`, and one for each of
+    `STORES`.
+    """
     plain, results = sides["plain"], list[Figure]()
     for name in STORES:
         side = sides[name]

@@ -17,7 +17,7 @@ CLIENTS = 32
 
 
 def figures(rounds: Sequence[tuple[float, float]]) -> list[Figure]:
-    """Compute the figures from the requests per second of each round, as pairs of pass-through and
+    """Compute the benchmark's figures from the requests per second of each round, as pairs of pass-through and
     baseline.
     """
     return [

@@ -82,16 +82,29 @@ class Peer:
         """Lock file, which names every package with the hashes of its files."""
         return Path(__file__).with_name(f"{self.name}.lock")
 
+    @property
+    def venv(self) -> Path:
+        """Environment, which `install` makes."""
+        return ROOT / "build" / self.name
+
+    async def install(self) -> None:
+        """Make the environment if it does not exist yet. Call this before a server is started, because it
+        needs the CPU for minutes.
+
+        Raises:
+            RigError: the packages cannot be installed.
+        """
+        locked = ("--no-deps", "--require-hashes", "-r", str(self.lock))
+        await asyncio.to_thread(make_environment, self.venv, *locked)
+
     @asynccontextmanager
     async def serve(self, upstream: str) -> AsyncGenerator[str]:
         """Run the gateway as one process in front of `upstream`, and yield its address.
 
-        It serves the upstream as the model `m`. Its environment is made if it does not exist yet.
+        It serves the upstream as the model `m`. The environment must exist.
         """
-        venv, port = ROOT / "build" / self.name, free_port()
-        locked = ("--no-deps", "--require-hashes", "-r", str(self.lock))
-        await asyncio.to_thread(make_environment, venv, *locked)
-        command = [str(venv / "bin" / self.name), *self.options(upstream, port)]
+        port = free_port()
+        command = [str(self.venv / "bin" / self.name), *self.options(upstream, port)]
         async with subprocess_server(
             self.name, command, port, path=self.ready, env=self.env, within_s=120
         ) as url:
@@ -150,6 +163,7 @@ def smg_figures(rounds: Sequence[ProxyRound]) -> list[Figure]:
 
 async def measure_litellm(session: aiohttp.ClientSession, tick: Callable[[], None]) -> list[Figure]:
     """Compare Podium with LiteLLM for `ROUNDS` rounds, after a warm-up."""
+    await LITELLM.install()
     async with AsyncExitStack() as stack:
         upstream = await stack.enter_async_context(echo_upstream())
         server = await stack.enter_async_context(running(production_server(f"{upstream}/v1")))
@@ -173,6 +187,7 @@ async def measure_smg(tick: Callable[[], None]) -> list[Figure]:
     """Compare Podium with smg and the empty ingress for `ROUNDS` rounds, after a warm-up. Takes about three
     minutes.
     """
+    await SMG.install()
     async with AsyncExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory()))
         upstream = await stack.enter_async_context(echo_upstream())

@@ -56,7 +56,7 @@ class MemoryUse(NamedTuple):
 
 
 def figures(before: MemoryUse, full: MemoryUse, running: int, n_left: int) -> list[Figure]:
-    """Compute the figures.
+    """Compute the benchmark's figures.
 
     Args:
         before: the memory before the clients connect.

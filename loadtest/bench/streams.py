@@ -20,7 +20,7 @@ GAP_S = 0.004
 
 
 def figures(texts: list[str | None], peak: int, before_bytes: int, peak_bytes: int) -> list[Figure]:
-    """Compute the figures.
+    """Compute the benchmark's figures.
 
     Args:
         texts: the text of each stream, or None if the stream broke.

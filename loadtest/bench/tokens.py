@@ -29,7 +29,7 @@ BARE = "/bare/900"
 def figures(
     out_ms: Sequence[float], first_token_ms: Sequence[float], bare_ms: Sequence[float]
 ) -> list[Figure]:
-    """Compute the figures. All times are in milliseconds.
+    """Compute the benchmark's figures. All times are in milliseconds.
 
     Args:
         out_ms: the times from writing a token to reading it.

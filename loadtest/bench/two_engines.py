@@ -27,7 +27,7 @@ WATCH_S = 25.0
 
 
 def figures(complete: Sequence[bool], up_s: float, used_s: Mapping[int, float]) -> list[Figure]:
-    """Compute the figures.
+    """Compute the benchmark's figures.
 
     Args:
         complete: whether each stream was complete.
@@ -76,7 +76,7 @@ async def _wait_for_second_engine(client: BenchClient) -> None:
         if (await replica_states(client)).get("running", 0) >= 2:
             return
         await asyncio.sleep(POLL_S)
-    raise RigError(f"No second engine started within {COMES_WITHIN_S:.0f} s of load.")
+    raise RigError(f"No second engine started within {COMES_WITHIN_S:.0f} s under load.")
 
 
 def engine_cpu_s(server: BenchServer) -> dict[int, float]:

@@ -45,7 +45,7 @@ class WatchedRun:
 
 
 def figures(runs: Mapping[int, Sequence[WatchedRun]]) -> list[Figure]:
-    """Compute the figures from the runs by number of watchers."""
+    """Compute the benchmark's figures from the runs, grouped by number of watchers."""
     results = [figure(f"watching_cpu_ms_per_s_{n}", [run.cpu_ms_per_s for run in runs[n]]) for n in WATCHERS]
     bare_ms = median(run.first_token_ms for run in runs[0])
     late_ms = [run.first_token_ms - bare_ms for run in runs[WATCHERS[-1]]]

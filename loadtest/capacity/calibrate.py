@@ -195,7 +195,7 @@ async def router_costs(probe: Probe) -> dict[str, float]:
 
 
 def script_ms() -> float:
-    """Return the milliseconds that the script takes on its own.
+    """Return the scripted duration of a run, in milliseconds, without the time that Podium adds.
 
     This is the time until the third step is written, plus the durations of the third and the fourth step.
     """

@@ -1,7 +1,7 @@
 """Numbers that the simulation reads from the cluster files: replicas, batches and prices.
 
 They are not copied to `inputs.yaml`. If `inputs.yaml` has such a number anyway, it takes precedence, so that
-a copy of the inputs can test another value.
+a copy of the inputs can test a different value.
 """
 
 from collections.abc import Mapping

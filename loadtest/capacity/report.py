@@ -49,12 +49,14 @@ def percentiles(values: Sequence[float]) -> dict[str, float]:
 
 
 def sizing_plans(params: inputs.Inputs, seed: int = 0) -> list[SimulatedPlan]:
-    """Draw the plans from which the sizes are calculated."""
+    """Draw the plans for the sizing calculation."""
     return samples(params, PLANS_FOR_MEANS, seed)
 
 
 def forecast(params: inputs.Inputs, rate_rps: float, *, traffic: str = "poisson", seed: int = 0) -> Forecast:
-    """Calculate the sizes for `rate_rps`, then simulate that rate, or a slice of it if the rate is high."""
+    """Calculate the requirements for `rate_rps`, then simulate that rate, or a slice of it if the rate
+    is high.
+    """
     requirements = size(params, rate_rps, sizing_plans(params, seed))
     simulated_rps = min(rate_rps, params.sizing.slice_rps)
     run = _run(params, slice_of(requirements, simulated_rps), simulated_rps, traffic, seed)

@@ -180,8 +180,8 @@ def _apis_usd(inputs: Inputs, by_name: Mapping[str, MeanWork]) -> float:
 
 
 def slice_of(whole: Requirements, rate_rps: float) -> Sizes:
-    """Return the sizes for a slice of the traffic. Every station shrinks by the same factor, to whole
-    replicas.
+    """Return the requirements for a slice of the traffic. Every station shrinks by the same factor, to
+    whole replicas.
     """
     share = rate_rps / whole.rate_rps
     engines = {name: max(1, round(count * share)) for name, count in whole.sizes.engines.items()}

@@ -77,9 +77,9 @@ def steady_rate(ends_s: Sequence[float], duration_s: float) -> float:
 
 
 def script_cpu_ms(router: inputs.RouterInputs, real: inputs.Checked, *, streamed: bool) -> float:
-    """Return the router's CPU milliseconds for a request of the script, calculated as in `sizing`.
+    """Return the router's calculated CPU time for one run of the scripted plan, in milliseconds.
 
-    The tokens of a text that is sent in one piece do not count.
+    The calculation is that of `sizing`. It ignores the tokens of a step whose text arrives in one piece.
     """
     inner, last = real.steps[:-1], real.steps[-1]
     return router.cpu_ms(

@@ -1,4 +1,4 @@
-"""Effect of single changes of the inputs on the calculated sizes."""
+"""Effect of changing one input on the calculated requirements."""
 
 from collections.abc import Callable, Mapping
 

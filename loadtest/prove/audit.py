@@ -17,7 +17,8 @@ HELD = "SELECT coalesce(sum(held), 0) FROM spend_window"
 SPENT = (
     "SELECT coalesce(max(spent + held), 0) FROM spend_window WHERE subject = :subject AND period = 'month'"
 )
-DOUBLED = """SELECT (SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY hold_id HAVING count(*) > 1) AS twice)
+BILLED_TWICE = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY hold_id HAVING count(*) > 1) AS twice"
+DOUBLED = f"""SELECT ({BILLED_TWICE})
     + (SELECT count(*) FROM (SELECT 1 FROM hold WHERE state = 'posted' GROUP BY run_id, call_no, worker, owner HAVING count(*) > 1) AS again)"""
 ENTERED = "SELECT DISTINCT run_id FROM ledger"
 ENDED = "SELECT id FROM run WHERE status = 'finished'"

@@ -21,7 +21,7 @@ from typer import BadParameter, Option
 
 from cluster.local.environment import Proxy
 from cluster.local.server import SETTINGS as LOCAL_SETTINGS
-from loadtest.prove.audit import one, rows
+from loadtest.prove.audit import UNDER_WAY, one, rows
 from loadtest.prove.chaos_cluster import ChaosCluster
 from loadtest.prove.chaos_load import ENDED, LOST, ChaosLoad, ChaosResult
 from loadtest.prove.chaos_victims import NODE, kill_one, kinds_of, processes, wait_until_replaced
@@ -68,7 +68,6 @@ WITH_ITS_ROUTER = frozenset({"router", NODE})
 """Kinds of victims whose kill also ends a router, which breaks the connections of its runs. Killing another
 kind ends a proxy, or breaks no connection.
 """
-UNDER_WAY = "SELECT count(*) FROM run WHERE ended_us IS NULL"
 KEPT = "SELECT status, count(*) FROM run WHERE kept = 1 GROUP BY status"
 STATUS = "SELECT status FROM run WHERE id = :id"
 UNFINISHED = "SELECT id FROM run WHERE kept = 1 AND made_us > :since AND status <> 'finished'"

@@ -15,6 +15,7 @@ from typing import Annotated
 
 from typer import Option
 
+from loadtest.prove.proof import report_missed
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
 from loadtest.rig.fake_openai import FakeOpenAI, Script, UpstreamCall, slow_tail
@@ -170,15 +171,14 @@ def run(
             *(row.name, f"{load.rate:.0f}", str(len(load.took_s)), f"{load.p50_s:.3f}", f"{load.p99_s:.3f}"),
             *(str(load.refused), load.others_text, f"{row.extra_calls:+d} ({row.extra_share:+.1%})"),
         )
-    out, missed = console(), faults(rows, dead)
+    out = console()
     out.print(rates)
     out.print(
         f"Worker down, with a fallback: {dead.calls} calls to it in {dead.load.n} requests, "
         f"{len(dead.load.took_s)} answered{dead.load.others_text and f' ({dead.load.others_text})'}: "
         f"p50 {dead.load.p50_s:.3f} s, p99 {dead.load.p99_s:.3f} s"
     )
-    out.print(f"Missed targets: {'; '.join(missed)}." if missed else "All targets met.")
-    return 1 if missed else 0
+    return report_missed(faults(rows, dead))
 
 
 if __name__ == "__main__":

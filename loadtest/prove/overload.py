@@ -17,14 +17,14 @@ from typing import Annotated
 from rich.table import Table
 from typer import Option
 
+from loadtest.prove.proof import report_missed
 from loadtest.rig import Json
-from loadtest.rig.client import open_session
+from loadtest.rig.client import CHAT, BenchClient, open_session
 from loadtest.rig.closed_loop import rate_per_s
 from loadtest.rig.open_loop import OpenLoopResult, offer
 from loadtest.rig.routers import (
     RouterKey,
     RouterProcess,
-    ask,
     make_key,
     prepare_process,
     running_router,
@@ -127,15 +127,18 @@ async def _flood(
 
 
 async def prove(folder: Path, worst_s: float, step_s: float) -> OverloadResult:
-    """Run all measurements, with a store in `folder`."""
+    """Run all measurements, with a store in `folder`.
+
+    Raises:
+        RigError: the router rejected a request although only `CLIENTS` clients used it.
+    """
     address = sqlite_address(folder / "podium.db")
     keys = [await make_key(address, name=name) for name in ("flooding", "modest")]
     async with open_session(keys[0].headers) as session:
         async with running_router("overload-alone", address, _settings(1)) as router:
-            rate = await rate_per_s(lambda: ask(session, router.url, "quick"), CLIENTS, min(step_s, 10))
-            beyond = await offer(
-                session, router, BODY | {"model": "quick", "stream": False}, TOO_MUCH * rate, step_s
-            )
+            client, body = BenchClient(session, router.url), BODY | {"model": "quick", "stream": False}
+            rate = await rate_per_s(lambda: client.post(CHAT, body), CLIENTS, min(step_s, 10))
+            beyond = await offer(session, router, body, TOO_MUCH * rate, step_s)
         slots = max(1, int(rate / PART * SERVICE_S))
         result, capacity = OverloadResult(rate, slots, beyond, {}), slots / SERVICE_S
         async with running_router("overload", address, _settings(slots)) as router:
@@ -189,11 +192,8 @@ def run(
     prepare_process()
     with TemporaryDirectory() as folder:
         result = asyncio.run(prove(Path(folder), worst_s, step_s))
-    out = console()
-    out.print(_table(result))
-    faults = result.faults()
-    out.print(f"Missed targets: {'; '.join(faults)}." if faults else "All targets met.")
-    return 1 if faults else 0
+    console().print(_table(result))
+    return report_missed(result.faults())
 
 
 if __name__ == "__main__":

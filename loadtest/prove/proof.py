@@ -55,6 +55,12 @@ def conclude(rows: Sequence[ProofRow], title: str) -> int:
     return 0 if all(row.is_right for row in rows) else 1
 
 
+def report_missed(targets: Sequence[str]) -> int:
+    """Print the missed targets. Return the exit code: 0 if there are none, else 1."""
+    console().print(f"Missed targets: {'; '.join(targets)}." if targets else "All targets met.")
+    return 1 if targets else 0
+
+
 def cells(row: ProofRow) -> list[str]:
     """Return the values of a row as text. A list is shown as its length."""
     return [_text(value) for value in columns(row).values()]

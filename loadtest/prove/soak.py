@@ -23,6 +23,7 @@ from rich.table import Table
 from typer import Option
 
 from loadtest.prove.mixed_load import MixedLoad
+from loadtest.prove.proof import report_missed
 from loadtest.prove.tools import SETTINGS as TOOLS
 from loadtest.rig import Json
 from loadtest.rig.client import open_session
@@ -194,9 +195,7 @@ def run(
     out.print(
         f"Memory at rest, MB: {memory}\nHeap of C libraries, MB: {heap}\nMemory blocks of Python, thousands: {blocks}"
     )
-    faults = result.faults()
-    out.print(f"Faults: {'; '.join(faults)}." if faults else "No resource grew.")
-    return 1 if faults else 0
+    return report_missed(result.faults())
 
 
 if __name__ == "__main__":

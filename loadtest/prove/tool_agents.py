@@ -82,7 +82,7 @@ class ToolsResult:
     by error.
     """
     differing_repeats: int = 0
-    """Number of repeated requests that got another answer than the first."""
+    """Number of repeated requests that got a different answer from the first."""
     steps_called_again: int = 0
     billed_twice: int = 0
     ledger_faults: int = 0
@@ -150,7 +150,7 @@ async def _read_calls(
 
 
 class Agents:
-    """All agents, and what happened to the results that they sent."""
+    """Agents that send tool results, and counters of the outcomes."""
 
     def __init__(
         self, sessions: Sequence[aiohttp.ClientSession], routers: Sequence[RouterProcess], seed: int

@@ -14,7 +14,7 @@ from typing import Annotated
 
 from typer import Option
 
-from loadtest.prove.audit import one
+from loadtest.prove.audit import BILLED_TWICE, one
 from loadtest.prove.proof import Stores, conclude, for_each_store
 from loadtest.prove.tool_agents import TREATMENTS, Agents, ToolClient, ToolsResult, begin_all
 from loadtest.rig import Json
@@ -54,7 +54,6 @@ SETTINGS: Json = {
     "limits": {"first_byte_s": 0},
 }
 CALLED = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY run_id HAVING count(*) > :most) AS again"
-DOUBLED = "SELECT count(*) FROM (SELECT 1 FROM ledger WHERE kind IN ('call', 'lost') GROUP BY hold_id HAVING count(*) > 1) AS twice"
 WAITS = "SELECT count(*) FROM suspended_run"
 
 
@@ -81,7 +80,7 @@ async def prove(kind: str, address: Address, runs: int, seed: int) -> ToolsResul
         result.database, result.waited_for_tools = kind, waited
         result.steps_called_again = await one(database, CALLED, most=CALLS)
         result.billed_twice, result.ledger_faults = (
-            await one(database, DOUBLED),
+            await one(database, BILLED_TWICE),
             len(await find_faults(database)),
         )
         result.seconds = time.monotonic() - began_s

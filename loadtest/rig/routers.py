@@ -216,7 +216,7 @@ async def ask(
     max_tokens: int | None = None,
     **podium: Any,
 ) -> RouterAnswer:
-    """Send a request to a router. An error is not raised, but recorded in the answer."""
+    """Send a request to a router. Errors are recorded in the answer instead of raised."""
     body: Json = {"model": model, "messages": [{"role": "user", "content": "Why?"}], "stream": stream}
     if max_tokens is not None:
         body["max_tokens"] = max_tokens
@@ -257,7 +257,8 @@ async def _read_stream(response: aiohttp.ClientResponse, answer: RouterAnswer) -
         async for line in response.content:
             reader.take(line)
     except BrokenStreamError as broken:
-        answer.code = broken.kind
+        # Half an event is no error of the server, but an incomplete stream.
+        answer.code = "" if broken.kind == "no_json" else broken.kind
     finally:
         answer.text = reader.result.text
     answer.is_whole = reader.is_done and not answer.code

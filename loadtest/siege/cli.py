@@ -312,10 +312,13 @@ def besiege_all(
     """Attack a server on every path while ordinary clients use it.
 
     Raises:
-        UsageError: no attack matches.
+        UsageError: a path is unknown, or no attack matches.
         CommandError: a server or an attacker failed.
     """
-    chosen = cases(*([name for name in words.split(",") if name] for words in (only, paths)))
+    attacks, on = ([name for name in words.split(",") if name] for words in (only, paths))
+    if unknown := next((path for path in on if path not in PATHS), None):
+        raise UsageError(f"--paths: unknown path {unknown!r}. Use one or more of {', '.join(PATHS)}.")
+    chosen = cases(attacks, on)
     if not chosen:
         raise UsageError(
             f"--only matches no attack. Use PATH:ATTACK with one of the attacks {', '.join([NO_ATTACK, *ROWS, *EXTRA_ROWS])}."

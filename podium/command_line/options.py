@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from ipaddress import ip_address
 from typing import Annotated, TypeVar
 from urllib.parse import urlsplit
@@ -55,6 +55,14 @@ def number(
         return value
 
     return option(read)
+
+
+def is_number(text: str) -> bool:
+    """Return whether `text` is a finite number. It may have commas between its digits."""
+    try:
+        return Decimal(text.replace(",", "").strip()).is_finite()
+    except InvalidOperation:
+        return False
 
 
 RATE = "a number of requests per second above 0"

@@ -1,6 +1,6 @@
-"""Generated parts of the documentation, each between two marks in a page that is otherwise written by hand.
+"""Generated parts of the documentation, each between two markers in a page that is otherwise written by hand.
 
-A generator is a function that returns Markdown about some code. It does not know the page or the marks.
+A generator is a function that returns Markdown about some code. It does not know the page or the markers.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def render_page(page: str, root: Path = ROOT) -> str:
     """Return the content of a page with its generated part brought up to date.
 
     Raises:
-        LookupError: a mark is missing in the page.
+        LookupError: a marker is missing in the page.
     """
     before, begin, rest = (root / page).read_text("utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
     if not end:
         raise LookupError(
-            f"{page} has no marks for its generated part. Add {BEGIN.strip()} and {END.strip()}."
+            f"{page} has no markers around its generated part. Add {BEGIN.strip()} and {END.strip()}."
         )
     return f"{before}{begin}\n{_generate(page)}\n{end}{after}"
 

@@ -37,7 +37,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Settings file, port and environment with which a server will be started.
+    """Settings file, port and environment of a server that will be started.
 
     Args:
         path: path of the settings file.

@@ -34,7 +34,7 @@ class AccountHold(Hold):
     """Hold of a run's ledger that is also recorded in the store.
 
     Args:
-        request: the request with which the store made the hold.
+        request: the request from which the store created the hold.
         price: the worker's price, or None if it is not known.
         is_held: whether the store has the hold. It is False if the call is free, or if the store was
             unreachable.

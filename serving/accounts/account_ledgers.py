@@ -58,7 +58,7 @@ class AccountLedgers:
         )
 
     async def left(self, account: Account) -> Left | None:
-        """Return what is left of the account's tightest budget.
+        """Return the remainder of the account's tightest budget.
 
         The result may be `LEFT_S` seconds old. It is None if the account has no budget, or if the store does
         not answer.

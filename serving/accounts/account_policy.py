@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, Any, NamedTuple, Self, cast
+from typing import Annotated, Any, NamedTuple, cast
 
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
@@ -161,10 +161,6 @@ class AccountPolicy(BaseModel, frozen=True):
         """Return the fields that differ from their defaults, as JSON."""
         shape = self.model_dump(mode="json", exclude_defaults=True)
         return {name: sorted(value) if isinstance(value, list) else value for name, value in shape.items()}  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-
-    def change(self, changes: "AccountPolicy") -> Self:
-        """Return this policy with the fields that are set in `changes` replaced."""
-        return self.model_copy(update={name: getattr(changes, name) for name in changes.model_fields_set})
 
 
 def _least_effort(*limits: Effort | None) -> Effort | None:

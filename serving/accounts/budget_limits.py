@@ -60,7 +60,7 @@ class Left:
 
 
 def least_left(budgets: Mapping[str, Iterable[Spending]]) -> Left | None:
-    """Return what is left of the budget with the smallest remainder, or None if there is no limit.
+    """Return the remainder of the budget that has the smallest one, or None if there is no limit.
 
     Args:
         budgets: spending by owner, `key` or `team`.

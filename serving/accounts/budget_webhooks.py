@@ -35,7 +35,7 @@ WAITS_S = (5.0, 300.0, 1800.0, 7200.0, 18_000.0, 36_000.0, 50_400.0, 72_000.0, 8
 """Seconds between attempts, as Standard Webhooks proposes. Their sum is about three days."""
 JITTER = 0.2
 GONE = 410
-"""HTTP status with which a receiver rejects all further attempts for an alert."""
+"""HTTP status by which a receiver rejects all further attempts for an alert."""
 KIND = "budget.threshold_reached"
 
 

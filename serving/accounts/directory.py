@@ -26,6 +26,7 @@ from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address
 from serving.database.database import Database
 from serving.database.schema import api_key, team
+from serving.settings.access import overlay
 from serving.settings.settings import Settings
 
 MOST_LISTED = 1000
@@ -151,7 +152,7 @@ class Directory:
             UnknownName: there is no such team.
         """
         info = await self.team(reference)
-        await self._set_policy(team, info.id, info.policy.change(changes))
+        await self._set_policy(team, info.id, overlay(info.policy, changes))
         return await self.team(info.id)
 
     async def change_key_policy(self, reference: str, changes: AccountPolicy) -> KeyInfo:
@@ -161,7 +162,7 @@ class Directory:
             UnknownName, BadTask: see `key`.
         """
         info = await self.key(reference)
-        await self._set_policy(api_key, info.id, info.policy.change(changes))
+        await self._set_policy(api_key, info.id, overlay(info.policy, changes))
         return await self.key(info.id)
 
     async def policies(self, account: Account) -> Policies:

@@ -161,7 +161,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Refusal of a hold. It contains the window that has the least left, and the state of this window."""
+    """Refusal of a hold. It contains the window with the smallest remainder, and the state of this window."""
 
     id: WindowId
     window: Window

@@ -67,12 +67,12 @@ class ApiKey:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the key, by which the database finds it."""
+        """SHA-256 of the key. The database looks keys up by it."""
         return hash_key(self._text)
 
     @property
     def hint(self) -> str:
-        """Last characters of the key, by which its owner recognizes it."""
+        """Last characters of the key. Its owner recognizes the key by them."""
         return self._text[-HINT_CHARS:]
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class ApiKey:
 
 
 def hash_key(text: str) -> str:
-    """Return the SHA-256 by which the database finds a key."""
+    """Return the SHA-256 that the database looks a key up by."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -30,7 +30,7 @@ Kind = Literal["requests", "tokens"]
 
 
 class Windows(Protocol):
-    """Interface of the storages of the `limits` package, as far as it is used here."""
+    """Part of the interface of the `limits` package's storages that is used here."""
 
     async def acquire_sliding_window_entry(self, key: str, limit: int, expiry: int, amount: int = 1) -> bool:
         """Count `amount` in a sliding window and return True. If it would exceed `limit`, return False."""

@@ -39,7 +39,7 @@ class ReplicaStore:
         """Return the database. Create its schema if it is empty.
 
         Raises:
-            StoreError: the database cannot be used until the operator changes something.
+            StoreError: the database cannot be used until the operator fixes the cause.
             StoreUnavailable: the database cannot be reached.
         """
         async with self._opening:

@@ -33,7 +33,7 @@ def read_schema(
         param: request field that holds `schema` and `name`, such as `response_format.json_schema`, for
             errors.
         description: description of the schema, for the model.
-        any_root: whether the root of a strict schema may be another type than an object. OpenAI requires an
+        any_root: whether the root of a strict schema may be a type other than object. OpenAI requires an
             object.
 
     Raises:

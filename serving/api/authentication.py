@@ -278,7 +278,7 @@ def read_credential(headers: Headers) -> str | None:
     """Return the key of a request, from `Authorization: Bearer` or `x-api-key`, or None if there is none.
 
     Raises:
-        Unauthenticated: the request has two keys that differ, or a credential of another kind.
+        Unauthenticated: the request has two different keys, or a credential that is not a key.
     """
     credentials: set[str] = set()
     for name, value in headers:

@@ -175,8 +175,8 @@ class Merged:
 
 
 def join(bodies: Sequence[Json]) -> Json:
-    """Merge responses into one. It has all choices in order, the sum of their usage, and each run's `podium`
-    in `podium.choices`.
+    """Merge responses into one. It contains all choices in order, the sum of their usage, and each run's
+    `podium` in `podium.choices`.
     """
     choices = [choice | {"index": index} for index, body in enumerate(bodies) for choice in body["choices"]]
     runs = [body["podium"] for body in bodies]

@@ -160,16 +160,15 @@ class Dialect(Protocol):
         return 202, {"id": record.id, "object": "workflow", "status": record.status}
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
-        """Check whether a request may send tool results to a waiting run. This covers only conditions of the
-        dialect.
+        """Check the dialect's own conditions for sending tool results to a waiting run.
 
         Raises:
             BadTask: a field contradicts the run. The message names it.
         """
 
     def new_echo(self, request: ApiRequest, record: Record) -> Mapping[str, Any]:
-        """Return the fields of a request with tool results that its response repeats (the echo), as far as
-        they differ from those of the run's first request.
+        """Return the request fields that the response repeats (the echo), for a request with tool results. Only
+        fields that differ from those of the run's first request are included.
         """
         return {}
 

@@ -276,7 +276,7 @@ class Feeds:
             await watch.leave()
 
     def join(self, id: str, account: Account, after: int) -> Feed:
-        """Return a feed that has all events of the run after number `after`, for one more watcher."""
+        """Return a feed that contains all events of the run after number `after`, for one more watcher."""
         for feed in self._service.sessions.watchers(id):
             if isinstance(feed, Feed) and feed.dropped_seq <= after and not feed.is_full:
                 return feed

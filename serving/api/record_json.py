@@ -24,7 +24,7 @@ PICTURE_CHARS = 64
 
 
 def console_url(run_id: str) -> str:
-    """Return the path at which the console shows a run. It has no host: every replica serves it, under any
+    """Return the path at which the console shows a run. It contains no host: every replica serves it, under any
     address.
     """
     return f"{CONSOLE}/#/runs/{run_id}"

@@ -177,7 +177,7 @@ class ApiRequest:
         include_usage: whether a stream ends with the usage of the run.
         tools: tools that the model may call; the client runs them.
         answer_format: format that the answer must have. None: any text.
-        echo: request fields that the response repeats, as the dialect writes them.
+        echo: request fields that the response repeats, in the dialect's format.
         operation: operation of the worker `model`. Only a chat has a plan.
         priority: `batch` if the answer can wait.
         n: number of answers, each with a run of its own.
@@ -243,8 +243,8 @@ class ApiRequest:
 
     @property
     def input_token_estimate(self) -> int:
-        """Estimated input tokens of a model that reads the whole request, pictures and PDFs included. At
-        least 1.
+        """Estimated number of input tokens of the whole request, including pictures and PDFs. The minimum is
+        1.
         """
         parts = [part for message in self.conversation for part in message.all_parts]
         pictures = sum(isinstance(part, Image) for part in parts)

@@ -294,7 +294,7 @@ class RunResponse:
             raise rate.refusal
 
     async def _send_json(self, run: Run, resolved: ResolvedTask | None, wire: Wire) -> None:
-        run.answer.skip_pieces()  # the record has the whole answer
+        run.answer.skip_pieces()  # the record contains the whole answer
         is_over = False
         while not is_over:
             newest = (await run.answer.next_all())[-1]

@@ -185,7 +185,7 @@ def _check_request(record: Record, answer: ToolAnswer) -> None:
         return
     param = answer.dialect.format_field
     raise BadTask(
-        f"{param}: the run that called these tools was started with another answer format. Send the same format, or change "
+        f"{param}: the run that called these tools was started with a different answer format. Send the same format, or change "
         "it in a new message after the answer.",
         param=param,
     )

@@ -44,7 +44,7 @@ POOL_SIZE = 4
 
 
 class PostgresConnection(Protocol):
-    """Interface of an asyncpg connection, as far as it is used here. asyncpg has no type annotations."""
+    """Part of the interface of an asyncpg connection that is used here. asyncpg has no type annotations."""
 
     def is_closed(self) -> bool: ...
 

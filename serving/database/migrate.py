@@ -1,7 +1,7 @@
 """Creation, migration and check of the database schema.
 
 If several replicas start at the same time on an empty database, only one of them creates the schema. A
-database with the schema of another version is rejected. The error names the command that migrates it.
+database with a different schema version is rejected. The error names the command that migrates it.
 """
 
 import asyncio
@@ -42,7 +42,7 @@ async def open_database(address: Address) -> Database:
     """Open the database at `address`. Create its schema if it is empty.
 
     Raises:
-        StoreError: the database cannot be used, or has the schema of another version.
+        StoreError: the database cannot be used, or has a different schema version.
         StoreUnavailable: the database cannot be reached.
     """
     if await see_version(address) is None:  # otherwise a start would need the write lock of a busy database
@@ -84,7 +84,7 @@ async def check_version(address: Address) -> str:
     The database is not changed.
 
     Raises:
-        StoreError: the schema has another version, or the database is empty or does not exist.
+        StoreError: the schema has a different version, or the database is empty or does not exist.
         StoreUnavailable: the database cannot be reached.
     """
     if not address.may_hold_something:
@@ -152,7 +152,7 @@ def _compare(address: Address, version: str) -> None:
     """Check that the version of a schema is the one that this Podium needs.
 
     Raises:
-        StoreError: the schema has another version.
+        StoreError: the schema has a different version.
     """
     if version == newest_version():
         return

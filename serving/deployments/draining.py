@@ -21,7 +21,7 @@ timeout, but at least 1 and at most 10.
 def find_timeout_s() -> float | None:
     """Return Serve's shutdown timeout for this replica in seconds, or None if it is not being removed.
 
-    Serve notifies the replica's own code only after the last request has ended. Therefore the timeout is read
+    Serve notifies the replica's own code only after the last request has ended, so the timeout is read
     from an internal object of Serve (`ray/serve/_private/replica.py`, Ray 2.60). If that object is missing,
     the result is None.
     """

@@ -128,7 +128,7 @@ def _deployments(
 def retry_reserve(own: WorkerSettings, settings: Settings) -> float:
     """Return how many retries the worker's retry budget can hold.
 
-    If a replica of a vLLM engine is lost, all its calls break off at once, so the budget must cover that
+    If a replica of a vLLM engine is lost, all its calls are interrupted at once, so the budget must cover that
     number.
     """
     if not isinstance(own, VllmSettings):

@@ -81,7 +81,7 @@ async def read_whole(reply: Reply, wanted: AnswerFormat) -> tuple[Reply, str | N
     Return a reply that can be read again, and the fault of the answer, or None if it matches its format.
 
     Raises:
-        WorkerError: the answer broke off.
+        WorkerError: the answer was interrupted.
     """
     try:
         async with aclosing(aiter(reply)) as deltas:
@@ -120,7 +120,7 @@ def _judge(reply: Reply, wanted: AnswerFormat) -> tuple[str, str | None]:
 
 
 def _again(reply: Reply, text: str) -> Reply:
-    """Return a reply that yields an answer once more that was already read. It has one delta."""
+    """Return a reply that yields an answer again that was already read. It consists of one delta."""
     whole = Delta(
         text,
         "".join(reply.thoughts),

@@ -75,7 +75,7 @@ class Seam:
 
     @property
     def beginning(self) -> str:
-        """Text with which the model is asked to start: mark and anchor."""
+        """Text that the model is asked to write first: the mark, then the anchor."""
         return f"{MARK} {self.anchor}"
 
     def feed(self, text: str, *, is_last: bool = False) -> str | None:

@@ -135,7 +135,7 @@ def _find_first(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
     """Return the index of the stop sequence that is complete first, and the sequence, or None if there is
     none.
 
-    If several end at the same place, the longest one wins. Therefore the result does not depend on how the
+    If several end at the same place, the longest one wins, so the result does not depend on how the
     text is split into deltas.
     """
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]

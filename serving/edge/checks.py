@@ -67,7 +67,7 @@ def read_fields(headers: Iterable[tuple[bytes, bytes]]) -> Fields:
 async def read_body(
     scope: Scope, receive: Receive, fields: Fields, policy: HttpPolicy, room: WaitingRoom, bound: BodyBound
 ) -> bytes:
-    """Receive the body and return it. Until the body is complete, its connection has a place in `room`.
+    """Receive the body and return it. Until the body is complete, its connection occupies a slot in `room`.
 
     Raises:
         TooLarge: the body or its Content-Length exceeds `bound`.

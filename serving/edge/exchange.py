@@ -61,11 +61,11 @@ PIECE_BYTES = 65_536
 
 @dataclass(slots=True, eq=False)
 class Ticket:
-    """Place of one connection in the waiting room."""
+    """Slot of one connection in the waiting room."""
 
     peer: str
     evict: Callable[[], None]
-    """Called once, after the connection has lost its place."""
+    """Function that is called once, after the connection has lost its slot."""
     size_bytes: int = 0
     """Number of body bytes that the connection has sent so far."""
 
@@ -97,7 +97,7 @@ class WaitingRoom:
         return self._count
 
     def enter(self, peer: str, evict: Callable[[], None]) -> Ticket:
-        """Add a connection and return its place. If the room is full, evict another connection first."""
+        """Add a connection and return its ticket. If the room is full, evict another connection first."""
         while self._count >= self._places:
             self._evict(next(iter(self._by_count[self._most])))
         ticket = Ticket(peer, evict)
@@ -108,8 +108,8 @@ class WaitingRoom:
         return ticket
 
     def grow(self, ticket: Ticket, size_bytes: int) -> None:
-        """Count `size_bytes` more bytes for a place. While all bodies together exceed the limit, evict
-        connections of the address with the most bytes. This connection may be among them.
+        """Add `size_bytes` to the size of a connection's body. While all bodies together exceed the limit,
+        evict connections of the address with the most bytes, possibly including this one.
         """
         if ticket not in self._by_peer.get(ticket.peer, ()):
             return
@@ -119,7 +119,7 @@ class WaitingRoom:
             self._evict(max(self._by_peer, key=self._bytes_of))
 
     def leave(self, ticket: Ticket) -> None:
-        """Release a place. Do nothing if it was already evicted."""
+        """Release a slot. Do nothing if the connection was already evicted."""
         tickets = self._by_peer.get(ticket.peer, {})
         if ticket not in tickets:
             return

@@ -76,7 +76,9 @@ def _jitter(seconds: float) -> float:
 
 
 def response(error: PodiumError, content: dict[str, Any], status: int | None = None) -> bytes:
-    """Return the bytes of an error response, with headers that announce the end of the connection."""
+    """Return the bytes of an error response. Its `connection: close` header tells the client that the
+    connection ends.
+    """
     status = status or errors.row(error).status
     body = orjson.dumps(content)
     extra = "".join(f"{name}: {value}\r\n" for name, value in errors.headers(error).items())
@@ -88,8 +90,8 @@ def response(error: PodiumError, content: dict[str, Any], status: int | None = N
 
 
 class EdgeProtocol(HttpToolsProtocol):
-    """One client connection. Until its next request is complete or large, it has a place in the waiting room
-    and may be evicted.
+    """One client connection. Until its next request is complete or large, it occupies a slot in the waiting
+    room and may be evicted.
     """
 
     policy: ClassVar[HttpPolicy]
@@ -111,13 +113,13 @@ class EdgeProtocol(HttpToolsProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a place in the waiting room, and start the timer for the first request."""
+        """Take a slot in the waiting room, and start the timer for the first request."""
         super().connection_made(transport)
         self._wait()
         self._start_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release the connection's place and its timers.
+        """Release the connection's slot and its timers.
 
         Uvicorn does not stop the timer of an idle connection that was reset. The timer would keep the
         protocol and its last request in memory for as long as a connection may be idle
@@ -281,7 +283,7 @@ class EdgeProtocol(HttpToolsProtocol):
             self._run(cycle, app)
 
     def on_response_complete(self) -> None:
-        """Take a place in the waiting room again until the next request. Uvicorn's timer limits the wait."""
+        """Take a slot in the waiting room again until the next request. Uvicorn's timer limits the wait."""
         super().on_response_complete()
         if self._is_idle() and not self.transport.is_closing():
             self._wait()

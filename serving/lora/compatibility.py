@@ -101,7 +101,7 @@ def _too_large(config: Mapping[str, Any], max_rank: int) -> list[str]:
 
 
 def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor] | None) -> list[str]:
-    """Return a fault for each tensor that is not a LoRA of this rank or was made for another model."""
+    """Return a fault for each tensor that is not a LoRA of this rank or was made for a different model."""
     if not adapter:
         return ["It contains no weights."]
     modules = {name.rpartition(".")[0] for name in base or ()}
@@ -116,10 +116,12 @@ def _misfits(adapter: Mapping[str, Tensor], rank: int, base: Mapping[str, Tensor
                 f"Its tensor {name} has the shape {list(tensor.shape)}, which does not match the rank {rank}."
             )
         elif shares_modules and module not in modules:
-            faults.append(f"It was trained on another model, because the base model has no module {module}.")
+            faults.append(
+                f"It was trained on a different model, because the base model has no module {module}."
+            )
         elif (under := (base or {}).get(f"{module}.weight")) and not _fits(tensor, under, is_b):
             faults.append(
-                f"It was trained on another model, because its tensor {name} has the shape {list(tensor.shape)} for a layer of the shape {list(under.shape)}."
+                f"It was trained on a different model, because its tensor {name} has the shape {list(tensor.shape)} for a layer of the shape {list(under.shape)}."
             )
     return faults
 

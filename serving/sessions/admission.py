@@ -303,7 +303,7 @@ class _Waits:
         self._patience_s = inf if task.deadline_s is None else task.deadline_s
 
     def first(self, team: Team) -> set[str]:
-        """Return the names of the workers that the run calls first, as far as they are known."""
+        """Return the names of the workers that the run calls first, or an empty set if they are unknown."""
         if self._task.plan is not None:
             return {step.worker for step in self._task.plan.steps if not step.access}
         planner = team.planner(self._task)

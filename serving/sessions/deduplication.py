@@ -271,8 +271,8 @@ def match_results(record: Record, numbers: Collection[int]) -> Match:
 def request_hash(task: Task, settings: str = "") -> str:
     """Return a hash of a request. Equal requests have the same hash.
 
-    The field `stream`, and marks for a provider's prompt cache, do not matter. Fields of the
-    request that the answer repeats (`Task.echo`) matter.
+    The field `stream` and the cache marks (`CacheMark`) are ignored. Request fields that the
+    response repeats (`Task.echo`) are included.
 
     Args:
         task: task of the request.

@@ -46,7 +46,7 @@ async def _no_turns(_: "Service", __: RunRecords) -> None:
 
 
 class Service:
-    """State of one router. A run uses the pool with which it started, even after the settings change.
+    """State of one router. A run keeps the pool that it started with, even after the settings change.
 
     Args:
         pool: the first pool.

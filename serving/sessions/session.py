@@ -39,7 +39,7 @@ class RunSpec:
         n_beside: number of other runs of the same request. They share the conversation in memory.
         before_calls: function that is awaited after the run is admitted, before it calls models. Or None.
         resumed: records of the run, if another process has left it or it waits for tool results.
-        results: tool results with which a suspended run continues, or None.
+        results: tool results that a suspended run continues with, or None.
         paid_usd: total amount that the payer's ledger has booked for the resumed run.
     """
 

@@ -77,7 +77,7 @@ def chain_of(
 
     Args:
         worker: the worker that fails.
-        settings: with all workers, and their prices.
+        settings: settings with all workers and their prices.
         absent: names of workers that may not be chosen.
     """
     if worker.fallbacks != "auto":
@@ -146,19 +146,19 @@ def _is_as_near(other: WorkerSettings, worker: WorkerSettings, settings: Setting
     It may not share the engine of `worker`, must be local if `worker` is, and must be a real model if
     `worker` is.
     """
-    owner = _engine_owner(worker)
+    owner = _engine_owner(worker, settings)
     return (
-        (owner is None or owner != _engine_owner(other))
-        and (_is_local(other) or not _is_local(worker))
+        (owner is None or owner != _engine_owner(other, settings))
+        and (_stays_local(other) or not _stays_local(worker))
         and (_is_scripted(worker, settings) or not _is_scripted(other, settings))
     )
 
 
-def _engine_owner(worker: WorkerSettings) -> str | None:
-    return (worker.deployment or worker.name) if isinstance(worker, VllmSettings) else None
+def _engine_owner(worker: WorkerSettings, settings: Settings) -> str | None:
+    return settings.owner_of(worker).name if isinstance(worker, VllmSettings) else None
 
 
-def _is_local(worker: WorkerSettings) -> bool:
+def _stays_local(worker: WorkerSettings) -> bool:
     return all(place.is_local for place in places_reached(worker))
 
 

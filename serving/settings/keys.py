@@ -142,8 +142,8 @@ def absent_workers(settings: Settings, environment: Mapping[str, str]) -> dict[s
     are.
 
     Args:
-        settings: with all workers.
-        environment: of the process that will call the workers.
+        settings: settings with all workers.
+        environment: environment of the process that will call the workers.
 
     Raises:
         SettingsError: a worker that is not optional has no key, or a key file cannot be used.

@@ -18,8 +18,8 @@ def settings_to_serve(path: str | Path, model: str | None = None, conductor: str
     """Read a settings file and apply the changes from the command line.
 
     Args:
-        path: of the YAML file.
-        model: replaces the model of every local worker: a folder, or a name on a hub.
+        path: path of the YAML file.
+        model: model that replaces the model of every local worker: a folder, or a name on a hub.
         conductor: name of the worker that becomes the conductor.
 
     Raises:

@@ -58,8 +58,8 @@ def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Set
     It takes a second or two if prices must be looked up, so call it in a thread, or at the start.
 
     Args:
-        settings: as written in the file.
-        environment: of this process. The SDKs read addresses from it.
+        settings: settings as written in the file.
+        environment: environment of this process. The SDKs read addresses from it.
     """
     unpriced = {
         place: own

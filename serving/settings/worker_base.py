@@ -48,7 +48,7 @@ class PriceSettings(RateSettings):
     is used."""
 
     def to_price(self) -> Price:
-        """Return the price as workers and ledgers use it."""
+        """Convert the settings to the `Price` that computes costs."""
         tiers = tuple(LongPromptRates(**tier.model_dump()) for tier in self.long_prompts)
         return Price(**self.model_dump(exclude={"long_prompts"}), long_prompts=tiers)
 
@@ -142,8 +142,8 @@ class WorkerBase(Frozen):
     `content_filter`. With `fall_back`, the fallbacks are called, as after any other failure. A prompt that
     one provider has rejected is sent to another only with `fall_back`."""
     on_broken_stream: Literal["continue", "tell"] = "continue"
-    """Action if an answer breaks off after the client has received part of it. With `continue`, the worker or
-    a fallback continues the answer from that point. With `tell`, the client gets an error."""
+    """Action if an answer is interrupted after the client has received part of it. With `continue`, the
+    worker or a fallback continues the answer from that point. With `tell`, the client gets an error."""
     retry: RetrySettings = RetrySettings()
     """Retries of the worker's calls."""
     hedge: bool | None = None

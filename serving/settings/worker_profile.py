@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from conductor.model.call import Call
 from conductor.model.operation import Operation
 from conductor.model.usage import FREE, Price
+from serving.settings.access import overlay
 from serving.settings.known_models import CALL_TOOLS, READ_PDFS, Accepts, accepts_by_name
 from serving.settings.settings import Settings
 from serving.settings.workers import (
@@ -36,10 +37,10 @@ def accepts_of(worker: ApiSettings) -> Accepts:
     accepts = accepts_by_name(worker.kind, worker.like or worker.model)
     if isinstance(worker, OpenAISettings):
         if _is_openais(worker):
-            accepts = accepts.overlay(Accepts(samplers=()))
+            accepts = overlay(accepts, Accepts(samplers=()))
         if worker.api == "responses":
-            accepts = accepts.overlay(Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
-    return accepts.overlay(worker.accepts)
+            accepts = overlay(accepts, Accepts(stop_sequences=0, samplers=(), seed="none", prefill=False))
+    return overlay(accepts, worker.accepts)
 
 
 def _is_openais(worker: OpenAISettings) -> bool:

@@ -238,7 +238,7 @@ class RunJournal:
             self._take_result(id, written)
 
     async def aclose(self) -> None:
-        """Write the waiting runs, for at most `FLUSH_S` seconds, and stop."""
+        """Stop the journal. First try to write the waiting runs, for at most `FLUSH_S` seconds."""
         task, self._task = self._task, None
         if task is None:
             return

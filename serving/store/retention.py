@@ -171,12 +171,13 @@ class Retention:
 
     @classmethod
     def of(cls, settings: StoreSettings, at_us: int | None = None, policies: Iterable[ContentDays] = ()) -> Self:  # fmt: skip
-        """Compute the times from the settings and from the policies of teams and keys.
+        """Compute the times before which data is deleted, from the settings and from the policies of teams
+        and keys.
 
         Args:
-            settings: settings with the retention.
+            settings: store settings, which contain the retention periods.
             at_us: current time in microseconds since 1970. By default, now.
-            policies: retentions of teams and keys. They can only shorten the retention of the settings.
+            policies: retention periods of teams and keys. They can only shorten the periods of the settings.
         """
         at_us = now_us() if at_us is None else at_us
 

@@ -98,7 +98,12 @@ class _ItemShape(msgspec.Struct, omit_defaults=True):
 
 
 def run_row(records: RunRecords, *, kept: bool) -> RunRow:
-    """Return the row of a run in its current state. It has a body only if the run has ended."""
+    """Return the row for a run in its current state. The row has a body only if the run has ended.
+
+    Args:
+        records: record of the run and of its inner runs.
+        kept: whether the run outlives its client and its replica.
+    """
     record = records.record
     has_ended = record.status in ENDED
     body = _pack_records(records) if has_ended and records.has_content else None

@@ -48,7 +48,7 @@ async def rotate_secret(address: Address) -> None:
     Raises:
         BadTask: the newest secret is not used for signing yet. Another new secret would invalidate the
             current one.
-        StoreError: the store cannot be used, or has the schema of another version.
+        StoreError: the store cannot be used, or has a different schema version.
         StoreUnavailable: the store is unreachable.
     """
     at_us = now_us()

@@ -49,7 +49,7 @@ class CallIds:
     def read(self, id: str, param: str = "messages") -> CallName | None:
         """Check the signature of a tool call id and return its content.
 
-        Return None if the id has another format, for example because another provider created it.
+        Return None if the id does not have this format, for example because another provider created it.
 
         Args:
             id: id of the tool call.

@@ -338,7 +338,7 @@ def find_endpoint(environment: Mapping[str, str]) -> str | None:
 def span_processors() -> list[SpanProcessor]:
     """Return the span processors for the tracer provider of this process. Ray Serve calls this.
 
-    The list has a batching OTLP exporter if `OTEL_EXPORTER_OTLP_ENDPOINT` or
+    The list contains a batching OTLP exporter if `OTEL_EXPORTER_OTLP_ENDPOINT` or
     `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT` is set, and is empty otherwise. The other standard variables apply
     too. The protocol is gRPC, or HTTP with `OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf`.
     """

@@ -79,10 +79,10 @@ class AnswerReader(ABC, Generic[EventT]):
     """Reader of one answer. Each API has a subclass that reads its events.
 
     Attributes:
-        last: last delta of the answer, as far as it is known: finish reason, usage, cost and model.
+        last: last delta of the answer, with the known part of finish reason, usage, cost and model.
         has_words: whether text has arrived.
         has_calls: whether a tool call has arrived.
-        is_done: whether the server said that nothing follows.
+        is_done: whether the server has signalled the end of the answer.
         timer: timer that ends the call if the server is silent for too long.
     """
 

@@ -41,7 +41,6 @@ from serving.workers.http_guard import AS_IT_IS, bound_response
 from serving.workers.output_limit import OutputMeter, open_metered
 from serving.workers.picture_urls import split_data_url
 from serving.workers.stall_timer import StallTimer
-from serving.workers.stream_errors import error_code, status_in_stream
 from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
@@ -217,12 +216,10 @@ def fault(faults: ErrorMapper, exc: anthropic.AnthropicError) -> WorkerError:
     """
     match exc:
         case anthropic.APIStatusError():
-            status, text = exc.status_code, error_text(exc.body)
-            code = f"{exc.error_code or ''} {exc.type or ''}"
-            if status < 300:  # in the stream
-                error = fields(exc.body).get("error", exc.body)
-                status, code = status_in_stream(error, text), f"{code} {error_code(error)}"
-            return faults.by_status(status, text, exc.response.headers, code)
+            headers, code = exc.response.headers, f"{exc.error_code or ''} {exc.type or ''}"
+            if exc.status_code < 300:  # in the stream
+                return faults.in_stream(fields(exc.body).get("error") or exc.body, headers, code)
+            return faults.by_status(exc.status_code, error_text(exc.body), headers, code)
         case anthropic.APIResponseValidationError() | anthropic.APIWebhookValidationError():
             return faults.garble_error()
         case anthropic.APITimeoutError():

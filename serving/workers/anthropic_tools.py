@@ -2,7 +2,7 @@
 
 API: https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview. A turn that calls tools is sent
 back with all of its blocks in order, because its thoughts are signed. With newer models, the signature also
-covers everything before the thoughts. Therefore consecutive turns of one role are merged only if they are not
+covers everything before the thoughts, so consecutive turns of one role are merged only if they are not
 signed.
 """
 

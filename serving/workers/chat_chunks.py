@@ -123,7 +123,7 @@ def plain_words(chunk: ChatChunk, model: str | None) -> str | None:
 
     Args:
         chunk: chunk of the answer.
-        model: model name in earlier chunks. A chunk with another name contains more than text.
+        model: model name in earlier chunks. A chunk with a different name contains more than text.
     """
     if chunk.usage is not None or chunk.podium is not None or not chunk.choices or len(chunk.choices) > 1:
         return None

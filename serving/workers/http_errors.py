@@ -119,20 +119,14 @@ class ErrorMapper:
         error.billed_at_bound = usage is None
         return error
 
-    def refusal(self, message: str, detail: str = "", *, every_call: bool = False) -> WorkerRefused:
+    def refusal(self, message: str, detail: str = "") -> WorkerRefused:
         """Return the error for a call that would be refused again.
 
         Args:
             message: message for callers. It must not contain secrets.
             detail: detail for the operator.
-            every_call: whether every other call would be refused as well.
         """
-        return WorkerRefused(
-            message,
-            worker=self.worker,
-            detail=self.quote(detail),
-            every_call=every_call,
-        )
+        return WorkerRefused(message, worker=self.worker, detail=self.quote(detail))
 
     def unreachable(self, cause: BaseException | None = None) -> WorkerError:
         """Return the error for a connection that failed or broke.
@@ -295,10 +289,19 @@ class ErrorMapper:
                 raise mapped from exc
             raise
 
-    def in_stream(self, error: object) -> WorkerError:
-        """Return the worker error for an error that the server sent inside the stream."""
+    def in_stream(
+        self, error: object, headers: Mapping[str, str] | None = None, code: str = ""
+    ) -> WorkerError:
+        """Return the worker error for an error that the server sent inside the stream.
+
+        Args:
+            error: parsed JSON of the error.
+            headers: headers of the response, which may include Retry-After.
+            code: code that the SDK read, in addition to those in `error`.
+        """
         text = error_text(error)
-        return self.by_status(status_in_stream(error, text), text, {}, error_code(error))
+        codes = f"{code} {error_code(error)}".strip()
+        return self.by_status(status_in_stream(error, text), text, headers or {}, codes)
 
     @contextmanager
     def in_request(self) -> Generator[None]:

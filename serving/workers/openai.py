@@ -199,7 +199,7 @@ class OpenAIWorker:
         return await self._post(endpoint, msgspec.json.encode(body), headers)
 
     async def _arrivals(self, call: Call, answer: OpenAIAnswer) -> AsyncGenerator[tuple[list[ChatChunk]]]:
-        """Yield lists of chunks. Each list has the chunks that one read from the network completed."""
+        """Yield lists of chunks. Each list contains the chunks that one read from the network completed."""
         body, reader, timer = self._request(call), answer.chunks, answer.timer
         with self._wire_errors:
             async with self._response(self._endpoints[call.site.operation], body) as response:

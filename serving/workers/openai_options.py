@@ -53,7 +53,7 @@ def cache_json(cache: PromptCache | None) -> dict[str, object]:
 def find_refused_hints(body: Mapping[str, Any], status: int, text: str) -> frozenset[str]:
     """Return the hints in `body` that an error response rejects.
 
-    A server without support for base64 embeddings may not name the field. Therefore statuses 400 and 422
+    A server without support for base64 embeddings may not name the field, so statuses 400 and 422
     always count as a rejection of `base64`.
     """
     if status not in REFUSALS:

@@ -55,7 +55,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
         return answer.deltas(self._responses.host, self._events(call, answer.timer))
 
     async def _events(self, call: Call, timer: StallTimer) -> AsyncGenerator[list[Event]]:
-        """Yield lists of events. Each list has the events that one read from the network completed."""
+        """Yield lists of events. Each list contains the events that one read from the network completed."""
         body, reader = self._body(call), EventReader()
         with self._wire_errors:
             async with self._response(self._responses, body) as response:

@@ -1,6 +1,6 @@
 """Output limits, which cut off the answers of servers that ignore `max_output_tokens`.
 
-Servers rarely report the number of tokens while an answer streams. Therefore this module computes a lower
+Servers rarely report the number of tokens while an answer streams, so this module computes a lower
 bound of it. The bound uses the number of pieces and bytes together, because no server splits a token, or the
 number of bytes alone if pieces have many tokens.
 
@@ -60,9 +60,9 @@ class OutputMeter:
 
     Args:
         call: call that is answered, or None if it is not known. The answer then has no limit.
-        hides_thoughts: as in `Meter`. The length of hidden thoughts is estimated from the time to the first
+        hides_thoughts: see `Meter`. The length of hidden thoughts is estimated from the time to the first
             piece.
-        summarizes_thoughts: as in `Meter`.
+        summarizes_thoughts: see `Meter`.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ led, and only the organisation that received its `encrypted_content` may send it
 """
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from conductor.model.messages import File, Image, Message, Text, Tool, ToolCall, ToolResult
@@ -33,7 +33,6 @@ DONE = "response.output_item.done"
 ITEMS = ("response.output_item.added", DONE)
 CONTENT = ("name", "arguments", "input", "encrypted_content", "summary")
 SPOKEN = ("message", "reasoning")
-TakesCustom = Callable[[ToolCall], bool]
 
 
 def tools_json(tools: WireTools, *, takes_custom: bool) -> dict[str, object]:

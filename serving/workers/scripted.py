@@ -83,7 +83,7 @@ def _payload(reply: int, calls: Sequence[ToolCall]) -> dict[str, object]:
 
 KEPT_CALLS, KEPT_BYTES = 1000, 16_000_000
 TOKEN = re.compile(r"\s*\S+|\s+$")
-"""Pattern of a token, by which the answer is counted and paced: a word with the whitespace before it."""
+"""Pattern of a token, the unit for counting and pacing the answer: a word with the whitespace before it."""
 ERRORS: dict[str, type[WorkerError]] = {
     "unavailable": WorkerUnavailable,
     "busy": WorkerBusy,

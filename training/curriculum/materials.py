@@ -7,7 +7,6 @@ folders `cards`, `requests` and `joints` are only for training. None of them is 
 none is used for measuring.
 """
 
-import hashlib
 import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from evaluation.synthetic.questions import split_of
 from serving.settings.workers import Frozen
 
 Side = Literal["train", "held_out"]
@@ -40,8 +40,6 @@ HELD_OUT_DOMAINS = frozenset(
     }
 )
 """Domains that no training request is about, and whose cards no training team has."""
-HELD_OUT_OF = 5
-"""In the other domains, one text in this many is held out."""
 SMALL_TALK = "small_talk"
 NARROW = 0.5
 """Share of the training requests that are about topics. The rest are about domains, of which there are only a
@@ -161,12 +159,6 @@ def field_of(domain: str) -> str:
     return load(side).domains[domain].what
 
 
-def side_of(text: str) -> Side:
-    """Return whether a phrasing or card is for training or held out. This depends only on its words."""
-    digest = hashlib.sha256(text.encode()).digest()
-    return "held_out" if digest[0] % HELD_OUT_OF == 0 else "train"
-
-
 @cache
 def load(side: Side) -> Materials:
     """Return the texts of one side.
@@ -175,7 +167,7 @@ def load(side: Side) -> Materials:
     complete held-out domains, and the held-out texts of the others.
 
     Raises:
-        ValueError: a file is invalid. Pydantic's message has the location.
+        ValueError: a file is invalid. Pydantic's message gives the location.
     """
     domains = [Domain.model_validate(_read(path)) for path in sorted((FOLDER / "domains").glob("*.yaml"))]
     roles = [Role.model_validate(each) for each in _read(FOLDER / "roles.yaml")]
@@ -193,7 +185,7 @@ def load(side: Side) -> Materials:
         _texts_of(
             joints, side, ("chain", "join", "check", "check_subtasks", "openers", "closers")
         ).model_copy(
-            update={"join_last": tuple(each for each in joints.join_last if side_of(each.text) == side)}
+            update={"join_last": tuple(each for each in joints.join_last if split_of(each.text) == side)}
         ),
     )
     if side == "held_out":
@@ -293,7 +285,7 @@ def _read(path: Path) -> Any:
 
 
 def _keep(texts: Sequence[str], side: Side) -> tuple[str, ...]:
-    return tuple(text for text in texts if side_of(text) == side)
+    return tuple(text for text in texts if split_of(text) == side)
 
 
 def _domain_of(domain: Domain, side: Side) -> Domain:
@@ -303,7 +295,7 @@ def _domain_of(domain: Domain, side: Side) -> Domain:
         update={
             "cards": _keep(domain.cards, side),
             "phrasings": _keep(domain.phrasings, side),
-            "conversations": tuple(turns for turns in domain.conversations if side_of(turns[-1]) == side),
+            "conversations": tuple(turns for turns in domain.conversations if split_of(turns[-1]) == side),
             "parts": _keep(domain.parts, side),
             "then": _keep(domain.then, side),
         }

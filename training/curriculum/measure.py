@@ -58,7 +58,7 @@ def write_plans(
 
 
 def plan_prompt(prompts: Prompts, question: RequestQuestion) -> Chat:
-    """Return the prompt with which the server asks the conductor to plan for a question."""
+    """Return the server's prompt for the conductor's first plan."""
     members = [question.members[name] for name in question.workers]
     messages = prompts.plan(layout_of("steps"), members, MAX_STEPS, question.conversation)
     return [{"role": message.role, "content": message.text} for message in messages]

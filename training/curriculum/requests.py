@@ -38,7 +38,7 @@ CONVERSATIONS = 0.12
 WITHOUT_SPECIALIST = 0.15
 """Share of the requests of one part that only a generalist covers, if the team has one."""
 RESULT = ("it", "it", "the result", "that", "what comes out", "what you get")
-"""Words with which a clause refers to the result of another step."""
+"""Words by which a clause refers to the result of another step."""
 _SLOT = re.compile(r"\{(\w+)\}")
 
 

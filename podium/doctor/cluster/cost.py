@@ -165,7 +165,8 @@ def pace(files: ClusterFiles, mix: Mapping[str, Decimal], rps: Decimal) -> str:
 
     The text says how many tokens per second each of its concurrent answers must reach.
     """
-    owners = {w.name: w.deployment or w.name for w in files.settings.workers if isinstance(w, VllmSettings)}
+    settings = files.settings
+    owners = {w.name: settings.owner_of(w).name for w in settings.workers if isinstance(w, VllmSettings)}
     tokens_per_s: dict[str, Decimal] = {}
     for kind, share in mix.items():
         for call in files.prices.requests[kind]:

@@ -30,7 +30,7 @@ def names(files: ClusterFiles) -> list[Finding]:
     findings += [
         wrong(
             f"lack {name}, so the replica counts of the settings apply to it.",
-            f"Add `- name: {name}`, so that one file has all replica counts.",
+            f"Add `- name: {name}`, so that one file contains all replica counts.",
             file=files.serve.file,
             field="applications[0].deployments",
         )

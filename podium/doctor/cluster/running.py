@@ -16,7 +16,7 @@ HARD_STOP_S = 120
 """Ray's default time, in seconds, after which a reloaded HAProxy stops (ray/serve/_private/constants.py,
 2.60)."""
 SLOWEST_TOKENS_PER_S = 10
-"""Minimum speed of a busy engine, with which the time of its longest answer is estimated."""
+"""Minimum speed of a busy engine, for estimating the time of its longest answer."""
 
 
 def keys(files: ClusterFiles) -> list[Finding]:
@@ -63,7 +63,7 @@ def store(files: ClusterFiles) -> list[Finding]:
 
 
 def _webhook_secret(files: ClusterFiles) -> list[Finding]:
-    """Check that the nodes get the secret with which webhooks are signed."""
+    """Check that the nodes get the secret for signing webhooks."""
     webhooks = files.settings.webhooks
     if webhooks.url is None or webhooks.secret_env in files.machines.environment:
         return []

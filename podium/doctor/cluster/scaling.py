@@ -13,7 +13,7 @@ from podium.doctor.finding import Finding, warning, wrong
 from serving.deployments.autoscaling import POLICY, autoscaling
 
 IN_SETTINGS = {"metrics_interval_s": "look_back_period_s"}
-"""Setting from which a field with another name is derived. Loads are reported four times per look-back
+"""Setting from which a field with a different name is derived. Loads are reported four times per look-back
 period."""
 
 

@@ -21,8 +21,8 @@ MOST_STRINGS, MOST_BRACKETS, MOST_VALUES = 200_000, 500_000, 300_000
 """Limits for one body, counted before it is parsed.
 
 Strings include field names, and brackets include those in text. Values are what commas outside of strings
-separate. A body with a million tokens of text has a tenth of these counts. Ten times as many would block the
-event loop for too long.
+separate. A body with a million tokens of text reaches a tenth of these counts. Ten times as many would block
+the event loop for too long.
 """
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 """Pattern of a JSON string. The last string of a body may be unterminated."""
@@ -71,8 +71,13 @@ def give_no_remedy(param: str, value: object) -> str:
 def read_body(kind: type[Body], body: bytes, remedy: Remedy = give_no_remedy) -> Body:
     """Parse `body` as a model of the type `kind`.
 
+    Args:
+        kind: pydantic model of the body.
+        body: JSON of the body.
+        remedy: function that returns advice on an invalid field, to append to the message.
+
     Raises:
-        BadTask: the body is not valid. The message names the field and says what it may be.
+        BadTask: the body is not valid. The message names the field and the accepted values.
     """
     check_parts(body)
     body = with_whole_escapes(body)

@@ -28,7 +28,7 @@ MOST_TEXT_CHARS = 20_000
 MOST_CHARS = 400
 """Maximum length of a question in characters. The limit bounds the time for matching each pattern below."""
 TOKEN = re.compile(r"\s*\S+|\s+$")
-"""Pattern of a token, by which output limits are counted: a word with the whitespace before it."""
+"""Pattern of a token, the unit of output limits: a word with the whitespace before it."""
 
 _QUOTES = str.maketrans({"‘": "'", "’": "'", "“": '"', "”": '"', "`": "'", "„": '"', "«": '"', "»": '"'})
 _BEFORE = re.compile(

@@ -123,7 +123,7 @@ class CustomTool(MarkFields):
 
 
 class HostedTool(LenientModel):
-    """Tool of another type, which a provider would run."""
+    """Tool of any other type, which a provider would run."""
 
     type: str = Field(max_length=128)
 
@@ -231,7 +231,7 @@ class _FunctionOfCall(LenientModel):
 
 
 class FunctionCall(LenientModel):
-    """Call of a function by an assistant."""
+    """Function call by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["function"] = "function"
@@ -248,7 +248,7 @@ class _CustomOfCall(LenientModel):
 
 
 class CustomCall(LenientModel):
-    """Call of a custom tool by an assistant."""
+    """Custom tool call by an assistant."""
 
     id: str = Field(min_length=1, max_length=1024)
     type: Literal["custom"]

@@ -2,7 +2,7 @@
 
 Clients send reasoning back, with the signature that this server gave it. The reasoning is passed on only to a
 worker that is called by its name and needs the reasoning that led to tool calls. Reasoning that a provider
-has signed returns to that provider in another way (`Native`).
+has signed returns to that provider in a different way (`Native`).
 """
 
 import json
@@ -180,7 +180,7 @@ class AddressSource(LenientModel):
 
 
 class DocumentBlock(Marked):
-    """Document: text, blocks or a file."""
+    """Document that contains text, other blocks or a file."""
 
     type: Literal["document"]
     source: Annotated[
@@ -242,7 +242,7 @@ class ToolReferenceBlock(Marked):
 
 
 class ToolUseBlock(Marked):
-    """Call of a tool that the client runs."""
+    """Tool call that the client runs."""
 
     type: Literal["tool_use"]
     id: Id

@@ -84,7 +84,7 @@ def stop_of(record: Record) -> Json:
 
 
 def head(record: Record) -> Json:
-    """Return the message with which a stream begins. It has no content and no stop reason yet."""
+    """Return the message at the start of a stream. It has no content and no stop reason yet."""
     return {
         "id": "msg_" + record.id.removeprefix("wf_"),
         "type": "message",
@@ -102,8 +102,8 @@ def head(record: Record) -> Json:
 def usage(record: Record) -> Json:
     """Return the tokens of the answering step, or of the newest step that waits for tools.
 
-    Tokens that are read from a cache or written to one are counted separately. The record has the tokens of
-    the whole run.
+    Tokens that are read from a cache or written to one are counted separately. The record contains the tokens
+    of the whole run.
     """
     tokens = record.answering_usage
     return {

@@ -87,7 +87,7 @@ class ResponsesDialect(Dialect):
         )
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:
-        """Check that the request names the conversation of its run, if any; see `Dialect.check_resumes`."""
+        """Check that the request's `conversation`, if it has one, is that of the waiting run."""
         wanted = _conversation(request.echo)
         if wanted is None or wanted == (current := _conversation(record.task.echo)):
             return

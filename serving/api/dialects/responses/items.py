@@ -261,7 +261,7 @@ def _file_json(file: File) -> Json:
 
 
 def items_of(message: Message, index: int, run_id: str, part: int, custom: Collection[str]) -> list[Json]:
-    """Return the input items that a message of a response was made from, as far as they can be reconstructed.
+    """Reconstruct the input items that a message of a response was made from.
 
     Args:
         message: the message.

@@ -64,8 +64,8 @@ class ReplayResponse(RunResponse, Response):
         segment: number of the replayed segment, from 0.
         is_same: whether to replay the stored events of a background run, which are the same for all readers.
         is_accepted: function that returns whether the key is still accepted.
-        args, named: as for `RunResponse`. `request` is the earlier request, with the fields that its response
-            repeats.
+        args, named: arguments of `RunResponse`. `request` is the earlier request, with the fields that its
+            response repeats.
     """
 
     def __init__(

@@ -123,6 +123,6 @@ def item_id(kind: str, response: str, index: int, *, is_input: bool = False) -> 
 
 
 def response_of(item: str) -> str | None:
-    """Return the id of an item's response, or None if the id has another format."""
+    """Return the id of an item's response, or None if the id does not have this format."""
     match = ITEM.fullmatch(item)
     return f"resp_{match[2]}{match[3]}" if match else None
