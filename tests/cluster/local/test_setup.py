@@ -266,7 +266,7 @@ BASE = (
 def repack(name: str, folder: Path) -> str:
     """A wheel of a package that is installed here; its entry of a lock."""
     package = distribution(name)
-    tag = next(
+    *_, tag = (  # the first one may be for Python 2
         line.split(": ")[1]
         for line in str(package.read_text("WHEEL")).splitlines()
         if line.startswith("Tag:")
