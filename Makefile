@@ -20,6 +20,10 @@ TESTS    := -n logical --maxprocesses 4
 # One process more than cores, because some tests wait for another process.
 FAST_TESTS := -n $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 4 ? n + 1 : 4))) --dist worksteal
 DATA     ?=
+EXTRA    ?=
+BASE     ?=
+TAG      ?=
+IMAGE    ?=
 # PyTorch's small allocations on a CPU take a third of a training step by glibc's malloc; tcmalloc is used where Debian's package is.
 MALLOC   := $(firstword $(wildcard /usr/lib/*/libtcmalloc_minimal.so.4))
 LEARNED  := $(if $(DATA),requests_and_recorded second_lesson third_lesson fourth_lesson fifth_lesson sixth_lesson eighth_lesson,requests)
@@ -32,7 +36,7 @@ FRONT    := $(or $(PROXY),$(if $(FAST),$(if $(filter 0,$(FAST)),serve,haproxy)))
 SERVER   := $(CHOSEN) --port $(PORT) $(if $(FRONT),--proxy $(call quote,$(FRONT)))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console serve demo stop test test-live test-slow test-all browser-test check lint fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor faults lock clean
+.PHONY: help setup setup-base setup-dev setup-learning setup-browser setup-site console wheel image serve demo stop test test-live test-slow test-all browser-test check lint fix bench prove prove-ledger prove-records prove-outages prove-chaos prove-overload prove-hedging prove-tools prove-lists prove-schemas prove-seams soak fuzz fuzz-api fuzz-streams clients load siege fuzz-policy capacity eval check-cluster train-tiny train-conductor docs site doctor faults lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 16
@@ -60,6 +64,12 @@ setup-site:
 
 console: ## build the web console that the server shows at /console; `make serve` does that too
 	@$(PYTHON) -m cluster.local.setup --console
+
+wheel: console ## build dist/podium-VERSION-py3-none-any.whl, with the console, for `pip install` and for the image
+	@$(BIN)/python -m cluster.local.wheel
+
+image: wheel ## build the image of cluster/Dockerfile with Buildah or Docker: EXTRA=cpu, BASE=NAME@sha256:..., TAG=NAME, IMAGE="further options"
+	@$(BIN)/python -m cluster.local.image --extra=$(call quote,$(EXTRA)) --base=$(call quote,$(BASE)) --tag=$(call quote,$(TAG)) -- $(IMAGE)
 
 serve: setup ## serve on http://127.0.0.1:8000 until Ctrl-C
 	@exec $(BIN)/podium serve $(SERVER)
@@ -166,5 +176,5 @@ faults: setup-dev ## play every provider fault to clients and generate docs/faul
 lock: setup-base ## write the locks in requirements/ again from pyproject.toml, with hashes; versions change only where it asks for that
 	@$(BIN)/python -m cluster.local.uv
 
-clean: ## remove .venv, the local model and build/
-	rm -rf .venv build models *.egg-info
+clean: ## remove .venv, the local models, build/ and dist/
+	rm -rf .venv build dist models *.egg-info

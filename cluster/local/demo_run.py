@@ -15,7 +15,7 @@ from openai import APIError, OpenAI, omit
 from rich.markup import escape
 
 from cluster.local.processes import ServeError
-from cluster.local.serve import ServerOptions
+from cluster.local.serve import ServerOptions, make_models
 from cluster.local.server import Server
 from podium.command_line.terminal import console as open_console
 from podium.command_line.terminal import table
@@ -172,6 +172,7 @@ def show(server: Server, model: str, question: str, max_tokens: int | None) -> N
 
 def run(options: ServerOptions, question: str, ask_model: str) -> int:
     """Start Podium, ask the question, and stop Podium. Return exit code 0 only if all worked."""
+    make_models(options)
     server = Server(
         settings=options.settings,
         port=options.port,

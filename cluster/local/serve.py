@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -29,6 +30,7 @@ from cluster.local.processes import (
 from cluster.local.server import SETTINGS, STOP_WITHIN_S, Server
 from podium.command_line.options import parse_address, parse_port
 from podium.command_line.program import CommandError, Program, UsageError
+from serving import IS_CHECKOUT, resolve_path
 
 READY = """
 Podium is ready at {url}  (stop it with Ctrl-C; log: {log}; metrics: {metrics})
@@ -82,7 +84,6 @@ def ready_text(server: Server, log: Path) -> str:
 
 def store_text(server: Server) -> str:
     """Describe where runs and keys are stored, and how to use another store."""
-    from serving import resolve_path
     from serving.database.address import find_address
     from serving.settings.settings import load
 
@@ -106,6 +107,8 @@ def console_text(server: Server) -> str:
     """Return a line with the URL of the web console, or with the command that builds it."""
     if server.answers("/console/"):
         return f"Web console: {server.url}/console/"
+    if not IS_CHECKOUT:
+        return "This package has no web console, because it was not built with `make wheel`."
     return "The web console is not built. Run `make console` to build it."
 
 
@@ -113,7 +116,8 @@ def serve_until_interrupted(server: Server) -> int:
     """Run the server until it is interrupted. Return exit code 0 unless it failed or a process was killed."""
     try:
         with server:
-            print(ready_text(server, server.log.relative_to(ROOT)), flush=True)
+            log = server.log.relative_to(ROOT) if IS_CHECKOUT else server.log
+            print(ready_text(server, log), flush=True)
             follow(server)
             print(f"\nThe server ended unexpectedly.\n{server.log_tail()}", file=sys.stderr)
             return 1
@@ -208,6 +212,30 @@ class ServerOptions:
             raise CommandError(str(error)) from error
 
 
+def make_models(options: ServerOptions) -> None:
+    """Make the bundled models that the settings serve and that do not exist yet.
+
+    In a checkout, set-up makes them.
+
+    Raises:
+        CommandError: a model could not be made. The reason was printed.
+    """
+    if IS_CHECKOUT or find_spec("vllm") is None:
+        return
+    from cluster.local import local_models
+    from cluster.local.needs import needs_of
+    from serving.settings.overrides import settings_to_serve
+    from serving.settings.settings import SettingsError
+
+    try:
+        served = settings_to_serve(resolve_path(Path(options.settings)), options.model, options.conductor)
+    except SettingsError:  # the server reports it
+        return
+    absent = [name for name in needs_of(served).models if not resolve_path(Path(name)).is_dir()]
+    if absent and local_models.main(absent) != 0:
+        raise CommandError("The bundled models could not be made. To serve other models, use --settings.")
+
+
 main, stop = Program("podium serve"), Program("podium stop")
 
 
@@ -224,20 +252,33 @@ def serve(
     metrics_port: Annotated[
         int, Option(parser=parse_port, help="port of the Prometheus metrics", show_default="a free one")
     ] = 0,
+    metrics_host: Annotated[
+        str,
+        Option(
+            parser=parse_address,
+            help="IP address of the metrics; 0.0.0.0 lets a Prometheus on another machine read them (needs HAProxy)",
+        ),
+    ] = HOST,
     cpus: Annotated[int, Option(help="number of logical CPUs that Ray may assign")] = 2,
 ) -> int:
     """Serve Podium on this machine until Ctrl-C. Only this machine can reach it, unless --host is set."""
-    conductor = options.conductor
+    conductor, environment = options.conductor, options.environment()
+    if metrics_host != HOST and "PODIUM_HAPROXY" not in environment:
+        raise CommandError(
+            "--metrics-host needs HAProxy, which does not run with this --proxy or on this machine."
+        )
     stop_on_signals()
+    make_models(options)
     server = Server(
         settings=options.settings,
         host=host,
         port=options.port,
         metrics_port=metrics_port,
+        metrics_host=metrics_host,
         model=options.model,
         conductor=conductor,
         cpus=cpus,
-        env=options.environment(),
+        env=environment,
         own_store=False,
         progress=True,
     )

@@ -48,6 +48,7 @@ from cluster.local.processes import (
     tag_of,
 )
 from cluster.local.progress import Progress
+from serving import DATA, IS_CHECKOUT
 
 SETTINGS = "cluster/local.yaml"
 APP = "serving.app:build_app"
@@ -59,6 +60,8 @@ LAST_PROCESSES_S = 8.0
 
 STORE = "PODIUM_STORE_URL"
 """Environment variable with the URL of the store, unless the settings name another variable."""
+RAY_METRICS = "PODIUM_HAPROXY_RAY_METRICS"
+"""Environment variable that makes HAProxy forward the metrics (`cluster/haproxy_guarded.sh`)."""
 LOG_BYTES = 67_108_864
 """Bytes at which a server's log is rotated, as `RAY_ROTATION_MAX_BYTES` for Ray's files (`environment.py`)."""
 EVERYWHERE = {"0.0.0.0": HOST, "::": "[::1]"}  # noqa: S104
@@ -104,10 +107,12 @@ class Server:
         dashboard_port: port of Ray's dashboard, which `serve deploy` and `serve status` need. 0 chooses a
             free port, and None starts no dashboard.
         metrics_port: port of this node's metrics for Prometheus, or 0 to choose a free one.
+        metrics_host: IP address of the metrics. Ray's own are on loopback, so HAProxy forwards other addresses.
         ready: paths that must answer 200 before the server counts as ready.
         own_store: whether the server gets an empty store, which is removed at the end, instead of this
             account's store.
-        log: file for all output, readable by this account only (default: `build/serve-<port>.log`). It is
+        log: file for all output, readable by this account only (default: `build/serve-<port>.log` in the data
+            folder). It is
             rotated to `.log.1` at 64 MiB. If the server fails, Ray's own logs are kept in a folder next to
             it, with `.ray` instead of `.log`.
         cpus: number of logical CPUs that Ray may assign. A deployment uses a fraction of one.
@@ -125,6 +130,7 @@ class Server:
         model: str | None = None,
         conductor: str | None = None,
         metrics_port: int = 0,
+        metrics_host: str = HOST,
         dashboard_port: int | None = None,
         ready: Sequence[str] = ("/readyz",),
         env: Mapping[str, str] | None = None,
@@ -138,17 +144,21 @@ class Server:
         self.host = host
         self.url = f"http://{_reachable(host)}:{self.port}"
         self.metrics_port = metrics_port or free_port()
+        self._ray_metrics_port = self.metrics_port if metrics_host == HOST else free_port()
         self.dashboard_port = free_port() if dashboard_port == 0 else dashboard_port
-        self.targets = ROOT / "build" / "prometheus" / f"{self.port}.json"
-        self.log = log or ROOT / "build" / f"serve-{self.port}.log"
+        self.targets = DATA / "build" / "prometheus" / f"{self.port}.json"
+        self.log = log or DATA / "build" / f"serve-{self.port}.log"
         self.tag = f"{ROOT}:{self.port}:{uuid.uuid4().hex}"
         self.environment = {**os.environ, **serve_environment(), **(env or {}), TAG: self.tag}
         self.environment |= haproxy_ports(self.environment)
+        if metrics_host != HOST:
+            self.environment[RAY_METRICS] = f"{metrics_host}:{self.metrics_port} {self._ray_metrics_port}"
         self.environment.pop(
             "RAY_ADDRESS", None
         )  # the server has its own Ray cluster, even if the shell names another one
-        self.settings = settings
-        overrides = {"settings": settings, "model": model, "conductor": conductor}
+        is_here = Path(settings).exists() and Path.cwd() != ROOT  # the child may run in another folder
+        self.settings = Path(settings).absolute() if is_here else settings
+        overrides = {"settings": self.settings, "model": model, "conductor": conductor}
         app = [APP, *(f"{name}={value}" for name, value in overrides.items() if value)]
         self._target = [str(config)] if config else app
         self._ready = ready
@@ -183,7 +193,7 @@ class Server:
 
     def _start(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        ports = ["--host", self.host, "--port", str(self.port), "--metrics-port", str(self.metrics_port)]
+        ports = ["--host", self.host, "--port", str(self.port), "--metrics-port", str(self._ray_metrics_port)]
         if self.dashboard_port is not None:
             ports += ["--dashboard-port", str(self.dashboard_port)]
         child = ["-m", CHILD, *ports, "--cpus", str(self._cpus)]
@@ -192,7 +202,7 @@ class Server:
         with os.fdopen(os.open(self.log, flags, 0o600), "ab") as output:
             self._child = subprocess.Popen(
                 [sys.executable, *child, *self._target],
-                cwd=ROOT,
+                cwd=ROOT if IS_CHECKOUT else None,
                 env=self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

@@ -24,7 +24,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-ROOT = Path(__file__).resolve().parents[2]
+from serving import ROOT
+
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 UV = VENV / "bin" / "uv"
@@ -33,10 +34,10 @@ LOCK = ROOT / "requirements" / "all.lock"
 LEFT_OUT = ROOT / "requirements" / "left_out.txt"
 """List of packages that must not be installed although other packages depend on them."""
 
-EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site")
+EXTRAS = ("cpu", "dev", "training", "evaluation", "console", "browser", "site", "bom")
 """Extras of pyproject.toml that are in the lock."""
 IMAGE = ("--python-version=3.12", "--python-platform=x86_64-manylinux_2_28", "--no-annotate")
-"""uv options for the platform of the images of `cluster/Dockerfile` and of a cluster's nodes."""
+"""uv options for the platform of the image of `cluster/ray.Dockerfile` and of a cluster's nodes."""
 IMAGE_LOCKS: dict[Path, tuple[str, ...]] = {
     ROOT / "requirements" / "image.lock": (),
     ROOT / "requirements" / "image_gpu.lock": ("--extra=gpu",),

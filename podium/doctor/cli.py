@@ -21,11 +21,11 @@ from podium.command_line.options import option, parse_exact_rate, parse_port, pa
 from podium.command_line.program import Program
 from podium.command_line.terminal import inert, inert_json
 from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, wrong
+from serving import ROOT
 
 if TYPE_CHECKING:
     from podium.doctor.cluster.files import ClusterFiles
 
-ROOT = Path(__file__).resolve().parents[2]
 OF_THE_MACHINE = {
     "python": "installation:check_python",
     "packages": "installation:check_packages",

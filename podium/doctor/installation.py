@@ -12,9 +12,14 @@ from pathlib import Path
 
 from cluster.local.uv import LEFT_OUT, LOCK, ROOT
 from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, warning, worst, wrong
+from serving import DATA, IS_CHECKOUT
 
 LEAST_PYTHON = (3, 11)
-AGAIN = "Install the locked versions with `rm -f .venv/podium-*-stamp && make setup`."
+AGAIN = (
+    "Install the locked versions with `rm -f .venv/podium-*-stamp && make setup`."
+    if IS_CHECKOUT
+    else "Install the wheel of Podium again with pip."
+)
 SHOWN = 4
 
 
@@ -38,6 +43,13 @@ def check_python(_: ServerPlace) -> Finding:
 def check_packages(_: ServerPlace) -> Finding:
     """Check that all packages are installed in their locked versions."""
     installed = {_normal(each.name): each for each in metadata.distributions()}
+    if not IS_CHECKOUT:  # without a lock, Podium's own requirements are all that is known
+        missing = sorted(set(_needed([metadata.distribution("podium")])) - installed.keys())
+        return (
+            wrong(f"Missing packages: {_few(missing)}.", AGAIN)
+            if missing
+            else ok(f"{len(installed)} packages are installed.")
+        )
     locked = read_versions(LOCK.read_text())
     mismatched = [
         f"{name} {each.version} (lock: {locked[name]})"
@@ -78,7 +90,7 @@ def check_models(case: ServerCase) -> Finding:
     names = needs_of(case.settings).models
     findings = [ok(f"Local models installed: {len(names)}." if names else "The settings use no local model.")]
     for name in names:
-        folder, again = ROOT / name, f"Rebuild it with `rm -r {name} && make setup SETTINGS={case.path}`."
+        folder, again = DATA / name, f"Rebuild it with `rm -r {name} && make setup SETTINGS={case.path}`."
         try:
             is_missing = (
                 not is_ready(name) if name in LOCAL_MODELS else not (folder / "config.json").is_file()
@@ -105,7 +117,7 @@ def check_console(_: ServerPlace) -> Finding:
     """Check that the web console is built from the current source."""
     from cluster.local.console import BUILT, has_failed, is_built
 
-    if is_built():
+    if not IS_CHECKOUT or is_built():
         return ok("The web console is built.")
     state = (
         "could not be built (see build/console.log)"

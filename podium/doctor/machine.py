@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from cluster.local.uv import ROOT
 from podium.doctor.finding import Finding, ServerCase, ServerPlace, ok, warning, worst, wrong
+from serving import DATA, IS_CHECKOUT
 from serving.settings.workers import VllmSettings
 
 LEAST_FREE_BYTES = 500_000_000
@@ -29,7 +29,8 @@ FEW_FILES, TOO_FEW_FILES = 8192, 1024
 
 def check_disk(case: ServerCase) -> Finding:
     """Check that the disks to which the server writes have free space."""
-    places = {"the checkout": ROOT, "temporary files": Path(tempfile.gettempdir()), "the store": _store(case)}
+    own = "the checkout" if IS_CHECKOUT else "logs and models"
+    places = {own: DATA, "temporary files": Path(tempfile.gettempdir()), "the store": _store(case)}
     return worst([_room(what, place) for what, place in places.items() if place])
 
 

@@ -12,12 +12,16 @@ from starlette.routing import Match, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
-from serving import ROOT
+from serving import IS_CHECKOUT, ROOT
 from serving.api.authentication import CONSOLE, is_browser_at_root
 
-FOLDER = ROOT / "build" / "console"
-"""Folder of the built page."""
-NOT_BUILT = "The console is not built. Run `make console` in the Podium folder. The first build needs access to the npm registry.\n"
+FOLDER = ROOT / "build" / "console" if IS_CHECKOUT else ROOT / "serving" / "console"
+"""Folder of the built page. `make wheel` copies it into the package."""
+NOT_BUILT = (
+    "The console is not built. Run `make console` in the Podium folder. The first build needs access to the npm registry.\n"
+    if IS_CHECKOUT
+    else "This package has no console. Install a wheel that was built with `make wheel`.\n"
+)
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",

@@ -12,6 +12,7 @@ from typing import Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from conductor.errors import PodiumError
+from serving import user_folder
 from serving.settings.sections import StoreSettings
 
 Kind = Literal["sqlite", "postgresql"]
@@ -100,9 +101,8 @@ def sqlite_address(path: Path) -> Address:
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Return the default path of the SQLite file in `$XDG_DATA_HOME/podium` or `~/.local/share/podium`."""
-    folder = environment.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
-    return Path(folder) / "podium" / FILE_NAME
+    """Return the default path of the SQLite file, in the user's data folder."""
+    return user_folder(environment) / FILE_NAME
 
 
 def require_shared(address: Address) -> None:

@@ -26,6 +26,9 @@ from serving.database.schema import metadata
 FOLDER = Path(__file__).parent / "migrations"
 VERSION_TABLE = "podium_schema"
 """Alembic's table of the version, not by its default name, which another program may use."""
+ONLY_ADDS = "only_adds"
+"""Name in a migration that only adds tables, indexes and optional columns. Routers of the older version may keep
+running."""
 LOCK = 0x706F6469756D
 """Key of the PostgreSQL advisory lock for migrations (`podium` in ASCII)."""
 
@@ -39,16 +42,19 @@ async def open_database(address: Address) -> Database:
     return Database(address)
 
 
-async def migrate(address: Address, *, only_empty: bool = False, to: str | None = None) -> str:
+async def migrate(
+    address: Address, *, only_empty: bool = False, online: bool = False, to: str | None = None
+) -> str:
     """Migrate the database to the schema of this Podium, or to the earlier version `to`. Return the version.
 
     One of several processes does the work, and the others wait. If it is killed, the schema stays unchanged.
-    With `only_empty`, an older schema is rejected. A newer one always is: StoreError.
+    With `only_empty`, an older schema is rejected. With `online`, a schema is rejected that needs the servers of
+    the older version to stop. A newer one always is: StoreError.
     """
     async with _alone(address), Database(address) as database, database.writing() as connection:
         if address.kind == "postgresql":
             await connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": LOCK})
-        return await connection.run_sync(_upgrade, address, only_empty, to)
+        return await connection.run_sync(_upgrade, address, only_empty, online, to)
 
 
 async def check_version(address: Address) -> str:
@@ -79,6 +85,12 @@ def newest_version() -> str:
     return version
 
 
+def only_adds_since(version: str) -> bool:
+    """Return whether servers that need the schema `version` may keep running while it becomes the newest."""
+    newer = _scripts().iterate_revisions("head", version)
+    return all(getattr(script.module, ONLY_ADDS, False) for script in newer)
+
+
 def find_version(connection: Connection) -> str | None:
     """Return the version of the schema in the database, or None if there is no schema."""
     return MigrationContext.configure(
@@ -86,11 +98,11 @@ def find_version(connection: Connection) -> str | None:
     ).get_current_revision()
 
 
-def _upgrade(connection: Connection, address: Address, only_empty: bool, to: str | None) -> str:
+def _upgrade(connection: Connection, address: Address, only_empty: bool, online: bool, to: str | None) -> str:
     version = find_version(connection)
     if version is None:
         _check_foreign_tables(connection, address)
-    elif only_empty or version not in _known_versions():
+    elif only_empty or version not in _known_versions() or (online and not only_adds_since(version)):
         _compare(address, version)
         return version
     config = Config()
@@ -105,9 +117,14 @@ def _compare(address: Address, version: str) -> None:
     if version == newest_version():
         return
     if version in _known_versions():
+        stop = (
+            "and run `podium store migrate`. The servers that use it may keep running."
+            if only_adds_since(version)
+            else "stop the servers that use it, and run `podium store migrate`."
+        )
         raise StoreError(
             f"The store {address.name} has the schema {version}, but this version of Podium needs {newest_version()}. "
-            "Back the store up, stop the servers that use it, and run `podium store migrate`."
+            f"Back the store up, {stop}"
         )
     raise StoreError(
         f"The store {address.name} has the schema {version}, which a newer version of Podium wrote. "

@@ -1,6 +1,7 @@
-"""cluster/Dockerfile, read and not built: no Docker here. What hadolint would say of it, as far as it applies."""
+"""cluster/Dockerfile and cluster/ray.Dockerfile, read and not built. What hadolint would say of them, as far as it applies."""
 
 import fnmatch
+import json
 import os
 import re
 import subprocess
@@ -12,26 +13,28 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "cluster" / "Dockerfile").read_text()
+TEXT = (ROOT / "cluster" / "ray.Dockerfile").read_text()
+SERVER = (ROOT / "cluster" / "Dockerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 
-def instructions() -> list[tuple[str, str]]:
+def instructions(text: str = TEXT) -> list[tuple[str, str]]:
     """Instruction and arguments, continued lines joined, comments left out."""
-    lines = "\n".join(line for line in TEXT.splitlines() if line and not line.startswith("#"))
+    lines = "\n".join(line for line in text.splitlines() if line and not line.startswith("#"))
     return [
         (name.upper(), rest)
         for name, rest in (line.split(" ", 1) for line in lines.replace("\\\n", "").splitlines())
     ]
 
 
-def of(name: str) -> list[str]:
-    return [rest for each, rest in instructions() if each == name]
+def of(name: str, text: str = TEXT) -> list[str]:
+    return [rest for each, rest in instructions(text) if each == name]
 
 
-def test_every_instruction_is_one() -> None:
-    known = {"ARG", "FROM", "USER", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "EXPOSE", "CMD"}
-    assert {name for name, _ in instructions()} <= known
+@pytest.mark.parametrize("text", [TEXT, SERVER], ids=["ray", "server"])
+def test_every_instruction_is_one(text: str) -> None:
+    known = {"ARG", "FROM", "USER", "RUN", "WORKDIR", "COPY", "ENV", "VOLUME", "EXPOSE", "CMD", "HEALTHCHECK"}
+    assert {name for name, _ in instructions(text)} <= known
 
 
 def test_the_base_is_a_digest_and_a_tag_ends_the_build() -> None:
@@ -56,6 +59,50 @@ def test_the_base_is_a_digest_and_a_tag_ends_the_build() -> None:
         assert ends(base) == 1, base
 
 
+def test_the_servers_base_is_a_digest_or_of_this_machine() -> None:
+    default = next(each.partition("=")[2] for each in of("ARG", SERVER) if each.startswith("BASE="))
+    check = next(run for run in of("RUN", SERVER) if "sha256" in run)
+
+    def ends(base: str) -> int:
+        return subprocess.run(["sh", "-c", check], env={"BASE": base, "PATH": os.environ["PATH"]}).returncode
+
+    digest = f"@sha256:{'0a' * 32}"
+    assert ends(default) == ends("localhost/podium-base") == ends(f"python:3.11{digest}") == 0
+    assert [ends(base) for base in ("", "python:3.11", "docker.io/localhost/x", f"{digest}0")] == [1] * 4
+    assert of("FROM", SERVER) == ["${BASE} AS build", "${BASE}"]
+
+
+def test_the_server_installs_from_the_lock_by_hash_and_leaves_no_tool_behind() -> None:
+    runs = " && ".join(of("RUN", SERVER))
+    installs = re.findall(r"\b(?:uv )?pip install [^&]*", runs)
+    assert len(installs) == 4
+    for each in installs:
+        assert "--require-hashes" in each or each.split() == [
+            *("uv", "pip", "install", "--compile-bytecode", "--no-deps", "/tmp/podium-*.whl")
+        ]
+    lock = (ROOT / "requirements" / "all.lock").read_text()
+    for name in ("uv", "cyclonedx-bom"):
+        assert re.search(rf"^{name}==\S+ \\\n    --hash=sha256:", lock, re.MULTILINE), name
+    script = re.search(r"awk '([^']+)' requirements/all.lock", runs)
+    assert script
+    entry = subprocess.run(
+        ["awk", script[1], "requirements/all.lock"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    assert re.fullmatch(r"uv==\S+ \\\n(    --hash=sha256:\w{64}( \\)?\n)+", entry)
+    assert of("COPY", SERVER)[-1] == "--from=build /opt /opt", "the rest of the build is not in the image"
+
+
+def test_the_server_runs_as_a_user_with_a_volume_and_a_health_check() -> None:
+    assert of("USER", SERVER) == ["1000:100"]
+    assert of("VOLUME", SERVER) == ["/data"]
+    assert "/readyz" in of("HEALTHCHECK", SERVER)[0]
+    environment = " ".join(of("ENV", SERVER))
+    assert "XDG_DATA_HOME=/data" in environment
+    assert not re.search(r"(KEY|TOKEN|SECRET|PASSWORD)\w*=", environment + " ".join(of("ARG", SERVER)))
+    command = of("CMD", SERVER)[0]
+    assert json.loads(command)[:4] == ["podium", "serve", "--host", "0.0.0.0"]
+
+
 def test_the_base_that_the_file_names_has_the_ray_of_this_project() -> None:
     import ray
 
@@ -74,7 +121,7 @@ def test_it_installs_from_the_locks_with_hashes_and_keeps_no_cache() -> None:
     ]
     hashed, own = installs
     assert "--no-deps --require-hashes -r requirements/image${EXTRA:+_$EXTRA}.lock" in hashed
-    assert "--no-deps --no-build-isolation --editable ." in own
+    assert "--no-deps podium-*.whl" in own
     assert all("--no-cache-dir" in command for command in installs)
     for lock, extras in ("image.lock", ()), ("image_gpu.lock", ("gpu",)):
         locked = {
@@ -83,7 +130,7 @@ def test_it_installs_from_the_locks_with_hashes_and_keeps_no_cache() -> None:
                 r"^([\w.-]+)==([^ ]+)", (ROOT / "requirements" / lock).read_text(), re.MULTILINE
             )
         }
-        assert "setuptools" in locked, "without isolation the project is built with what is installed"
+        assert "setuptools" in locked, "the nodes of a cluster build the project with what is installed"
         wanted = [Requirement(each) for each in PROJECT["dependencies"]]
         wanted += [Requirement(each) for extra in extras for each in PROJECT["optional-dependencies"][extra]]
         for requirement in wanted:
@@ -120,23 +167,37 @@ def test_weights_are_in_a_volume_and_no_key_is_in_it() -> None:
 
 def test_what_it_copies_is_let_through_and_the_rest_is_not() -> None:
     rules = [r for r in (ROOT / ".dockerignore").read_text().splitlines() if r and not r.startswith("#")]
-    copied = [part for rest in of("COPY") for part in rest.split()[1:-1]]
+    copied = [
+        part
+        for text in (TEXT, SERVER)
+        for rest in of("COPY", text)
+        for part in rest.removeprefix("--chown=1000:100 ").split()[:-1]
+        if not rest.startswith("--from")
+    ]
 
     def sent(path: str) -> bool:
         ignored = False
         for rule in rules:
-            pattern = rule.removeprefix("!").removeprefix("**/")
-            parts = (
-                [path, *path.split("/")]
-                if rule.removeprefix("!").startswith("**/")
-                else [path, path.split("/")[0]]
-            )
-            if any(fnmatch.fnmatch(part, pattern) for part in parts):
+            pattern = rule.removeprefix("!")
+            parents = [path, *(str(each) for each in Path(path).parents if str(each) != ".")]
+            if any(
+                fnmatch.fnmatch(each, pattern) and each.count("/") == pattern.count("/") for each in parents
+            ):
                 ignored = not rule.startswith("!")
         return not ignored
 
-    assert "evaluation" in copied, "a worker that ships is there: docs/operations/program-workers.md"
-    assert all((ROOT / path).exists() and sent(path) for path in copied)
+    assert set(copied) == {
+        "requirements",
+        "pyproject.toml",
+        "dist/podium-*.whl",
+        "cluster/haproxy_guarded.sh",
+    }
+    assert all(
+        map(
+            sent,
+            ["requirements/all.lock", "pyproject.toml", "dist/podium-1.whl", "cluster/haproxy_guarded.sh"],
+        )
+    )
     assert not any(
         map(
             sent,
@@ -147,6 +208,7 @@ def test_what_it_copies_is_let_through_and_the_rest_is_not() -> None:
                 "tests/conftest.py",
                 "cluster/podium.env",
                 "cluster/a.pem",
+                "cluster/compose/.env",
             ],
         )
     )

@@ -1,4 +1,4 @@
-"""cluster/kuberay/ without a cluster: core objects by Kubernetes' own client models, which refuse unknown
+"""cluster/kubernetes/gpu/ without a cluster: core objects by Kubernetes' own client models, which refuse unknown
 fields; the RayService by KubeRay's field names, by the autoscaler in Ray's wheel, and by Ray Serve's
 schema."""
 
@@ -17,7 +17,7 @@ from podium.doctor.cluster import machines
 from serving.settings.settings import load
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDER = ROOT / "cluster" / "kuberay"
+FOLDER = ROOT / "cluster" / "kubernetes" / "gpu"
 Data = dict[str, Any]
 
 # KubeRay's fields, of those that a RayService may have: `json` tags of RayServiceSpec,

@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = ROOT / "cluster" / "gpu.yaml"
 SERVE = ROOT / "cluster" / "gpu.serve.yaml"
 AWS = ROOT / "ray_cluster.yaml"
-KUBERAY = ROOT / "cluster" / "kuberay" / "rayservice.yaml"
+KUBERAY = ROOT / "cluster" / "kubernetes" / "gpu" / "rayservice.yaml"
 CLUSTERS = (AWS, ROOT / "cluster/ray_cluster.gcp.yaml", ROOT / "cluster/ray_cluster.onprem.yaml", KUBERAY)
 Data = dict[str, Any]
 

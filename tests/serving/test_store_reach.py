@@ -16,7 +16,7 @@ CLUSTERS = [
     ROOT / "ray_cluster.yaml",
     *(
         ROOT / f"cluster/{name}"
-        for name in ("ray_cluster.gcp.yaml", "ray_cluster.onprem.yaml", "kuberay/rayservice.yaml")
+        for name in ("ray_cluster.gcp.yaml", "ray_cluster.onprem.yaml", "kubernetes/gpu/rayservice.yaml")
     ),
 ]
 

@@ -119,6 +119,28 @@ def test_haproxy_alone_listens_at_the_address_that_is_named(address: str, bound:
     assert re.findall(r"bind (\S+ \S+)", text) == ["127.0.0.1:9101 proto", bound, "127.0.0.1:8404 proto"]
 
 
+@pytest.mark.parametrize(("address", "bound"), [("0.0.0.0", "0.0.0.0:9091 proto"), ("::", ":::9091 v4v6")])
+def test_haproxy_lets_other_machines_read_rays_metrics_and_nothing_else(
+    address: str, bound: str, tmp_path: Path
+) -> None:
+    plain, config = guarded(rays_config(tmp_path)), tmp_path / "haproxy.cfg"
+    text = guarded(rays_config(tmp_path), PODIUM_HAPROXY_RAY_METRICS=f"{address}:9091 9090")
+    assert "ray_metrics" not in plain
+    added = text[text.index("frontend ray_metrics") :]
+    assert re.findall(r"bind (\S+ \S+)", added) == [bound]
+    assert re.findall(r"server \S+ (\S+)", added) == ["127.0.0.1:9090"]
+    assert "return status 404 unless { path /metrics }" in added
+    checked = subprocess.run(
+        [fast_environment()["PODIUM_HAPROXY"], "-c", "-f", config], capture_output=True, check=False
+    )
+    assert checked.returncode == 0, checked.stderr.decode()
+
+
+def test_metrics_on_another_address_without_haproxy_are_an_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--proxy", "serve", "--metrics-host", "0.0.0.0", "--port", "0"]) == 1
+    assert "--metrics-host needs HAProxy" in capsys.readouterr().err
+
+
 def test_the_guard_does_not_start_itself_on_a_cluster_whose_environment_names_it(tmp_path: Path) -> None:
     config = tmp_path / "haproxy.cfg"
     config.write_text(CONFIG)

@@ -101,6 +101,7 @@ def test_a_killed_servers_folder_is_swept_with_its_memory_and_a_living_ones_stay
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "ROOT", tmp_path)
+    monkeypatch.setattr(folder_module, "DATA", tmp_path)
     dead, living = make_folder(f"{tmp_path}:7:dead"), make_folder(f"{tmp_path}:8:living")
     logs = dead.path / "ray" / "session_1" / "logs"
     logs.mkdir(parents=True)

@@ -252,14 +252,21 @@ BASE = (
     "annotated-types",
     "PyYAML",
     "msgspec",
+    "typer",
+    "shellingham",
+    "rich",
+    "markdown-it-py",
+    "mdurl",
+    "pygments",
+    "annotated-doc",
 )
-"""What it takes to read settings."""
+"""What it takes to read settings and the options of a command."""
 
 
 def repack(name: str, folder: Path) -> str:
     """A wheel of a package that is installed here; its entry of a lock."""
     package = distribution(name)
-    tag = next(
+    *_, tag = (  # the first one may be for Python 2
         line.split(": ")[1]
         for line in str(package.read_text("WHEEL")).splitlines()
         if line.startswith("Tag:")

@@ -17,7 +17,9 @@ from conductor.errors import StoreUnavailable
 from serving.database.address import Address, StoreError, parse_address, sqlite_address
 from serving.database.database import Database
 from serving.database.migrate import (
+    ONLY_ADDS,
     VERSION_TABLE,
+    _scripts,
     check_version,
     migrate,
     newest_version,
@@ -139,6 +141,46 @@ async def test_another_version_is_refused_with_what_helps(
     for refused in (open_database, check_version, see_version):
         with pytest.raises(StoreError, match="`podium store migrate`"):
             await refused(empty_address)
+
+
+async def test_a_migration_that_must_stop_the_servers_is_refused_online(
+    empty_address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await migrate(empty_address, to="0012")
+    with pytest.raises(StoreError, match="may keep running"):
+        await check_version(empty_address)
+    monkeypatch.setattr("serving.database.migrate.ONLY_ADDS", "absent")
+    for refused in (check_version, lambda address: migrate(address, online=True)):
+        with pytest.raises(StoreError, match="stop the servers"):
+            await refused(empty_address)
+    monkeypatch.undo()
+    assert await migrate(empty_address, online=True) == newest_version()
+
+
+async def test_migrations_that_only_add_change_nothing_that_older_servers_use(empty_address: Address) -> None:
+    def columns(connection: Connection) -> dict[tuple[str, str], str]:
+        seen = inspect(connection)
+        return {
+            (table, str(column["name"])): f"{column['type']} {column['nullable']} {column['default']}"
+            for table in seen.get_table_names()
+            for column in seen.get_columns(table)
+        }
+
+    before: dict[tuple[str, str], str] = {}
+    for script in reversed([*_scripts().walk_revisions()]):
+        await migrate(empty_address, to=script.revision)
+        async with Database(empty_address) as database, database.reading() as connection:
+            now = await connection.run_sync(columns)
+        if not getattr(script.module, ONLY_ADDS, False):
+            before = now
+            continue
+        assert before.items() <= now.items(), f"{script.revision} changes a column"
+        tables = {table for table, _ in before}
+        added = {place: how for place, how in now.items() if place not in before and place[0] in tables}
+        needed = [place for place, how in added.items() if how.split()[-2:] == ["False", "None"]]
+        assert needed == [], f"{script.revision} adds columns that older servers do not fill"
+        before = now
+    assert before
 
 
 async def test_another_programs_tables_are_left_alone(empty_address: Address) -> None:

@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
+only_adds = True
 BIG = sa.BigInteger
 SERIAL = BIG().with_variant(sa.Integer, "sqlite")
 TRIGGERS = {

@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0002"
+only_adds = True
 COMMENTS = {"team": "JSON: policy of the team", "api_key": "JSON: policy of the key"}
 
 

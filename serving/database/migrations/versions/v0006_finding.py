@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0006"
 down_revision = "0005"
+only_adds = True
 
 
 def upgrade() -> None:

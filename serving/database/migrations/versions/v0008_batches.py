@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0008"
 down_revision = "0007"
+only_adds = True
 BIG = sa.BigInteger
 
 

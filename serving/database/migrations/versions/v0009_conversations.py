@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0009"
 down_revision = "0008"
+only_adds = True
 BIG = sa.BigInteger
 
 

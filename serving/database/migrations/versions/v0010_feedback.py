@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0010"
 down_revision = "0009"
+only_adds = True
 
 
 def upgrade() -> None:

@@ -4,6 +4,7 @@ from alembic import op
 
 revision = "0011"
 down_revision = "0010"
+only_adds = True
 
 
 def upgrade() -> None:

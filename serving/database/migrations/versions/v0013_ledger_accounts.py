@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0013"
 down_revision = "0012"
+only_adds = True
 
 COLUMNS = (
     ("account", sa.Text, "deployment that answered; null if the worker has only one"),
