@@ -12,6 +12,7 @@ from serving.accounts.caller import Caller
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.rows import Item
+from serving.store.run_costs import CostQuery, CostReport
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.tool_ids import CallIds
 
@@ -136,6 +137,14 @@ class Records(Protocol):
             caller: caller, who must be allowed to see the runs.
             before: `end` of the previous page, or None for the first page.
             run_filter: filter that the runs must match.
+
+        Raises:
+            StoreUnavailable: the store is unreachable.
+        """
+        ...
+
+    async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
+        """Return the costs of the runs that the caller may see, and that have ended or wait for tool results.
 
         Raises:
             StoreUnavailable: the store is unreachable.
