@@ -129,8 +129,10 @@ def _calls(record: Record, *, answers: bool) -> Iterator[tuple[Part, Call]]:
         for step in plan.steps:
             if step.reused_from is None:
                 part: Part = "answer" if step is answering else "step"
-                yield from ((part, result) for result in step.results)
-                yield from (("step", call) for call in step.calls_without_answer)
+                for result in step.results:
+                    yield part, result
+            for call in step.calls_without_answer:
+                yield "step", call
 
 
 def _answering_step(record: Record) -> StepRecord | None:
