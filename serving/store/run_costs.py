@@ -16,7 +16,7 @@ from conductor.model.usage import Usage
 from conductor.run.plan_record import StepRecord
 from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
-from serving.accounts.money import MAX_USD, to_pico
+from serving.accounts.money import MAX_PICO, MAX_USD, to_pico
 from serving.database.schema import ledger, run_cost
 from serving.store.queries import visible
 
@@ -76,7 +76,7 @@ def rows_of(records: RunRecords) -> list[RunCostRow]:
     sums = dict[tuple[str, Part], list[int]]()
     for worker, part, counts in _counted_calls(records):
         before = sums.get((worker, part), [0] * len(COUNTS))
-        sums[worker, part] = [one + other for one, other in zip(before, counts, strict=True)]
+        sums[worker, part] = [min(one + other, MAX_PICO) for one, other in zip(before, counts, strict=True)]
     account, day = record.account, int(record.created // DAY_S)
     return [
         RunCostRow(
