@@ -13,6 +13,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from conductor.errors import (
+    ContextOverflow,
     LineTooLong,
     WorkerError,
     WorkerRefused,
@@ -49,8 +50,9 @@ class Dispatcher:
     other worker fails. If a worker becomes unhealthy while a call waits for its slot, the call goes to
     another worker that is ready.
 
-    If all workers fail and one of them rejected the prompt as too long, `ContextOverflow` is raised, because
-    agents respond to it by shortening the prompt.
+    If a worker rejects the prompt as too long, workers whose context is not longer are not called. If all workers
+    fail and one of them rejected the prompt as too long, `ContextOverflow` is raised, because agents respond to it
+    by shortening the prompt.
 
     Args:
         routes: workers in the order in which they are tried.
@@ -147,6 +149,8 @@ async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
         BudgetExceeded, StoreUnavailable: the next attempt cannot be reserved.
     """
     route, error = attempts.route, failed.error
+    if isinstance(error, ContextOverflow):
+        policy.drop_too_short(attempts)
     step = policy.after(failed, attempts, time.monotonic())
     if isinstance(step, policy.Retry) and attempts.may_ask_again is None and not _spend(route, attempts.call):
         step = policy.after(dataclasses.replace(failed, may_retry=False), attempts, time.monotonic())
