@@ -5,7 +5,7 @@ end.
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from conductor.run.ledger import Ledger
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.turns import StepTurn
 
 
 class Run:
@@ -96,7 +97,7 @@ class Run:
             yield event
 
 
-UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker")
+UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker", "conversation")
 """Sources of plans that no model wrote."""
 
 
@@ -111,6 +112,7 @@ class RunContext:
         log: log of the run's events.
         now_s: function that returns the seconds since the run began.
         terms: conditions of the run's calls.
+        earlier_turns: see `Team.earlier_turns`.
     """
 
     task: Task
@@ -119,6 +121,7 @@ class RunContext:
     log: EventLog
     now_s: Callable[[], float]
     terms: Terms
+    earlier_turns: Mapping[str, StepTurn] = field(default_factory=dict[str, StepTurn])
 
     def site(
         self,

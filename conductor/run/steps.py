@@ -14,8 +14,9 @@ from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
 from conductor.plan.prompts import WorkerPrompt, with_tools_as_text, work
 from conductor.run.continuing import other_answer
-from conductor.run.events import AnswerDelta, RunFailed, WorkDelta
+from conductor.run.events import AnswerDelta, RunFailed, Source, WorkDelta
 from conductor.run.run import RunContext
+from conductor.run.turns import as_sent
 
 
 class StepWords:
@@ -140,7 +141,7 @@ class StepCalls:
         task = self._context.task
         if task.operation != "chat":
             return WorkerPrompt(task.conversation)
-        return work(member, self._conversation, step, steps, outputs)
+        return work(member, self._conversation(step, member), step, steps, outputs)
 
     async def call(
         self, index: int, step: Step, steps: Sequence[Step], messages: tuple[Message, ...]
@@ -159,7 +160,7 @@ class StepCalls:
         task = self._context.task
         sampling, answer_format = task.sampling, task.answer_format
         is_for_answer = bool(sampling.stop or answer_format)
-        if is_for_answer and index != await self._words.find_last():
+        if is_for_answer and self._source != "conversation" and index != await self._words.find_last():
             sampling, answer_format = replace(sampling, stop=()), None
         is_last_yet = index == len(steps) - 1  # a step before another is not the last
         is_streamed = task.stream and self._words.live and is_last_yet
@@ -179,12 +180,17 @@ class StepCalls:
         )
 
     @property
-    def _conversation(self) -> Sequence[Message]:
-        """The user's conversation as workers receive it. Tool calls are converted to text, unless the request
-        passes straight to one worker.
+    def _source(self) -> Source:
+        return self._context.log.record.plans[self._plan].source
+
+    def _conversation(self, step: Step, member: PoolMember) -> Sequence[Message]:
+        """Return the user's conversation as the step's worker receives it.
+
+        Tool calls are converted to text, unless the step may call tools or the request passes straight to one worker.
         """
-        conversation = self._context.task.conversation
-        is_plain = self._context.log.record.plans[self._plan].source == "worker"
+        task = self._context.task
+        conversation = as_sent(task.conversation, self._context.earlier_turns)
+        is_plain = self._source == "worker" or (bool(task.tools) and may_call_tools(step, member))
         return conversation if is_plain else with_tools_as_text(conversation)
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
@@ -193,11 +199,11 @@ class StepCalls:
         If the request requires a tool call, only the answering step must call a tool, and only once. The steps of
         such a request wait until the plan's text has ended.
         """
-        tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
+        tools = self._context.task.tools
         if not tools or not may_call_tools(step, self._context.pool[step.worker]):
             return NO_TOOLS
-        if tools.choice.mode != "required" or plan.source == "worker":
+        if tools.choice.mode != "required" or self._source == "worker":
             return tools
-        is_last = index == await self._words.find_last()
+        is_last = self._source == "conversation" or index == await self._words.find_last()
         has_called = bool(self._context.log.record.plans[self._plan].steps[index].turns)
         return tools if is_last and not has_called else replace(tools, choice=AUTO)
