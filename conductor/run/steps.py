@@ -187,11 +187,15 @@ class StepCalls:
         """Return the user's conversation as the step's worker receives it.
 
         Tool calls are converted to text, unless the step may call tools or the request passes straight to one worker.
+        Only that worker receives the thoughts that the client sent back.
         """
         task = self._context.task
         conversation = as_sent(task.conversation, self._context.earlier_turns)
-        is_plain = self._source == "worker" or (bool(task.tools) and may_call_tools(step, member))
-        return conversation if is_plain else with_tools_as_text(conversation)
+        if self._source == "worker":
+            return conversation
+        if not task.tools or not may_call_tools(step, member):
+            return with_tools_as_text(conversation)
+        return [replace(each, thoughts={}) if each.thoughts else each for each in conversation]
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
         """Return the tools for a step's call.
