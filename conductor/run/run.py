@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from conductor.run.ledger import Ledger
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.turns import StepTurn
 
 
 class Run:
@@ -86,14 +87,22 @@ class Run:
             yield event
 
 
-UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker")
+UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker", "conversation")
 """Sources of plans that no model wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """What the steps of a run share. `pool` has the request's workers in the conductor's order, `now_s`
-    returns the seconds since the run began.
+    """Context that the steps of a run share.
+
+    Args:
+        task: task of the run.
+        pool: workers that this request may use, by name, in the order in which the conductor sees them.
+        ledger: ledger of the run.
+        log: log of the run's events.
+        now_s: function that returns the seconds since the run began.
+        terms: conditions of the run's calls.
+        earlier_turns: see `Team.earlier_turns`.
     """
 
     task: Task
@@ -102,6 +111,7 @@ class RunContext:
     log: EventLog
     now_s: Callable[[], float]
     terms: Terms
+    earlier_turns: Mapping[str, StepTurn] = field(default_factory=dict[str, StepTurn])
 
     def site(
         self,

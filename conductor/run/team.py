@@ -44,7 +44,8 @@ class Team:
         fallback: worker that answers alone if planning fails. None: the first worker of the request.
         follow_up: facts about the conversation of one request, if another turn came before it. A team without a
             request has none.
-        earlier_turns: turns of earlier runs of the conversation, by the client's id of each of their tool calls.
+        earlier_turns: turns of earlier runs of the conversation, by the client's id of each of their tool calls. The
+            ids of a turn are in the order of its calls.
     """
 
     conductor: ConductorModel | None
