@@ -59,13 +59,8 @@ class _HeldCall:
 class CallHolds:
     """Holds of one call. Implements `Holds`.
 
-    Args:
-        ledger: ledger in which the holds are reserved and settled.
-        member: worker that is called.
-        bound: most tokens that the call can use.
-        observer: observer that is notified of each failed attempt.
-        sent_bytes: size of the prompt, if a call that is closed before its first token is billed at an estimate. None:
-            it is billed at its bound.
+    With `sent_bytes`, the size of the prompt, a call that is closed before its first token is billed at an
+    estimate instead of its bound.
     """
 
     def __init__(
@@ -94,10 +89,8 @@ class CallHolds:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Settle the holds that are still open.
-
-        A call that was sent is settled at its highest possible cost, or at an estimate. A call that is still queued, or
-        a hedge that was not sent, costs nothing.
+        """Settle open holds: sent calls at their highest cost or an estimate, queued ones and unsent hedges at
+        nothing.
         """
         for branch in filter(None, (self._first, self._second)):
             if branch.waits or (branch is self._second and branch.callee is None):
@@ -334,7 +327,6 @@ class BranchHold:
         self._branch.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
     def record_callee(self, callee: Callee) -> None:
-        """See `AttemptHold.record_callee`."""
         self._branch.callee, self._branch.sent_at_s = callee, time.monotonic()
         if self._branch.hold is not None:
             self._branch.hold.ask(callee)

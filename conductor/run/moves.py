@@ -26,9 +26,7 @@ from conductor.run.record import Record
 from conductor.run.task import Task
 
 AGAIN_WITHIN_S = 10.0
-"""Time limit for a second attempt at a plan, in seconds. If writing a plan broke off after more time than this, one
-worker answers alone.
-"""
+"""Seconds within which an interrupted plan is written again. Later, one worker answers alone."""
 ALONE: tuple[Source, ...] = ("fallback", "conversation")
 """Sources of plans in which one worker answers the user's words alone. If it fails, another worker is tried."""
 
@@ -79,16 +77,9 @@ def next_move(
     follow_up: RunPlan | None = None,
     stays: bool = False,
 ) -> Move:
-    """Return the next move of a run.
-
-    Args:
-        record: current record. It must have no open call.
-        fallbacks: workers that may answer alone, in the order in which they are tried.
-        has_conductor: whether a conductor can write a plan.
-        tells_filters: workers whose content filter errors are reported to the client. See
-            `PoolMember.tells_filters`.
-        follow_up: plan of the conversation's worker alone, if this process decides about a follow-up turn.
-        stays: whether `follow_up` runs without a plan of the conductor.
+    """Return the next move of a run without open calls. `fallbacks` may answer alone, in their order. Content
+    filter errors of `tells_filters` reach the client. `follow_up` is the plan of the conversation's worker
+    alone, if this process decides about a follow-up turn. With `stays`, it runs without a plan of the conductor.
     """
     task = record.task
     while record.plans and (
@@ -192,10 +183,7 @@ def is_last_round(task: Task, round: int) -> bool:
 
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:
-    """Let one worker answer the user's question alone.
-
-    If it fails before its first token, the next move tries another worker.
-    """
+    """Let one worker answer alone. If it fails before its first token, the next move tries another worker."""
     tried = {step.worker for plan in record.plans if plan.source in ALONE for step in plan.steps}
     untried = [name for name in fallbacks if name not in tried]
     if untried:

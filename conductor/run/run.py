@@ -93,16 +93,8 @@ UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker", "conversation")
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
-    """Context that the steps of a run share.
-
-    Args:
-        task: task of the run.
-        pool: workers that this request may use, by name, in the order in which the conductor sees them.
-        ledger: ledger of the run.
-        log: log of the run's events.
-        now_s: function that returns the seconds since the run began.
-        terms: conditions of the run's calls.
-        earlier_turns: see `Team.earlier_turns`.
+    """What the steps of a run share. `pool` has the request's workers in the conductor's order, `now_s`
+    returns the seconds since the run began. For `earlier_turns`, see `Team`.
     """
 
     task: Task

@@ -161,10 +161,8 @@ class StepCalls:
         return self._context.log.record.plans[self._plan].source
 
     def _conversation(self, step: Step, member: PoolMember) -> Sequence[Message]:
-        """Return the user's conversation as the step's worker receives it.
-
-        Tool calls are converted to text, unless the step may call tools or the request passes straight to one worker.
-        Only that worker receives the thoughts that the client sent back.
+        """Return the conversation as the step's worker receives it, with tool calls as text unless the step may
+        call tools. Only the worker of a request by name gets the thoughts that the client sent back.
         """
         task = self._context.task
         conversation = as_sent(task.conversation, self._context.earlier_turns)

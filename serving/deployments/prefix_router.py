@@ -87,10 +87,8 @@ class PrefixRouter(RaysRouter):
     async def choose_replicas(
         self, candidate_replicas: list[Any], pending_request: Any = None
     ) -> list[list[Any]]:
-        """Return candidates in order of preference, like Ray's router.
-
-        A call that is sent again because it failed or is late goes to the least busy replica that has not
-        received it yet. The replica with its prompt in the cache is the one that received it before.
+        """Return candidates in order, like Ray's router. A repeated call goes to the least busy replica that
+        has not received it, because the one with its prompt in the cache has.
 
         The calls of a conversation have the replicas in the same order, each as a rank of its own: if the queue of
         one is full, Ray tries the next. Ray's preference for replicas on the same node or in the same zone does not
@@ -168,8 +166,5 @@ def _conversation_of(pending_request: Any) -> str:
 
 
 def _places_of(pending_request: Any) -> Places:
-    """Return the record of the replicas to which the call has been sent.
-
-    Ray passes the caller's own object and not a copy, so the caller sees what is written to it.
-    """
+    """Return the record of the replicas to which the call was sent. It is the caller's own object."""
     return getattr(_call_of(pending_request), "places", None) or Places()

@@ -53,10 +53,6 @@ class Dispatcher:
     If a worker rejects the prompt as too long, workers whose context is not longer are not called. If all workers
     fail and one of them rejected the prompt as too long, `ContextOverflow` is raised, because agents respond to it
     by shortening the prompt.
-
-    Args:
-        routes: workers in the order in which they are tried.
-        chosen: reasons for the fallbacks that were chosen automatically, by the name of the fallback.
     """
 
     def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
