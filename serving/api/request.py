@@ -145,6 +145,14 @@ class Podium(_Strict):
         max_length=100,
         description="Plan to run, instead of one that the conductor writes.",
     )
+    conversation: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Name of the conversation. Turns with the same name and API key keep their worker and its prompt "
+        "cache. null: Podium uses `conversation`, `previous_response_id`, `prompt_cache_key` or the session in "
+        "`metadata.user_id`, or else the first messages.",
+    )
 
 
 def or_empty(value: Any) -> Any:
@@ -176,6 +184,8 @@ class ApiRequest:
         left_out: a line for each field that was ignored because it does not change the answer, for the
             record.
         logprobs_field: request field that asks for log probabilities.
+        conversation_name: name of the conversation, with the kind of the field that it comes from. Empty: the
+            first messages identify it.
     """
 
     model: str
@@ -196,6 +206,7 @@ class ApiRequest:
     places: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     logprobs_field: str = "logprobs"
+    conversation_name: str = ""
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
