@@ -11,7 +11,6 @@ from serving.api.request import FIELDS
 from serving.api.resolve import check_name, find_allowed_names, names
 from serving.api.respond import success
 from serving.sessions.service import Service
-from serving.settings.worker_profile import context_limit_of
 
 router = APIRouter()
 RATES = (
@@ -65,7 +64,7 @@ def _model(service: Service, permit: Permit, name: str, kind: str) -> dict[str, 
             "model": pool.models[name],
             "adapter": pool.adapters.get(name),
             "provenance": pool.provenance.get(name),
-            "context_tokens": _context_tokens(service, name),
+            "context_tokens": pool.context_tokens[name],
             "price": _price(pool.members[name].price),
             "circuit": pool.health[name].circuit,
         }
@@ -78,19 +77,13 @@ def _model(service: Service, permit: Permit, name: str, kind: str) -> dict[str, 
     return {"id": name, "object": "model", "created": 0, "owned_by": "podium", **anthropics, "podium": podium}
 
 
-def _context_tokens(service: Service, name: str) -> int | None:
-    """Return a worker's context length in tokens, or None if it is unknown."""
-    settings = service.settings()
-    return context_limit_of(settings.worker(name), settings)
-
-
 def _largest_context(service: Service, permit: Permit, name: str) -> int | None:
     """Return the largest context length of the workers that a conductor's model may call, or None if all are
     unknown.
     """
     settings = service.settings()
     workers = filter(permit.allows, settings.models[name].workers or settings.pool)
-    lengths = [_context_tokens(service, worker) for worker in workers]
+    lengths = [service.pool.context_tokens[worker] for worker in workers]
     return max((length for length in lengths if length is not None), default=None)
 
 
