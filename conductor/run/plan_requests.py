@@ -76,9 +76,7 @@ class PlanRequests:
         return index, stream
 
     def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a function that sends the conductor's text to the journal. The first piece that it sends contains all
-        text so far.
-        """
+        """Return a function that sends the conductor's text to the journal, first all text so far."""
         log, is_sent = self._context.log, False
 
         def report(delta: Delta, reply: Reply) -> None:
@@ -117,11 +115,7 @@ class PlanRequests:
             raise
 
     def check_forced_tools(self, plan: Plan) -> None:
-        """Reject a plan whose answering step cannot call a tool although the request requires a tool call.
-
-        Raises:
-            InvalidPlan: the answering step cannot call tools. The error names the step.
-        """
+        """Reject a plan whose answering step cannot call a tool although the request requires a tool call."""
         last, index = plan.steps[-1], len(plan.steps) - 1
         is_forced = self._context.log.record.task.tools.is_forced
         if is_forced and not may_call_tools(last, self._context.pool[last.worker]):
@@ -132,20 +126,15 @@ class PlanRequests:
             raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
 
     def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
-        """Return whether the run can answer without this plan. It then does not wait long for the conductor.
-
-        This is true if an earlier round has answered, or if a worker that is free now can answer alone.
-        """
+        """Return whether an earlier round or a free worker can answer. The run then does not wait long."""
         task, alone = self._context.task, self._alone
         if task.strict or task.plan_only:
             return False
         return move.round > 0 or (alone != conductor.member.name and self._context.pool[alone].is_free())
 
     def prompt(self, move: WritePlan) -> tuple[Message, ...]:
-        """Return the conductor's prompt for a plan.
-
-        In a further round, it contains the previous plan and its outcome. In a repair, it contains the rejected plan
-        and the reason of its rejection.
+        """Return the conductor's prompt, with the previous plan and its outcome, or the rejected plan and the
+        reason.
         """
         record, pool = self._context.log.record, self._context.pool
         outcome: PlanRecord | None = record.last_answer_plan

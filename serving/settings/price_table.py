@@ -54,13 +54,8 @@ _prices: dict[tuple[date, PriceQuery], PriceSettings | None] = {}
 
 
 def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Return `settings` with the table's price for every API worker, and for the baseline, that has no price.
-
-    It takes a second or two if prices must be looked up, so call it in a thread, or at the start.
-
-    Args:
-        settings: as written in the file.
-        environment: of this process. The SDKs read addresses from it.
+    """Return `settings` with the table's price for API workers and a baseline without one. Looking up takes
+    seconds, so call it in a thread or at the start. SDKs read addresses from `environment`.
     """
     unpriced = {
         place: own

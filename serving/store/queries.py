@@ -10,12 +10,7 @@ from serving.store.run_filter import RunFilter
 
 
 def visible(caller: Caller, table: Table = run) -> ColumnElement[bool]:
-    """Return the SQL condition for runs that the caller may see. It corresponds to `Caller.sees`.
-
-    Args:
-        caller: caller of the request.
-        table: table with the columns `key_id` and `team_id` of runs.
-    """
+    """Return the SQL condition for runs in `table` that the caller may see. It corresponds to `Caller.sees`."""
     account = caller.account
     if caller.sees_every_run:
         return true()

@@ -122,11 +122,7 @@ def _is_document(block: Block) -> bool:
 
 
 def limit_marks(request: Mapping[str, Any]) -> None:
-    """Remove the oldest cache marks of `request` if there are more than the API accepts.
-
-    A run with tools adds a mark in each turn. Marks on tools and on the system prompt are kept, because other
-    conversations share those.
-    """
+    """Remove the oldest cache marks beyond the API's limit, but keep those on tools and system prompt."""
     heads, marked = _marked_blocks(request)
     spare = max(0, MOST_MARKS - len(heads))
     for block in marked[: max(0, len(marked) - spare)]:
