@@ -1,12 +1,13 @@
 """How long a prompt each worker can read, and who is told."""
 
+from collections import deque
 from typing import Any
 
 import pytest
 
 from serving.settings.settings import parse
 from serving.settings.worker_profile import context_limit_of
-from tests.serving.api.served import scripted, served, team
+from tests.serving.api.served import plan, scripted, served, step, team
 
 LENGTHS = {
     "gpt-5": 400_000,
@@ -53,3 +54,59 @@ async def test_models_show_the_context_length_and_the_prices() -> None:
     lengths = {name: about.get("context_tokens") for name, about in models.items()}
     assert lengths == {"all": 32_000, "short": 8_000, "open": None, "duo": None, "conductor": None, "a": 8_000, "b": 32_000, "c": None}  # fmt: skip
     assert models["b"]["price"] == price
+
+
+WORDS = "four five " * 4_000
+"""A text of about 10,000 tokens."""
+
+
+def lengths(*context: int | None, **models: Any) -> Any:
+    """Settings: workers of these context lengths, `a`, `b` and so on."""
+    names = "abcd"[: len(context)]
+    workers = [scripted(name, context_tokens=each) for name, each in zip(names, context, strict=True)]
+    return team(plan(step(0, "")), workers=workers, workflows={}, models={"mini": {}, **models})
+
+
+def asks(words: str, **more: Any) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": words}], **more}
+
+
+@pytest.mark.parametrize(
+    ("context", "used"),
+    [
+        ((2_000, 50_000), ["b"]),
+        ((2_000, None), ["b"]),
+        ((None, 50_000), ["a", "b"]),
+        ((9_000, 8_000), ["a"]),
+        ((10_500, 50_000), ["b"]),  # no space for an answer
+    ],
+)
+async def test_workers_whose_context_is_too_short_are_not_in_the_plan(
+    context: tuple[int | None, ...], used: list[str]
+) -> None:
+    async with served(lengths(*context)) as api:
+        await api.ok(asks(WORDS))
+        record = await api.newest()
+        assert record["workers"] == used
+        await api.ok(asks("Short."))
+        assert (await api.newest())["workers"] == ["a", "b"]
+
+
+async def test_a_conversation_that_no_worker_can_read_is_an_error_with_both_numbers() -> None:
+    async with served(lengths(2_000, 4_000)) as api:
+        answer = await api.post(asks(WORDS))
+        assert api.worker("conductor").calls == deque()
+        by_name = await api.post(asks(WORDS, model="a"))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert "about 10,000 tokens" in error["message"]
+    assert "4,000 tokens" in error["message"]
+    assert by_name.status_code == 200  # the provider decides
+
+
+async def test_a_long_answer_needs_space_too() -> None:
+    async with served(lengths(12_000, 50_000)) as api:
+        await api.ok(asks(WORDS))
+        assert (await api.newest())["workers"] == ["a", "b"]
+        await api.ok(asks(WORDS, max_tokens=4_000))
+        assert (await api.newest())["workers"] == ["b"]
