@@ -67,18 +67,16 @@ class Questions:
     shown_Q_W: Ints
 
 
-def read_side(path: Path, side: str, workers: Sequence[str], difficulty: str) -> Questions:
-    """Return the questions of one side of a recorded pool.
+def read_side(path: Path, side: str, workers: Sequence[str]) -> Questions:
+    """Return the questions of one side of a recorded pool that all workers have answered.
 
     Raises:
-        EvaluationError: the pool cannot be read, or has no such questions that all workers have answered.
+        EvaluationError: the pool cannot be read, or has no such questions.
     """
     rows = [
         row
         for _, row in read_json_lines(path)
-        if side_of(key_of(row["question"])) == side
-        and difficulty in ("", row.get("difficulty"))
-        and all(worker in row["models"] for worker in workers)
+        if side_of(key_of(row["question"])) == side and all(worker in row["models"] for worker in workers)
     ]
     if not rows:
         raise EvaluationError(f"{path} has no questions of the side {side} that all workers have answered.")
@@ -193,20 +191,19 @@ def largest_harmless(rows: Sequence[Mapping[str, Any]]) -> float:
     return max(each for each in STICKINESS if not harmful or each < min(harmful))
 
 
-def read_prices(path: Path) -> tuple[dict[str, Price], list[int]]:
-    """Return the price of each worker, and the hidden output tokens of its answers."""
-    entries = yaml.safe_load(path.read_text(encoding="utf-8"))
-
-    def usd(entry: Mapping[str, Any], name: str) -> Decimal | None:
-        return None if name not in entry else Decimal(str(entry[name]))
-
+def read_prices() -> tuple[dict[str, Price], Ints]:
+    """Return the declared price of each worker, and the hidden output tokens of its answers."""
+    entries = yaml.safe_load(PRICES.read_text(encoding="utf-8"))
     prices = {
         worker: Price(
-            Decimal(str(each["input"])), Decimal(str(each["output"])), usd(each, "cached"), usd(each, "write")
+            Decimal(str(each["input"])),
+            Decimal(str(each["output"])),
+            Decimal(str(each["cached"])) if "cached" in each else None,
+            Decimal(str(each["write"])) if "write" in each else None,
         )
         for worker, each in entries.items()
     }
-    return prices, [int(each.get("reasoning_tokens", 0)) for each in entries.values()]
+    return prices, np.array([int(each.get("reasoning_tokens", 0)) for each in entries.values()])
 
 
 def mean_usd(questions: Questions, prices: Mapping[str, Price], reasoning_W: Ints) -> Floats:
@@ -253,8 +250,6 @@ main = Program("python -m evaluation.stickiness")
 @main.command()
 def run(
     pool: Annotated[Path, Argument(help="recorded pool (docs/evaluation.md)")],
-    prices: Annotated[Path, Option(help="prices of its models")] = PRICES,
-    difficulty: Annotated[str, Option(help="difficulty of the questions; empty: all")] = "easy",
     conversations: Annotated[int, Option(parser=parse_count, help="number of conversations")] = 400,
     context_tokens: Annotated[
         list[int] | None,
@@ -266,18 +261,18 @@ def run(
     """Print right answers and cost per conversation for each stickiness, and the largest one that loses none.
 
     Raises:
-        CommandError: the pool or the prices cannot be read.
+        CommandError: the pool cannot be read.
     """
     out.mkdir(parents=True, exist_ok=True)
     screen = console()
     try:
-        by_worker, reasoning = read_prices(prices)
-        train, test = (read_side(pool, side, list(by_worker), difficulty) for side in ("train", "test"))
+        by_worker, reasoning_W = read_prices()
+        train, test = (read_side(pool, side, list(by_worker)) for side in ("train", "test"))
         members = {
             name: PoolMember(name, Replay(name, price, str(pool), name), price=price)
             for name, price in by_worker.items()
         }
-        usd_W = mean_usd(train, by_worker, np.array(reasoning))
+        usd_W = mean_usd(train, by_worker, reasoning_W)
         embedder = Embedder(out / "vectors.npz", screen.print)
         by_router = choices(train, test, usd_W, embedder.embed, seed)
     except (EvaluationError, ValueError, OSError) as exc:
@@ -285,7 +280,7 @@ def run(
     for router, chosen_Q in by_router.items():
         rows: list[dict[str, Any]] = []
         for context in context_tokens or [0, 20_000]:
-            replays = Conversations(test, members, np.array(reasoning), context)
+            replays = Conversations(test, members, reasoning_W, context)
             some = rows_of(replays, chosen_Q, conversations, seed)
             save_plot(out / f"{router}-{context}.svg", plot, some, title=f"{router}, {context} tokens before")
             rows += some

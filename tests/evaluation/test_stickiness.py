@@ -13,7 +13,6 @@ from conductor.model.worker import PoolMember
 from evaluation import EvaluationError
 from evaluation.recordings import key_of, side_of
 from evaluation.stickiness import (
-    PRICES,
     STICKINESS,
     TURNS,
     Conversations,
@@ -95,19 +94,19 @@ def test_both_routers_choose_among_all_workers() -> None:
 
 
 def test_a_pool_s_sides_and_prices_are_read(tmp_path: Path) -> None:
-    prices, reasoning = read_prices(PRICES)
+    prices, reasoning_W = read_prices()
     assert prices["anthropic_claude-sonnet-4"] == SONNET
     assert prices["google_gemma-3-27b-it"].cached == prices["google_gemma-3-27b-it"].input_usd_per_mtok
-    assert reasoning[list(prices).index("openai_o3-mini")] == 5_000
+    assert reasoning_W[list(prices).index("openai_o3-mini")] == 5_000
     rows = [
-        {"difficulty": "easy", "category": "sums", "dataset": "d", "question": f"What is {n} + 1?", "expected": "", "models": {"a": {"s": 1.0, "a": "x", "n": 9}, "b": {"s": 0.5, "a": None}}}
+        {"category": "sums", "dataset": "d", "question": f"What is {n} + 1?", "expected": "", "models": {"a": {"s": 1.0, "a": "x", "n": 9}, "b": {"s": 0.5, "a": None}}}
         for n in range(20)
     ]  # fmt: skip
     path = tmp_path / "pool.jsonl.gz"
     path.write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
-    test = read_side(path, "test", ["a", "b"], "easy")
+    test = read_side(path, "test", ["a", "b"])
     assert test.texts == [row["question"] for row in rows if side_of(key_of(str(row["question"]))) == "test"]
     assert test.right_Q_W.all(axis=0).tolist() == [True, False]
     assert test.shown_Q_W[0].tolist() == [3, 0]
     with pytest.raises(EvaluationError, match="no questions of the side test"):
-        read_side(path, "test", ["a", "c"], "easy")
+        read_side(path, "test", ["a", "c"])
