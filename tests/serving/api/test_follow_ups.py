@@ -66,10 +66,11 @@ async def test_stickiness_of_zero_leaves_the_decision_to_the_conductor() -> None
 
 
 async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_it_gains_enough() -> None:
-    settings = settings_for(TO_A, TO_B, a=B, b=A, conversation={"speculation_usd_per_s": None})
+    policy = {"stickiness": 0.3, "speculation_usd_per_s": None}
+    settings = settings_for(TO_A, TO_B, a=B, b=A, conversation=policy)
     async with served(settings) as api:
         await run(api, LONG)
-        record = await run(api, LONG, "And now?", "And then?", "And at the end?", "And at last?")
+        record = await run(api, LONG, "And now?")
         prompt = api.worker("conductor").calls[-1].messages[-1].text
     assert "tokens of this conversation in its cache" in prompt
     assert record["answer"] == "B says."
