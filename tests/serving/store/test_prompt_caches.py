@@ -2,14 +2,25 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
+import msgspec
 import pytest
 
+from conductor.model.call import Sampling
+from conductor.model.messages import Message, Text
+from conductor.model.operation import PromptCache, WireOptions
+from conductor.model.reply import CallResult, FinishReason
+from conductor.model.usage import Usage
+from conductor.plan.plan import Plan, Step
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import Record
+from conductor.run.task import Task
 from serving.accounts.replica_store import ReplicaStore
 from serving.database.address import Address, parse_address
 from serving.database.clock import now_us
 from serving.store import prompt_caches
-from serving.store.prompt_caches import KEEP_PROMPT, PromptCacheRow, PromptCaches
+from serving.store.prompt_caches import KEEP_PROMPT, PromptCacheRow, PromptCaches, row_id, row_of, tail_of
 from tests.serving.store.stores import opened
 
 pytestmark = pytest.mark.postgresql
@@ -89,3 +100,64 @@ async def test_memory_is_bounded_and_the_conversation_that_was_used_last_stays(
     await caches.find("c1")
     await caches.keep(replace(row(), id="c3"))
     assert [len(await caches.find(id)) for id in ("c1", "c2", "c3")] == [1, 0, 1]
+
+
+def run_of(*conversation: Message, lifetime: Any = "", **fields: Any) -> Record:
+    """A run of a conductor's model that worker `b` has answered."""
+    options = WireOptions(prompt_cache=PromptCache(conversation="cv_1", lifetime=lifetime))
+    task = Task(conversation, sampling=Sampling(options=options), **fields.pop("task", {}))
+    result = CallResult("Because.", "b", "m", Usage(4_000, 30), None, FinishReason.STOP, deployment="eu")
+    step = StepRecord(0, "a", "", (), 0.0, "done", conversation, result)
+    plan = PlanRecord(0, 0, "conductor", 0.0, "c", ended_s=1.0, steps=(step,))
+    return Record("wf_1", task, 1_000.0, plans=(plan,), wall_s=2.5, **({"status": "finished"} | fields))
+
+
+def said(*words: str) -> tuple[Message, ...]:
+    return tuple(Message.of("user" if n % 2 == 0 else "assistant", each) for n, each in enumerate(words))
+
+
+def test_the_row_of_a_run_is_about_the_worker_that_answered() -> None:
+    made = row_of(run_of(*said("Why?", "Word " * 40, "And now?")), 60)
+    assert made is not None
+    assert (made.worker, made.deployment, made.tokens, made.turns, made.n_messages) == (
+        "b",
+        "eu",
+        4_000,
+        2,
+        3,
+    )
+    assert made.answer_tokens == (50 + 30) // 2
+    assert (made.written_us, made.drop_us, made.lifetime) == (1_002_500_000, 1_062_500_000, "")
+    assert made.id == row_id("cv_1", said("Why?", "Something else."))
+    assert made.tail == tail_of(said("?", "", "And now?"))
+    marked = replace_parts(said("Why?")[0], "1h")
+    assert [
+        getattr(row_of(each, 60), "lifetime", None)
+        for each in (run_of(*said("Why?"), lifetime="5m"), run_of(marked))
+    ] == ["5m", "1h"]
+
+
+def replace_parts(message: Message, cache: Any) -> Message:
+    return Message(
+        message.role, tuple(Text(part.text, cache) for part in message.parts if isinstance(part, Text))
+    )
+
+
+@pytest.mark.parametrize("fields", [
+    {"status": "failed"}, {"status": "cancelled"}, {"plans": ()},
+    {"task": {"plan": Plan((Step("a", ""),))}}, {"task": {"plan_only": True}},
+])  # fmt: skip
+def test_runs_without_an_answer_of_a_planned_worker_have_no_row(fields: Any) -> None:
+    plans = fields.pop("plans", None) if "plans" in fields else None
+    record = run_of(*said("Why?"), **fields)
+    assert row_of(record if plans is None else msgspec.structs.replace(record, plans=plans), 60) is None
+
+
+def test_an_id_covers_the_conversation_and_its_first_messages() -> None:
+    system = Message.of("system", "Be brief.")
+    ids = [
+        row_id("cv_1", said("Why?")), row_id("cv_2", said("Why?")), row_id("cv_1", said("How?")),
+        row_id("cv_1", (system, *said("Why?"))),
+    ]  # fmt: skip
+    assert len(set(ids)) == 4
+    assert row_id("cv_1", said("Why?", "Because.", "Oh?")) == ids[0]

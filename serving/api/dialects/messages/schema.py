@@ -112,7 +112,7 @@ class MessagesRequest(Prompt, ExtraFields):
     @property
     def session(self) -> str:
         """Claude Code's session, or "" if there is none."""
-        user_id = self.metadata.get("user_id") if isinstance(self.metadata, dict) else None
+        user_id = cast(Json, self.metadata).get("user_id") if isinstance(self.metadata, dict) else None
         return session_of(user_id) if isinstance(user_id, str) else ""
 
     @property
