@@ -159,7 +159,11 @@ def interval(differences_C: Floats, seed: int) -> tuple[float, float]:
 
 
 def rows_of(conversations: Conversations, chosen_Q: Ints, count: int, seed: int) -> list[dict[str, Any]]:
-    """Return a row for each probability of a change and each stickiness."""
+    """Return a row for each probability of a change and each stickiness.
+
+    `low` and `high` are the interval of the difference to stickiness 0. At 0, they are the interval of the right answers
+    themselves, minus their mean.
+    """
     rows: list[dict[str, Any]] = []
     for change in CHANGES:
         drawn = conversations.draw(count, change, seed)
@@ -168,7 +172,7 @@ def rows_of(conversations: Conversations, chosen_Q: Ints, count: int, seed: int)
             results = [conversations.replay(each, chosen_Q, stickiness) for each in drawn]
             rights_C = np.array([rights for rights, _, _ in results]) / TURNS
             base_C = rights_C if stickiness == 0 else base_C
-            low, high = interval(rights_C - base_C, seed)
+            low, high = interval(rights_C - (base_C if stickiness else base_C.mean()), seed)
             rows.append(
                 {
                     "context": conversations.context_tokens,
@@ -186,8 +190,9 @@ def rows_of(conversations: Conversations, chosen_Q: Ints, count: int, seed: int)
 
 
 def largest_harmless(rows: Sequence[Mapping[str, Any]]) -> float:
-    """Return the largest stickiness up to which no row loses right answers beyond its interval."""
-    harmful = [row["stickiness"] for row in rows if row["high"] < 0]
+    """Return the largest stickiness up to which each row loses fewer right answers than the interval at 0 spans."""
+    spans = {(row["context"], row["change"]): row["low"] for row in rows if row["stickiness"] == 0}
+    harmful = [row["stickiness"] for row in rows if row["difference"] < spans[row["context"], row["change"]]]
     return max(each for each in STICKINESS if not harmful or each < min(harmful))
 
 
@@ -285,7 +290,7 @@ def run(
             save_plot(out / f"{router}-{context}.svg", plot, some, title=f"{router}, {context} tokens before")
             rows += some
         screen.print(_table(router, rows))
-        screen.print(f"{router}: the largest stickiness without a significant loss is {largest_harmless(rows):g}.\n")  # fmt: skip
+        screen.print(f"{router}: the largest stickiness whose loss is within the interval at 0 is {largest_harmless(rows):g}.\n")  # fmt: skip
     return 0
 
 
