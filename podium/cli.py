@@ -43,6 +43,7 @@ VERBS = {
     "plan": Verb("podium.plan_cli", "show the plan for a question and its maximum cost, without running it"),
     "runs": Verb("podium.runs_cli:runs", "list the newest runs of a server"),
     "show": Verb("podium.runs_cli:show", "show one run as a tree of plans and steps, with times and costs"),
+    "costs": Verb("podium.costs_cli", "show spending per day and worker, and what caches saved"),
     "feedback": Verb("podium.feedback_cli", "rate a run's answer, or export rated questions for training"),
     "models": Verb("podium.runs_cli:models", "list every model name that a server accepts"),
     "keys": Verb("podium.accounts_cli:keys", "create, list, revoke and rotate API keys"),

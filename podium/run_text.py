@@ -113,7 +113,8 @@ def run_tree(record: Json, *, words: bool, prompts: bool = False) -> Tree:
     """Build the tree of a workflow's record with plans, steps and, if wanted, outputs (`words`) and prompts."""
     head = cell(f"{record['model']}  ", style="bold").append_text(status_text(record))
     head.append(
-        f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}  {inert(record['id'])}", "not bold"
+        f"  {seconds(record['wall_s'])}  {dollars(record['cost_usd'])}{_caches(record)}  {inert(record['id'])}",
+        "not bold",
     )
     tree = Tree(head, guide_style="dim")
     tree.add(_about(record))
@@ -158,7 +159,7 @@ def _add_step(branch: Tree, step: Json, *, words: bool, prompts: bool) -> None:
     line.append(f"{f' reads {reads}' if reads else ''}  ").append_text(status_text(step))
     cost = dollars(step["cost_usd"]) if step["ended_s"] is not None and step["started_s"] is not None else ""
     at = f" from {seconds(step['started_s']) or '0 s'}" if step["started_s"] is not None else ""
-    line.append(f"  {_took(step)}{at}  {cost}")
+    line.append(f"  {_took(step)}{at}  {cost}{_caches(step)}")
     leaf = branch.add(line)
     leaf.add(cell(brief(step["subtask"]) or "answer the question", "italic"))
     for attempt in step["attempts"]:
@@ -215,14 +216,27 @@ def _with_attempts(error: Json | None) -> list[Json]:
     return [*podium.get("attempts", ()), error]
 
 
+def _caches(part: Json) -> str:
+    """Describe what the providers' caches saved in a step or a run, or return "" if they were not used."""
+    share, saved = part.get("cached_share"), part.get("saved_usd")
+    if not share and not saved:
+        return ""
+    words = f"{share or 0:.0%} cached"
+    if saved:
+        words += f", {'saved' if saved > 0 else 'cost'} {dollars(abs(saved))}"
+    return f"  ({words})"
+
+
 def _took(part: Json) -> str:
     if part["started_s"] is None or part["ended_s"] is None:
         return ""
     return seconds(part["ended_s"] - part["started_s"])
 
 
-def runs_table(runs: list[Json]) -> Table:
-    rows = table("started", "run", "model", "status", "workers", right=("duration", "tokens", "cost"))
+def runs_table(runs: list[Json], *, shows_caches: bool = False) -> Table:
+    """Build a table of runs, with the cached share of the input and what it saved if `shows_caches`."""
+    more = ("cached", "saved") if shows_caches else ()
+    rows = table("started", "run", "model", "status", "workers", right=("duration", "tokens", "cost", *more))
     for run in runs:
         workers = dict.fromkeys(step["served_by"] or step["worker"] for step in run["steps"])
         rows.add_row(
@@ -234,5 +248,14 @@ def runs_table(runs: list[Json]) -> Table:
             seconds(run["wall_s"]),
             str(run["usage"]["total_tokens"]),
             dollars(run["cost_usd"]),
+            *(_savings(run) if shows_caches else ()),
         )
     return rows
+
+
+def _savings(run: Json) -> tuple[str, str]:
+    share, saved = run.get("cached_share"), run.get("saved_usd")
+    amount = (
+        "" if saved is None else f"-{dollars(-saved)}" if saved < 0 else dollars(saved) if saved else "$0"
+    )
+    return "" if share is None else f"{share:.0%}", amount

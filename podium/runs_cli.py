@@ -16,6 +16,8 @@ from podium.command_line.terminal import cell, console, inert, inert_json, table
 Json = dict[str, Any]
 NEWEST = 20
 """Number of newest runs among which the newest one with steps is searched."""
+RATES = ("input_usd_per_mtok", "cached_input_usd_per_mtok", "output_usd_per_mtok")
+"""Prices of a worker in the list of models."""
 OVER = {"finished", "failed", "cancelled", "lost", "expired"}
 Status = Literal["running", "waiting", "detached", "cancelled", "expired", "failed", "finished", "lost"]
 runs, show, models = Program("podium runs"), Program("podium show"), Program("podium models")
@@ -32,6 +34,9 @@ def list_runs(
     worker: Annotated[str | None, Option(help="only runs that called this worker")] = None,
     team: Annotated[
         str | None, Option(help="only runs of this team, by id; needs an administrator's key")
+    ] = None,
+    conversation: Annotated[
+        str | None, Option(metavar="ID", help="only runs of this conversation, with their use of caches")
     ] = None,
     words: Annotated[
         str | None, Option(help="only runs with this text in question or answer, at least 3 characters")
@@ -52,6 +57,7 @@ def list_runs(
         "model": model,
         "worker": worker,
         "team": team,
+        "conversation": conversation,
         "words": words,
         "min_cost_usd": min_cost and str(min_cost),
         "max_cost_usd": max_cost and str(max_cost),
@@ -69,14 +75,14 @@ def list_runs(
         elif not page["data"]:
             print("No run matches.", file=sys.stderr)
         else:
-            _print_runs(page)
+            _print_runs(page, shows_caches=conversation is not None)
     return 0
 
 
-def _print_runs(page: Json) -> None:
+def _print_runs(page: Json, *, shows_caches: bool) -> None:
     from podium.run_text import runs_table
 
-    console().print(runs_table(page["data"]))
+    console().print(runs_table(page["data"], shows_caches=shows_caches))
     if page["has_more"]:
         print(
             f"More runs may match. Continue with `podium runs --after {inert(str(page['next_after']))}`.",
@@ -164,7 +170,7 @@ def list_models(url: Url = DEFAULT_URL, as_json: JsonLines = False) -> int:
 
 
 def _print_models(listed: list[Json]) -> None:
-    rows = table("name", "kind", "description", "$ per million tokens in, out")
+    rows = table("name", "kind", "description", right=("context", "$ per million tokens in, cached, out"))
     for each in listed:
         about: Json = each["podium"]
         conductor: Json = about.get("conductor") or {}
@@ -174,6 +180,10 @@ def _print_models(listed: list[Json]) -> None:
             "conductor": f"plans by {conductor['worker']}" if conductor else "plans by a conductor",
         }[about["kind"]]
         price: Json = about.get("price") or {}
-        rates = ", ".join(f"{price[name]:g}" for name in ("input_usd_per_mtok", "output_usd_per_mtok") if name in price)  # fmt: skip
-        rows.add_row(cell(each["id"]), about["kind"], cell(what), rates)
+        cached = {"cached_input_usd_per_mtok": price.get("input_usd_per_mtok")} if price else {}
+        rates = ", ".join(f"{(cached | price)[name]:g}" for name in RATES) if price else ""
+        tokens = about.get("context_tokens")
+        rows.add_row(
+            cell(each["id"]), about["kind"], cell(what), "" if tokens is None else f"{tokens:,}", rates
+        )
     console().print(rows)

@@ -64,15 +64,15 @@ def build_client(
             from serving.workers.openai_responses import OpenAIResponsesWorker
 
             kind = OpenAIResponsesWorker if worker.api == "responses" else OpenAIWorker
-            return kind(_account(worker, environment))
+            return kind(_account(worker, settings, environment))
         case AnthropicSettings():
             from serving.workers.anthropic import AnthropicWorker
 
-            return AnthropicWorker(_account(worker, environment))
+            return AnthropicWorker(_account(worker, settings, environment))
         case GeminiSettings():
             from serving.workers.gemini import GeminiWorker
 
-            return GeminiWorker(_account(worker, environment))
+            return GeminiWorker(_account(worker, settings, environment))
         case ScriptedSettings():
             from serving.workers.scripted import ScriptedWorker
 
@@ -128,7 +128,9 @@ def _scripted_reply(reply: ScriptedReplySettings) -> "ScriptedReply":
 
 
 def _account(
-    worker: OpenAISettings | AnthropicSettings | GeminiSettings, environment: Mapping[str, str]
+    worker: OpenAISettings | AnthropicSettings | GeminiSettings,
+    settings: Settings,
+    environment: Mapping[str, str],
 ) -> "ProviderAccount":
     """Return the provider account, with a placeholder for the key if none is set."""
     from serving.workers.account import NO_KEY, ProviderAccount
@@ -150,6 +152,7 @@ def _account(
         reach=ANYWHERE if worker.allow_link_local else SETTINGS,
         fetches_pictures=worker.fetches_pictures,
         access=worker,
+        sets_breakpoints=settings.conversation.breakpoints,
     )
 
 

@@ -12,6 +12,7 @@ from conductor.model.terms import ANYTHING, Permit
 from conductor.model.usage import Price, dearest_of
 from conductor.model.worker import PoolMember, Worker
 from conductor.plan.prompts import Prompts
+from conductor.run.follow_up import Agreement
 from conductor.run.plan_writer import ConductorModel, Constraint
 from conductor.run.team import Team
 from serving.clients import Engines, build_client, model_name, provenance_of
@@ -29,6 +30,7 @@ from serving.settings.without_effect import without_effect
 from serving.settings.worker_profile import (
     accepts_of,
     calls_tools,
+    context_limit_of,
     context_tokens_of,
     price_of,
     public_name,
@@ -63,6 +65,10 @@ class Pool:
     fallbacks: Mapping[str, tuple[Fallback, ...]]
     """Fallbacks of each worker, in the order in which they are tried."""
     engines: Engines
+    context_tokens: Mapping[str, int | None]
+    """Context length of each worker in tokens, or None if it is unknown."""
+    agreement: Agreement = field(default_factory=Agreement, init=False, repr=False)
+    """How often conductors kept the workers of conversations."""
     _teams: dict[Permit, Team] = field(default_factory=dict[Permit, Team], init=False, repr=False)
 
     @property
@@ -249,6 +255,7 @@ def build_pool(
         health={name: each.health for name, each in routes.items()},
         fallbacks=fallbacks,
         engines=engines,
+        context_tokens={worker.name: context_limit_of(worker, settings) for worker in settings.workers},
     )
 
 

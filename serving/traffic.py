@@ -1,4 +1,5 @@
-"""Traffic of a worker: the parties that call it, the evidence of its errors, and budgets for retries and rates.
+"""Traffic of a worker: the parties that call it, the evidence of its errors, budgets for retries and rates, and the
+hash that keeps a conversation at one place.
 
 `Witnesses` decides whether an error affects all callers or only the prompts of one party.
 
@@ -10,6 +11,7 @@ off, there are no parties to protect from each other, and one call is enough.
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from hashlib import blake2b
 from typing import NamedTuple, TypeVar
 
 from conductor.model.call import Call
@@ -26,6 +28,15 @@ the worker.
 """
 
 T = TypeVar("T")
+
+
+def unit_hash(text: str) -> float:
+    """Return a number above 0 and at most 1 that depends only on `text`. Different texts give evenly spread numbers.
+
+    Routers use it to choose alike without a shared store (rendezvous hashing).
+    """
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).digest()
+    return (int.from_bytes(digest) + 1) / 2**48
 
 
 class Witness(NamedTuple):

@@ -45,17 +45,23 @@ class TokenLogprob(Value, frozen=True):
 
 
 class PromptCache(Value, frozen=True):
-    """OpenAI's hints for prompt caching. Empty: not sent.
+    """Hints for prompt caching. Empty: not sent.
 
     Args:
-        key: `prompt_cache_key`, which routes requests with a common prefix to the same machine.
-        mode, ttl: fields of `prompt_cache_options`.
+        key: OpenAI's `prompt_cache_key`, which routes requests with a common prefix to the same machine.
+        retention: OpenAI's `prompt_cache_retention`.
+        mode, ttl: fields of OpenAI's `prompt_cache_options`.
+        conversation: id of the conversation, for the choice of a deployment or replica. The turns of a conversation
+            share a prefix.
+        lifetime: lifetime of the breakpoints that Podium sets, in Anthropic's words. Empty: five minutes.
     """
 
     key: str = ""
     retention: str = ""
     mode: str = ""
     ttl: str = ""
+    conversation: str = ""
+    lifetime: Literal["", "5m", "1h"] = ""
 
 
 class WireOptions(Value, frozen=True):

@@ -104,6 +104,8 @@ class CallResult(Value, frozen=True):
     """Log probabilities of the tokens in `output`, if they were requested."""
     stop_sequence: str | None = None
     """See `Delta.stop_sequence`."""
+    saved_usd: Decimal | None = None
+    """What the provider's cache saved (see `Price.saved`), or None if the price or the usage is unknown."""
 
 
 @dataclass(slots=True)
@@ -312,6 +314,7 @@ class Reply:
             native=self.native,
             logprobs=tuple(self.logprobs),
             stop_sequence=self.stop_sequence,
+            saved_usd=None if self.price is None or self.usage is None else self.price.saved(self.usage),
         )
 
 

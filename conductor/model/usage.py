@@ -149,6 +149,16 @@ class Price(Rates):
             + usage.reasoning_tokens * rates.reasoning
         ) / MILLION
 
+    def saved(self, usage: Usage) -> Decimal:
+        """Return what the provider's cache saved: the cost of the same tokens without a cache, minus their cost.
+
+        It is negative if cache writes cost more than cache reads saved.
+        """
+        if not usage.cached_input_tokens and not usage.cache_write_tokens:
+            return Decimal(0)
+        uncached = replace(usage, cached_input_tokens=0, cache_write_tokens=0, cache_write_1h_tokens=0)
+        return self.of(uncached) - self.of(usage)
+
     def rates_for(self, input_tokens: int) -> Rates:
         """Return the rates that apply to a prompt of this length."""
         tiers = [tier for tier in self.long_prompts if input_tokens > tier.above_input_tokens]

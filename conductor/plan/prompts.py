@@ -125,8 +125,12 @@ class Prompts:
         max_steps: int,
         conversation: Sequence[Message],
         tools: Toolset = NO_TOOLS,
+        note: str = "",
     ) -> list[Message]:
-        """Return the prompt for writing a plan: the instructions, then the numbered workers, then the question."""
+        """Return the prompt for writing a plan: the instructions, the numbered workers, the question, and `note`.
+
+        What changes from turn to turn comes last, so that the conductor's server can cache the rest.
+        """
         own = self.lists if layout == "lists" else self.steps
         how = instructions(layout, len(pool), max_steps, _cheapest(pool)) if own is None else own
         what = (
@@ -142,6 +146,7 @@ class Prompts:
             describe_tools(tools, layout),
             describe_attachments(conversation, pool),
             _question(conversation),
+            note,
         )
         parts = [part for part in sections if part]
         return [Message.of("system", system), Message.of("user", "\n\n".join(parts))]

@@ -5,6 +5,7 @@ its own. The call and its hedge are called branches.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Generator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
@@ -27,9 +28,9 @@ from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import CallResult, Reply
 from conductor.model.terms import Callee, Observer
-from conductor.model.usage import FREE, Price, Usage, estimate, total
+from conductor.model.usage import FREE, Price, Usage, estimate, total, unseen_bytes
 from conductor.model.worker import PoolMember
-from conductor.run.call_bound import call_bound, with_defaults
+from conductor.run.call_bound import call_bound, sent_bytes, with_defaults
 from conductor.run.ledger import BudgetLedger, Hold, Ledger
 from conductor.run.plan_record import charges
 from conductor.run.run import wait_until_done
@@ -51,10 +52,16 @@ class _HeldCall:
     """True if the call is still queued and has not been sent."""
     callee: Callee | None = None
     """Worker and deployment that it was last sent to. None if it was not sent, or if that is not known."""
+    sent_at_s: float = 0.0
+    """Time at which it was last sent, by `time.monotonic`."""
 
 
 class CallHolds:
-    """Holds of one call. Implements `Holds`."""
+    """Holds of one call. Implements `Holds`.
+
+    With `sent_bytes`, the size of the prompt, a call that is closed before its first token is billed at an
+    estimate instead of its bound.
+    """
 
     def __init__(
         self,
@@ -62,8 +69,10 @@ class CallHolds:
         member: PoolMember,
         bound: Usage,
         observer: Observer | None = None,
+        sent_bytes: int | None = None,
     ) -> None:
         self._ledger, self._member, self._bound, self._observer = ledger, member, bound, observer
+        self._sent_bytes = sent_bytes
         self._exit_stack = AsyncExitStack()
         self._first = self._begin()
         """The branch that is expected to answer."""
@@ -80,14 +89,39 @@ class CallHolds:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Settle open holds: sent calls at their highest cost, queued ones and unsent hedges at nothing."""
+        """Settle open holds: sent calls at their highest cost or an estimate, queued ones and unsent hedges at
+        nothing.
+        """
         for branch in filter(None, (self._first, self._second)):
             if branch.waits or (branch is self._second and branch.callee is None):
                 await self._release(branch)
             elif branch.callee is not None and (price := branch.callee.price) is not None:
-                most_usd = price.most(self._bound_of(branch))
-                await self._settle(branch.hold, most_usd, None, is_bound=price != FREE)
+                cost_usd = price.most(self._bound_of(branch))
+                is_open = branch.hold is not None and not branch.hold.settled
+                if self._sent_bytes is not None and is_open and price != FREE:
+                    cost_usd = self._estimate_closed(branch, branch.callee, price, self._sent_bytes)
+                await self._settle(branch.hold, cost_usd, None, is_bound=price != FREE)
         await self._exit_stack.aclose()
+
+    def _estimate_closed(self, branch: _HeldCall, callee: Callee, price: Price, sent_bytes: int) -> Decimal:
+        """Return the estimated cost of a call that was closed before its first token, and record the call."""
+        took_s = time.monotonic() - branch.sent_at_s
+        usage = estimate(self._bound_of(branch), unseen_bytes(took_s), sent_bytes=sent_bytes)
+        cost_usd = price.of(usage)
+        message = f"The call was closed after {took_s:.2f} s, before its first token."
+        attempt = Attempt(
+            callee.worker,
+            "",
+            message,
+            outcome="cut",
+            took_s=took_s,
+            cost_usd=cost_usd,
+            cost_is_bound=True,
+            deployment=callee.deployment,
+            hedge=branch is self._second,
+        )
+        self._note(attempt)
+        return cost_usd
 
     @property
     def bound(self) -> Usage:
@@ -293,13 +327,15 @@ class BranchHold:
         self._branch.waits = False  # skipped if the wait is cancelled: the call is never sent then
 
     def record_callee(self, callee: Callee) -> None:
-        self._branch.callee = callee
+        self._branch.callee, self._branch.sent_at_s = callee, time.monotonic()
         if self._branch.hold is not None:
             self._branch.hold.ask(callee)
 
 
 @asynccontextmanager
-async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGenerator[Reply]:
+async def open_call(
+    member: PoolMember, call: Call, ledger: Ledger, *, at_estimate: bool = False
+) -> AsyncGenerator[Reply]:
     """Call `member` within the budget.
 
     The block is entered at the first token. Leaving it closes the call and charges its cost to the budget. Each
@@ -311,6 +347,8 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     - An interrupted call costs what its server has reported so far.
     - A call whose server reports nothing, or an impossible usage, costs its bound. `Reply.result` shows the
       same cost.
+    - A call that is closed before its first token costs its bound. With `at_estimate`, it costs an estimate, which
+      the record shows as an attempt.
 
     Raises:
         BudgetExceeded: the budget does not allow the call, or another attempt.
@@ -321,7 +359,8 @@ async def open_call(member: PoolMember, call: Call, ledger: Ledger) -> AsyncGene
     call = replace(call, sampling=with_defaults(member, call.sampling))
     if member.bills_inner_calls:
         ledger = BudgetLedger()
-    async with CallHolds(ledger, member, call_bound(member, call), call.terms.observer) as holds:
+    n_bytes = sent_bytes(call) if at_estimate else None
+    async with CallHolds(ledger, member, call_bound(member, call), call.terms.observer, n_bytes) as holds:
         sampling = replace(call.sampling, max_output_tokens=holds.bound.output_tokens)
         call = replace(call, sampling=sampling, terms=replace(call.terms, holds=holds))
         reply: Reply | None = None

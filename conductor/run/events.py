@@ -19,7 +19,9 @@ from conductor.model.value import DefaultingValue, Value
 from conductor.plan.plan import Step
 from conductor.run.turns import Given
 
-Source = Literal["conductor", "repair", "revision", "client", "workflow", "worker", "fallback"]
+Source = Literal[
+    "conductor", "repair", "revision", "client", "workflow", "worker", "fallback", "conversation"
+]
 """Author of a plan.
 
 - `conductor`: the conductor wrote it first.
@@ -29,6 +31,7 @@ Source = Literal["conductor", "repair", "revision", "client", "workflow", "worke
 - `workflow`: the settings contain it.
 - `worker`: no author. The request passes straight to one worker.
 - `fallback`: no author. Planning failed, and one worker answers alone.
+- `conversation`: no author. The worker of the conversation's last answer answers again.
 """
 
 

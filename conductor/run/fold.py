@@ -230,8 +230,14 @@ def _resume(record: Record, event: RunResumed) -> Changes:
 
 
 def _cut_plans(plans: tuple[PlanRecord, ...], at_s: float) -> tuple[PlanRecord, ...]:
-    """Mark the open calls of `plans` as interrupted. Only the last plan can have one. The function is idempotent."""
-    return (*plans[:-1], _cut_plan(plans[-1], at_s)) if plans else ()
+    """Mark the open calls of `plans` as interrupted. Only the last plan, and a plan whose text is incomplete, can have
+    one. The function is idempotent.
+    """
+    last = len(plans) - 1
+    return tuple(
+        _cut_plan(plan, at_s) if index == last or plan.ended_s is None else plan
+        for index, plan in enumerate(plans)
+    )
 
 
 def _cut_plan(plan: PlanRecord, at_s: float) -> PlanRecord:

@@ -4,11 +4,13 @@ It depends only on the run's record and task, so that any process can continue t
 
 - Plan: the request contains it, or the conductor writes it. A plan that cannot run is repaired at most once. If
   there is still no plan, one worker answers alone.
+- Follow-up turns: if the conductor agrees, fails or may not replace the conversation's worker, that worker answers.
 - Steps: all steps run that have not ended.
 - Rounds: if more than one round is allowed, the conductor reviews the outcome. If a further round fails, the
   previous answer is final.
 """
 
+import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -25,6 +27,8 @@ from conductor.run.task import Task
 
 AGAIN_WITHIN_S = 10.0
 """Seconds within which an interrupted plan is written again. Later, one worker answers alone."""
+ALONE: tuple[Source, ...] = ("fallback", "conversation")
+"""Sources of plans in which one worker answers the user's words alone. If it fails, another worker is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +74,26 @@ def next_move(
     *,
     has_conductor: bool,
     tells_filters: Collection[str] = (),
+    follow_up: RunPlan | None = None,
+    stays: bool = False,
 ) -> Move:
     """Return the next move of a run without open calls. `fallbacks` may answer alone, in their order. Content
-    filter errors of `tells_filters` reach the client.
+    filter errors of `tells_filters` reach the client. `follow_up` is the plan of the conversation's worker
+    alone, if this process decides about a follow-up turn. With `stays`, it runs without a plan of the conductor.
     """
     task = record.task
-    while record.plans and record.plans[-1].is_interrupted:  # repeat the decision that led to it
+    while record.plans and (
+        record.plans[-1].is_interrupted or (follow_up is None and _is_undecided(record))
+    ):  # repeat the decision that led to it
         record = replace(record, plans=record.plans[:-1])
     if not record.plans:
-        if task.plan is not None:
-            return RunPlan(task.plan, task.plan_source)
-        return WritePlan("conductor", 0) if has_conductor else Fail(_no_conductor())
+        return _first_move(task, follow_up if stays else None, has_conductor=has_conductor)
     plan = record.plans[-1]
     filtered = _filter_failure(plan, tells_filters)
     if filtered is not None:
         return _give_up(record, filtered)
+    if follow_up is not None and _keeps_worker(record, plan):
+        return dataclasses.replace(follow_up, why=plan.why)
     if plan.rejection is not None:
         return _after_rejection(record, plan, plan.rejection, fallbacks)
     if plan.failure is not None:
@@ -93,7 +102,29 @@ def next_move(
         return Finish(None)
     if plan.accepted:
         return _keep(record)
-    return _after_steps(record, plan, fallbacks)
+    return _after_steps(record, plan, fallbacks, has_conductor=has_conductor)
+
+
+def _first_move(task: Task, follow_up: RunPlan | None, *, has_conductor: bool) -> Move:
+    if task.plan is not None:
+        return RunPlan(task.plan, task.plan_source)
+    if follow_up is not None:
+        return follow_up
+    return WritePlan("conductor", 0) if has_conductor else Fail(_no_conductor())
+
+
+def _is_undecided(record: Record) -> bool:
+    """Return whether the process ended after the conductor's plan of a follow-up turn, and before a plan ran."""
+    plan = record.plans[-1]
+    is_valid = plan.ended_s is not None and plan.rejection is None and plan.failure is None
+    return is_valid and not plan.steps and record.last_answer_plan is None
+
+
+def _keeps_worker(record: Record, plan: PlanRecord) -> bool:
+    """Return whether the conversation's worker answers a follow-up turn after the conductor's `plan`."""
+    is_first = plan.round == 0 and all(each.source != "conversation" for each in record.plans)
+    has_failed = plan.failure is not None and plan.failure.is_a(WorkerError)
+    return is_first and (plan.accepted or plan.rejection is not None or has_failed)
 
 
 def _filter_failure(plan: PlanRecord, tells_filters: Collection[str]) -> Failure | None:
@@ -130,7 +161,7 @@ def _after_conductor_failure(record: Record, plan: PlanRecord, fallbacks: Sequen
     return _fall_back(record, fallbacks, f"the conductor failed: {first.story}")
 
 
-def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> Move:
+def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str], *, has_conductor: bool) -> Move:
     last = plan.steps[-1]
     if last.status == "done":
         if is_last_round(record.task, plan.round):
@@ -138,7 +169,9 @@ def _after_steps(record: Record, plan: PlanRecord, fallbacks: Sequence[str]) -> 
         return WritePlan("revision", plan.round + 1)
     if last.status != "failed" or last.failure is None:
         return ContinuePlan(plan.index)
-    if plan.source == "fallback" and last.failure.is_a(WorkerError) and record.answer_began_s is None:
+    if plan.source in ALONE and last.failure.is_a(WorkerError) and record.answer_began_s is None:
+        if has_conductor and all(each.source == "conversation" for each in record.plans):
+            return WritePlan("conductor", 0)
         why = f"{plan.why.removesuffix('.')}; then {last.worker} failed: {last.failure.code}"
         return _fall_back(record, fallbacks, why, last.failure)
     return _give_up(record, last.failure)
@@ -151,7 +184,7 @@ def is_last_round(task: Task, round: int) -> bool:
 
 def _fall_back(record: Record, fallbacks: Sequence[str], why: str, failure: Failure | None = None) -> Move:
     """Let one worker answer alone. If it fails before its first token, the next move tries another worker."""
-    tried = {step.worker for plan in record.plans if plan.source == "fallback" for step in plan.steps}
+    tried = {step.worker for plan in record.plans if plan.source in ALONE for step in plan.steps}
     untried = [name for name in fallbacks if name not in tried]
     if untried:
         return RunPlan(Plan((Step(untried[0], ""),)), "fallback", why)

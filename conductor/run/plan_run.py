@@ -250,7 +250,8 @@ class PlanRun:
     async def _answer(self, index: int, step: Step, prompt: WorkerPrompt, call: Call) -> CallResult:
         """Make the call and publish its text as it streams."""
         member = self._context.pool[step.worker]
-        async with open_call(member, call, self._context.ledger) as reply:
+        is_early = self._context.log.record.plans[self._index].source == "conversation"
+        async with open_call(member, call, self._context.ledger, at_estimate=is_early) as reply:
             self._replies[index] = reply
             reply.notes += omission_notes(self._context.task.conversation, member)
             reply.notes += self._calls.tools_left_out(step)

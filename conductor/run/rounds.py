@@ -7,37 +7,28 @@ import asyncio
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable
 
-from msgspec.structs import replace
-
-from conductor.errors import DeadlineExceeded, InvalidPlan, NoPlan, PodiumError, Reason, internal_error
-from conductor.model.call import Sampling
+from conductor.errors import DeadlineExceeded, PodiumError, internal_error
 from conductor.model.failure import Failure
-from conductor.model.messages import Message
-from conductor.model.reply import Delta, FinishReason, Reply
+from conductor.model.reply import FinishReason
 from conductor.model.terms import Refusals, Terms
 from conductor.model.worker import PoolMember
 from conductor.plan.plan import Plan, Step
-from conductor.plan.prompts import with_tools_as_text
 from conductor.run.event_log import EventLog
 from conductor.run.events import (
     AnswerDelta,
     PlanEnded,
-    PlanStarted,
     RunFailed,
     RunFinished,
     RunSuspended,
-    Source,
     StepPlanned,
-    WorkDelta,
 )
+from conductor.run.follow_up_round import FollowUpRound, all_of
 from conductor.run.ledger import Ledger
 from conductor.run.moves import ContinuePlan, Fail, Finish, Move, RunPlan, WritePlan, is_last_round, next_move
-from conductor.run.plan_record import PlanRecord
+from conductor.run.plan_requests import PlanRequests
 from conductor.run.plan_run import PlanRun, StepsWait
-from conductor.run.plan_writer import ConductorModel, PlanStream
 from conductor.run.record import Record
 from conductor.run.run import RunContext, wait_until_done
-from conductor.run.steps import may_call_tools
 from conductor.run.team import Team
 
 SAME_AGAIN = "The conductor wrote the same plan again, so the answer of that plan was accepted."
@@ -89,7 +80,18 @@ class RoundLoop:
         terms = Terms(
             deadline_at_s, task.permit, task.priority, account.key_id, account.team_id, refusals=refusals
         )
-        self._context = RunContext(task, members, ledger, log, self.now_s, terms)
+        self._context = RunContext(task, members, ledger, log, self.now_s, terms, team.earlier_turns)
+        self._requests = PlanRequests(team, self._context, self._fallbacks[0])
+        self._follow_up = self._find_follow_up()
+
+    def _find_follow_up(self) -> FollowUpRound | None:
+        """Return the decision about a follow-up turn, or None if this process does not make it."""
+        record, task, follow_up = self._record, self._record.task, self._team.follow_up
+        if follow_up is None or follow_up.worker not in self._context.pool or record.parent or record.plans:
+            return None
+        if task.plan is not None or task.plan_only or task.strict or self._team.planner(task) is None:
+            return None
+        return FollowUpRound(self._context, self._requests, follow_up, self._execute)
 
     def now_s(self) -> float:
         """Return the seconds since the run began, without gaps between processes."""
@@ -153,6 +155,8 @@ class RoundLoop:
             self._fallbacks,
             has_conductor=planner is not None,
             tells_filters=frozenset[str]().union(*(each.tells_filters for each in members)),
+            follow_up=self._follow_up.plan if self._follow_up else None,
+            stays=self._follow_up is not None and self._follow_up.course == "stay",
         )
 
     async def _finish(self, move: Finish) -> None:
@@ -190,115 +194,39 @@ class RoundLoop:
 
     async def _run(self, move: WritePlan | RunPlan | ContinuePlan) -> None:
         match move:
+            case WritePlan() if self._follow_up and self._follow_up.is_decided_first:
+                await self._follow_up.run()
             case WritePlan():
                 await self._write(move)
             case RunPlan(plan=plan):
-                index = self._start_plan(move.source, 0, None, ())
+                index = self._requests.start(move.source, 0, None, ())
 
                 def end_plan() -> Plan:
                     self._log.append(PlanEnded(self.now_s(), index, why=move.why))
                     return plan
 
-                await self._execute(index, _all_of(plan), end_plan)
+                await self._execute(index, all_of(plan), end_plan)
             case ContinuePlan(index=index):
                 plan = Plan(tuple(step.step for step in self._record.plans[index].steps))
-                await self._execute(index, _all_of(plan), lambda: plan)
-
-    def _text_reporter(self, index: int) -> Callable[[Delta, Reply], None]:
-        """Return a function that sends the conductor's text to the journal, first all text so far."""
-        is_sent = False
-
-        def report(delta: Delta, reply: Reply) -> None:
-            nonlocal is_sent
-            if not self._log.is_watched:
-                return
-            text = delta.text if is_sent else "".join(reply.texts)
-            reasoning = delta.reasoning if is_sent else "".join(reply.thoughts)
-            is_sent = True
-            self._log.note_work(WorkDelta(self.now_s(), index, None, text, reasoning))
-
-        return report
+                await self._execute(index, all_of(plan), lambda: plan)
 
     async def _write(self, move: WritePlan) -> None:
-        conductor, outcome = self._conductor(), self._record.last_answer_plan
+        outcome = self._record.last_answer_plan
         earlier = tuple(step.step for step in outcome.steps) if outcome and outcome.result else ()
-        prompt = self._prompt(move, outcome)
-        index = self._start_plan(move.source, move.round, conductor.member.name, prompt)
-        call = self._context.call(prompt, self._context.site(index, operation="plan"), Sampling())
-        stream = PlanStream(
-            conductor,
-            list(self._context.pool.values()),
-            self._record.task.max_steps,
-            replace(call, terms=replace(call.terms, has_fallback=self._can_do_without(conductor, move))),
-            self._context.ledger,
-            may_accept=move.round > 0,
-            has_tools=bool(self._record.task.tools),
-            on_text=self._text_reporter(index),
-        )
+        index, stream = self._requests.open(move)
 
         def end_plan() -> Plan | None:
             is_same = stream.plan is not None and stream.plan.steps == earlier
             plan, why = (None, SAME_AGAIN) if is_same else (stream.plan, "")
             if plan is not None and move.round == 0:
-                self._check_forced_tools(plan)
+                self._requests.check_forced_tools(plan)
+                if self._follow_up:
+                    self._follow_up.why_kept(index, plan)
             self._log.append(PlanEnded(self.now_s(), index, stream.result, accepted=plan is None, why=why))
             return plan
 
-        try:
+        with self._requests.recording_errors(index, stream):
             await self._execute(index, hold_while_same(stream, earlier), end_plan)
-        except InvalidPlan as exc:
-            rejection = Failure.of(exc)
-            self._log.append(
-                PlanEnded(self.now_s(), index, stream.result, rejection=rejection, why=exc.message)
-            )
-            raise
-        except BaseException as exc:
-            if self._record.plans[index].ended_s is None:  # the conductor failed or was stopped while writing
-                failure = Failure.of(exc) if isinstance(exc, PodiumError) else None
-                stopped = PlanEnded(
-                    self.now_s(),
-                    index,
-                    stream.result,
-                    failure=failure,
-                    why=failure.message if failure else "",
-                    stopped=failure is None,
-                )
-                self._log.append(stopped)
-            raise
-
-    def _check_forced_tools(self, plan: Plan) -> None:
-        """Reject a plan whose answering step cannot call a tool although the request requires a tool call."""
-        last, index = plan.steps[-1], len(plan.steps) - 1
-        if self._record.task.tools.is_forced and not may_call_tools(last, self._context.pool[last.worker]):
-            message = (
-                f"Step {index} writes the answer and must call a tool, but worker {last.worker} cannot call tools in this step. "
-                "Give the last step to a worker that can call tools, and let it use them."
-            )
-            raise InvalidPlan(message, reason=Reason.NO_TOOLS, step=index)
-
-    def _can_do_without(self, conductor: ConductorModel, move: WritePlan) -> bool:
-        """Return whether an earlier round or a free worker can answer. The run then does not wait long."""
-        task, alone = self._record.task, self._fallbacks[0]
-        if task.strict or task.plan_only:
-            return False
-        return move.round > 0 or (alone != conductor.member.name and self._context.pool[alone].is_free())
-
-    def _prompt(self, move: WritePlan, outcome: PlanRecord | None) -> tuple[Message, ...]:
-        """Return the conductor's prompt, with the previous plan and its outcome, or the rejected plan and the
-        reason.
-        """
-        prompts, layout, task = self._team.prompts, self._conductor().layout, self._record.task
-        pool, talk = list(self._context.pool.values()), with_tools_as_text(task.conversation)
-        prompt = prompts.plan(layout, pool, task.max_steps, talk, task.tools)
-        if move.round > 0 and outcome is not None:
-            text = outcome.result.output if outcome.result else ""
-            result = outcome.steps[-1].result
-            prompt = prompts.revise(prompt, text, result.output if result else "", layout)
-        if move.source == "repair":
-            rejected = next(plan for plan in reversed(self._record.plans) if plan.rejection is not None)
-            text = rejected.result.output if rejected.result else ""
-            prompt = prompts.repair(prompt, text, rejected.why)
-        return tuple(prompt)
 
     async def _execute(
         self, index: int, steps: AsyncIterable[Step], end_plan: Callable[[], Plan | None]
@@ -313,19 +241,3 @@ class RoundLoop:
             self._log.append(StepPlanned(self.now_s(), index, number, step))
             number += 1
         end_plan()
-
-    def _start_plan(self, source: Source, round: int, worker: str | None, prompt: tuple[Message, ...]) -> int:
-        index = len(self._record.plans)
-        self._log.append(PlanStarted(self.now_s(), index, round, source, worker, prompt))
-        return index
-
-    def _conductor(self) -> ConductorModel:
-        conductor = self._team.planner(self._record.task)
-        if conductor is None:
-            raise NoPlan("The conductor of this run is no longer available. Set `conductor` in the settings.")
-        return conductor
-
-
-async def _all_of(plan: Plan) -> AsyncIterator[Step]:
-    for step in plan.steps:
-        yield step

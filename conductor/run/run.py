@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from conductor.run.ledger import Ledger
 from conductor.run.plan_record import PlanRecord
 from conductor.run.record import Record, RunRecords
 from conductor.run.task import Task
+from conductor.run.turns import StepTurn
 
 
 class Run:
@@ -86,14 +87,14 @@ class Run:
             yield event
 
 
-UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker")
+UNPLANNED: tuple[Source, ...] = ("client", "workflow", "worker", "conversation")
 """Sources of plans that no model wrote."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunContext:
     """Context that the steps of a run share. `pool` has the request's workers in the conductor's order, `now_s`
-    returns the seconds since the run began.
+    returns the seconds since the run began. For `earlier_turns`, see `Team`.
     """
 
     task: Task
@@ -102,6 +103,7 @@ class RunContext:
     log: EventLog
     now_s: Callable[[], float]
     terms: Terms
+    earlier_turns: Mapping[str, StepTurn] = field(default_factory=dict[str, StepTurn])
 
     def site(
         self,

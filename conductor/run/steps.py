@@ -14,8 +14,9 @@ from conductor.model.worker import PoolMember
 from conductor.plan.plan import Step
 from conductor.plan.prompts import WorkerPrompt, with_tools_as_text, work
 from conductor.run.continuing import other_answer
-from conductor.run.events import AnswerDelta, RunFailed, WorkDelta
+from conductor.run.events import AnswerDelta, RunFailed, Source, WorkDelta
 from conductor.run.run import RunContext
+from conductor.run.turns import as_sent
 
 
 class StepWords:
@@ -123,7 +124,7 @@ class StepCalls:
         task = self._context.task
         if task.operation != "chat":
             return WorkerPrompt(task.conversation)
-        return work(member, self._conversation, step, steps, outputs)
+        return work(member, self._conversation(step, member), step, steps, outputs)
 
     async def call(
         self, index: int, step: Step, steps: Sequence[Step], messages: tuple[Message, ...]
@@ -136,7 +137,7 @@ class StepCalls:
         task = self._context.task
         sampling, answer_format = task.sampling, task.answer_format
         is_for_answer = bool(sampling.stop or answer_format)
-        if is_for_answer and index != await self._words.find_last():
+        if is_for_answer and self._source != "conversation" and index != await self._words.find_last():
             sampling, answer_format = replace(sampling, stop=()), None
         is_last_yet = index == len(steps) - 1  # a step before another is not the last
         is_streamed = task.stream and self._words.live and is_last_yet
@@ -156,21 +157,30 @@ class StepCalls:
         )
 
     @property
-    def _conversation(self) -> Sequence[Message]:
-        """The conversation as workers receive it, with tool calls as text unless one worker answers."""
-        conversation = self._context.task.conversation
-        is_plain = self._context.log.record.plans[self._plan].source == "worker"
-        return conversation if is_plain else with_tools_as_text(conversation)
+    def _source(self) -> Source:
+        return self._context.log.record.plans[self._plan].source
+
+    def _conversation(self, step: Step, member: PoolMember) -> Sequence[Message]:
+        """Return the conversation as the step's worker receives it, with tool calls as text unless the step may
+        call tools. Only the worker of a request by name gets the thoughts that the client sent back.
+        """
+        task = self._context.task
+        conversation = as_sent(task.conversation, self._context.earlier_turns)
+        if self._source == "worker":
+            return conversation
+        if not task.tools or not may_call_tools(step, member):
+            return with_tools_as_text(conversation)
+        return [replace(each, thoughts={}) if each.thoughts else each for each in conversation]
 
     async def _toolset(self, index: int, step: Step) -> Toolset:
         """Return a step's tools. Only the answering step must make a required tool call, and only once, so
         the steps wait for the plan's end.
         """
-        tools, plan = self._context.task.tools, self._context.log.record.plans[self._plan]
+        tools = self._context.task.tools
         if not tools or not may_call_tools(step, self._context.pool[step.worker]):
             return NO_TOOLS
-        if tools.choice.mode != "required" or plan.source == "worker":
+        if tools.choice.mode != "required" or self._source == "worker":
             return tools
-        is_last = index == await self._words.find_last()
+        is_last = self._source == "conversation" or index == await self._words.find_last()
         has_called = bool(self._context.log.record.plans[self._plan].steps[index].turns)
         return tools if is_last and not has_called else replace(tools, choice=AUTO)

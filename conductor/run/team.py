@@ -25,11 +25,12 @@ from conductor.model.usage import FREE, Price
 from conductor.model.worker import PoolMember
 from conductor.plan.prompts import Prompts
 from conductor.run.events import AnswerDelta, RunFailed, RunFinished, RunSuspended
+from conductor.run.follow_up import FollowUp
 from conductor.run.plan_writer import ConductorModel
 from conductor.run.record import Record
 from conductor.run.run import Run
 from conductor.run.task import Task
-from conductor.run.turns import Given, GivenResult
+from conductor.run.turns import Given, GivenResult, StepTurn
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,18 @@ class Team:
         pool: all workers by name, in the order in which the conductor sees them.
         prompts: texts of the prompts.
         fallback: worker that answers alone if planning fails. None: the first worker of the request.
+        follow_up: facts about the conversation of one request, if another turn came before it. A team without a
+            request has none.
+        earlier_turns: turns of earlier runs of the conversation, by the client's id of each of their tool calls. The
+            ids of a turn are in the order of its calls.
     """
 
     conductor: ConductorModel | None
     pool: Mapping[str, PoolMember]
     prompts: Prompts = field(default_factory=Prompts)
     fallback: str | None = None
+    follow_up: FollowUp | None = None
+    earlier_turns: Mapping[str, StepTurn] = field(default_factory=dict[str, StepTurn])
 
     def members_for(self, task: Task) -> dict[str, PoolMember]:
         """Return the members of the pool that `task` may use, for its plans and for answers without a plan.

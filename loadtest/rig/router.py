@@ -42,6 +42,7 @@ from serving.pool import build_pool
 from serving.sessions.service import Service
 from serving.settings.settings import parse
 from serving.store.database_store import DatabaseStore
+from serving.store.prompt_caches import PromptCaches
 from serving.store.store import StoreListener
 
 WAITING = 4096
@@ -71,6 +72,7 @@ async def serve(address: str, settings: dict[str, Any], has_keys: bool, *, watch
         ledgers=ledgers,
         policies=policies,
         keep_turn=ConversationTurns(),
+        prompt_caches=PromptCaches(store) if store_settings.records else None,
     )
     batches = Batches(
         DatabaseBatchStore(store) if store_settings.records else MemoryBatchStore(), service, policies

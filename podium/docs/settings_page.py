@@ -48,6 +48,8 @@ SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("router", sections.RouterSettings),
     ("store", sections.StoreSettings),
     ("cache", sections.CacheSettings),
+    ("conversation", sections.ConversationSettings),
+    ("baseline", sections.BaselineSettings),
     ("batches", sections.BatchSettings),
     ("webhooks", webhooks.WebhookSettings),
     ("telemetry", sections.TelemetrySettings),

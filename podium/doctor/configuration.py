@@ -63,6 +63,7 @@ def check_workers(case: ServerCase) -> Finding:
 
 def check_effect(case: ServerCase) -> Finding:
     from serving.settings.keys import absent_workers, without_workers
+    from serving.settings.price_table import with_known_prices
     from serving.settings.settings import SettingsError
     from serving.settings.without_effect import without_effect
 
@@ -71,6 +72,8 @@ def check_effect(case: ServerCase) -> Finding:
         settings = without_workers(settings, set(absent_workers(settings, case.environment)))
     except SettingsError:
         return ok("Not checked, because API keys of workers are missing. See `keys`.")
+    if settings.baseline is not None:  # its price may be in the table
+        settings = with_known_prices(settings, case.environment)
     idle = [warning(each.message, each.remedy) for each in without_effect(settings)]
     return worst(idle) if idle else ok("Every setting has an effect.")
 

@@ -115,6 +115,7 @@ ROUTES: Mapping[str, RouteAccess] = {
     "GET /v1/conversations/{conversation_id}/items/{item_id}": RouteAccess(Who.READ, READ),
     "DELETE /v1/conversations/{conversation_id}/items/{item_id}": RouteAccess(Who.RUN, CHANGE),
     "GET /v1/workflows": RouteAccess(Who.READ, READ),
+    "GET /v1/costs": RouteAccess(Who.READ, READ),
     "GET /v1/workflows/{id}": RouteAccess(Who.READ, READ),
     "GET /v1/workflows/{id}/events": RouteAccess(Who.READ, WATCH),
     "POST /v1/workflows/{id}/cancel": RouteAccess(Who.RUN, CHANGE),

@@ -12,6 +12,7 @@ from serving.accounts.rates import check_possible
 from serving.api.attachments import attach
 from serving.api.authentication import caller_of
 from serving.api.choices import ChoicesResponse, Siblings
+from serving.api.conversation import with_conversation
 from serving.api.dialect import Dialect, Dialects
 from serving.api.opening import Keeping, keeping_of
 from serving.api.plans import PlanResponse
@@ -74,6 +75,7 @@ async def _respond(request: Request, response: type[RunResponse], dialect: Diale
     # earlier turns and stored files count as text too
     if parsed is not api_request and parsed.text_chars > most:
         raise too_much_text(most)
+    parsed = with_conversation(parsed, caller, service.settings().conversation)
     is_numbered = dialect.tells_again and parsed.podium.background and parsed.stream
     keeping = await keeping_of(request, caller, parsed.podium, may_change=not is_numbered)
     headers = dict(request.headers)

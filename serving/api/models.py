@@ -13,6 +13,14 @@ from serving.api.respond import success
 from serving.sessions.service import Service
 
 router = APIRouter()
+RATES = (
+    "input_usd_per_mtok",
+    "output_usd_per_mtok",
+    "cached_input_usd_per_mtok",
+    "cache_write_usd_per_mtok",
+    "cache_write_1h_usd_per_mtok",
+)
+"""Fields of a price that are shown. A rate that is not set is the same as that of other input."""
 NEVER = "1970-01-01T00:00:00Z"
 """`created_at` in Anthropic's format. The real date of a model is unknown."""
 
@@ -56,9 +64,12 @@ def _model(service: Service, permit: Permit, name: str, kind: str) -> dict[str, 
             "model": pool.models[name],
             "adapter": pool.adapters.get(name),
             "provenance": pool.provenance.get(name),
+            "context_tokens": pool.context_tokens[name],
             "price": _price(pool.members[name].price),
             "circuit": pool.health[name].circuit,
         }
+    if kind == "conductor":
+        podium["context_tokens"] = _largest_context(service, permit, name)
     conductor = service.settings().conductor if kind == "conductor" else None
     if conductor is not None and permit.allows(conductor.worker):
         podium["conductor"] = {"worker": conductor.worker, "model": service.pool.models[conductor.worker]}
@@ -66,9 +77,19 @@ def _model(service: Service, permit: Permit, name: str, kind: str) -> dict[str, 
     return {"id": name, "object": "model", "created": 0, "owned_by": "podium", **anthropics, "podium": podium}
 
 
+def _largest_context(service: Service, permit: Permit, name: str) -> int | None:
+    """Return the largest context length of the workers that a conductor's model may call, or None if all are
+    unknown.
+    """
+    settings = service.settings()
+    workers = filter(permit.allows, settings.models[name].workers or settings.pool)
+    lengths = [service.pool.context_tokens[worker] for worker in workers]
+    return max((length for length in lengths if length is not None), default=None)
+
+
 def _price(price: Price | None) -> dict[str, float] | None:
     """Return a worker's own price in dollars per million tokens, or None if it is unknown."""
     if price is None:
         return None
-    rates = {"input_usd_per_mtok": price.input_usd_per_mtok, "output_usd_per_mtok": price.output_usd_per_mtok}
-    return {name: float(rate) for name, rate in rates.items()}
+    rates = {name: getattr(price, name) for name in RATES}
+    return {name: float(rate) for name, rate in rates.items() if rate is not None}

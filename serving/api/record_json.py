@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import orjson
 
+from conductor.model.call import conversation_of
 from conductor.model.characters import whole
 from conductor.model.failure import Attempt, Failure
 from conductor.model.messages import File, Message, Part, PendingCall, Text, ToolCall, ToolResult
@@ -134,6 +135,7 @@ def summary(record: Record, inner: Inner = NONE, *, trace: bool) -> Json:
         "steps": steps(record, inner) if trace else [_brief(step) for step in steps(record, inner)],
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
+        **_caches(record, inner),
         "unmetered_calls": record.n_unmetered_calls,
         "wall_s": seconds(record.wall_s),
         "critical_path_s": seconds(record.critical_path_s),
@@ -172,6 +174,7 @@ def workflow(
         "usage": usage(record),
         "cost_usd": dollars(record.cost_usd),
         "cost_is_bound": record.cost_is_bound,
+        **_caches(record, inner),
         "unmetered_calls": record.n_unmetered_calls,
         **({"lost_usd": dollars(record.lost_usd)} if record.lost_usd else {}),
         "wall_s": seconds(record.wall_s),
@@ -180,6 +183,32 @@ def workflow(
         "steps": steps(record, inner, for_operator=for_operator),
         **({"segments": [_segment(each) for each in record.segments]} if record.segments else {}),
     } | _origin(record)
+
+
+def _caches(record: Record, inner: Inner) -> Json:
+    """Return the conversation of a run, and what the providers' caches saved in it. `cached_share` is the share of
+    the input tokens that were read from a cache.
+    """
+    usage = record.usage
+    return {
+        "conversation": conversation_of(record.task.sampling) or None,
+        "cached_share": _cached_share(usage),
+        "saved_usd": dollars(_saved_usd(record, inner)),
+    }
+
+
+def _cached_share(usage: Usage | None) -> float | None:
+    if usage is None or not usage.input_tokens:
+        return None
+    return round(usage.cached_input_tokens / usage.input_tokens, 3)
+
+
+def _saved_usd(record: Record, inner: Inner) -> Decimal | None:
+    """Return what caches saved in a run and its inner runs, or None if that is unknown for all calls."""
+    insides = [(call, inner.get(call.inner_run or "")) for call in record.calls]
+    amounts = [_saved_usd(inside, inner) if inside else call.saved_usd for call, inside in insides]
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known, Decimal(0)) if known else None
 
 
 def steps(record: Record, inner: Inner = NONE, *, for_operator: bool = False) -> list[Json]:
@@ -299,7 +328,17 @@ def call_json(
     ]
     if result is None:
         return dict.fromkeys(
-            ("served_by", "model", "output", "reasoning", "usage", "cost_usd", "finish_reason")
+            (
+                "served_by",
+                "model",
+                "output",
+                "reasoning",
+                "usage",
+                "cost_usd",
+                "cached_share",
+                "saved_usd",
+                "finish_reason",
+            )
         ) | {"cost_is_bound": False, "attempts": attempts, "notes": []}
     return {
         "served_by": result.worker,
@@ -309,6 +348,8 @@ def call_json(
         "usage": tokens(result.usage),
         "cost_usd": dollars(result.cost_usd),
         "cost_is_bound": result.cost_is_bound,
+        "cached_share": _cached_share(result.usage),
+        "saved_usd": dollars(result.saved_usd),
         "finish_reason": result.finish.value if result.finish else None,
         "attempts": attempts,
         "notes": list(result.notes),

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from math import ceil
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt
 
 from conductor.errors import BadTask, TooLarge, quote
 from conductor.model.call import AnswerFormat, Sampling
-from conductor.model.characters import byte_size, check_name_text
+from conductor.model.characters import CHARS_PER_TOKEN, check_name_text, estimate_tokens
 from conductor.model.messages import NO_TOOLS, File, Image, Message, Part, Text, ToolCall, Toolset
 from conductor.model.operation import NO_OPTIONS, Operation, WireOptions
 from conductor.model.terms import Priority
@@ -35,8 +34,8 @@ EFFORT_ROUNDS: dict[str, int] = {"xhigh": 1, "max": 1}
 """Number of planning rounds that each level of effort adds to the rounds in the model's settings."""
 MOST = 1_000_000_000
 """Upper bound for every limit, so that sums of limits fit into JSON numbers."""
-CHARS_PER_TOKEN, ANSWER_TOKENS = 4, 500
-"""Estimates: characters per token of English, and tokens of an answer without a stated length."""
+ANSWER_TOKENS = 500
+"""Estimated tokens of an answer without a stated length."""
 ESTIMATED_TOKENS_PER_IMAGE = 1_600
 """Estimated tokens of a picture of usual size, from the providers' own counts."""
 MOST_PARTS = 20_000
@@ -146,6 +145,14 @@ class Podium(_Strict):
         max_length=100,
         description="Plan to run, instead of one that the conductor writes.",
     )
+    conversation: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Name of the conversation. Turns with the same name and API key keep their worker and its prompt "
+        "cache. null: Podium uses `conversation`, `previous_response_id`, `prompt_cache_key` or the session in "
+        "`metadata.user_id`, or else the first messages.",
+    )
 
 
 def or_empty(value: Any) -> Any:
@@ -177,6 +184,8 @@ class ApiRequest:
         left_out: a line for each field that was ignored because it does not change the answer, for the
             record.
         logprobs_field: request field that asks for log probabilities.
+        conversation_name: name of the conversation, with the kind of the field that it comes from. Empty: the
+            first messages identify it.
     """
 
     model: str
@@ -197,6 +206,7 @@ class ApiRequest:
     places: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
     logprobs_field: str = "logprobs"
+    conversation_name: str = ""
     echo: Mapping[str, Any] = field(default_factory=dict[str, Any], hash=False)
 
     @property
@@ -260,21 +270,6 @@ class ApiRequest:
         for tool in self.tools.tools:
             yield from (tool.name, tool.description)
             yield from (_shape_text(shape) for shape in (tool.parameters, tool.format) if shape)
-
-
-def estimate_tokens(text: str) -> int:
-    """Estimate the tokens of `text` in any script. The estimate is high rather than low.
-
-    An English token has about four characters. Other alphabets need up to one token per character; Chinese,
-    Japanese, Korean and Indic scripts up to 1.5; an emoji up to 3. The length of a character in UTF-8 tells
-    these apart, which is fast enough for a megabyte.
-    """
-    n_chars, n_bytes = len(text), byte_size(text)
-    ascii = len(text.encode("ascii", "ignore"))
-    astral = len(text.encode("utf-16-le", "surrogatepass")) // 2 - n_chars
-    others = n_chars - ascii - astral
-    threes = n_bytes - ascii - 4 * astral - 2 * others
-    return ceil(ascii / CHARS_PER_TOKEN + (others - threes) + 1.5 * threes + 3 * astral)
 
 
 def _texts_of(part: Part) -> tuple[str, ...]:

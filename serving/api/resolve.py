@@ -1,14 +1,15 @@
 """Turns a request into a `Task`: which model it names, which limits apply, and which team runs it."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Literal
 from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
-from conductor.errors import BadTask, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
+from conductor.errors import BadTask, ContextOverflow, InvalidPlan, Reason, UnknownModel, did_you_mean, quote
 from conductor.model.messages import File, Image, Message
 from conductor.model.terms import Permit, least
 from conductor.model.worker import PoolMember
@@ -34,6 +35,10 @@ from serving.settings.sections import ModelSettings, StepSettings
 from serving.settings.settings import Settings
 from serving.workers.picture_urls import INLINE
 
+ANSWER_TOKENS = 1024
+"""Tokens that a worker's context must have left for an answer whose length the request does not limit."""
+ESTIMATE_FACTOR = 1.5
+"""Factor by which the estimated tokens of a prompt may exceed every context before the request is rejected."""
 OWN_PLAN_STEPS = 5
 """Limit for the steps of a plan in a request, unless the model allows more."""
 
@@ -51,11 +56,13 @@ def resolve(
     *,
     plan_only: bool = False,
     fetchers: Collection[str] | None = None,
+    prompt_tokens: int | None = None,
 ) -> ResolvedTask:
     """Turn a request into a task, and choose the team that runs it, both limited by the policies. `fetchers`
-    is the result of `find_fetchers`. Raise UnknownModel, BadTask or NotAllowed.
+    is the result of `find_fetchers`. `prompt_tokens` is the size of the prompt, if it is better known than by
+    the texts. Raise UnknownModel, BadTask, NotAllowed or ContextOverflow.
     """
-    resolved = _resolve(request, pool, policies, fetchers, plan_only=plan_only)
+    resolved = _resolve(request, pool, policies, fetchers, prompt_tokens, plan_only=plan_only)
     return (
         resolved
         if fetchers is None
@@ -80,6 +87,7 @@ def _resolve(
     pool: Pool,
     policies: Policies,
     fetchers: Collection[str] | None,
+    prompt_tokens: int | None,
     *,
     plan_only: bool,
 ) -> ResolvedTask:
@@ -109,6 +117,7 @@ def _resolve(
         own = _own_plan(podium.plan, team, task, _own_steps(podium, model))
         return _check_given_plan(request, team, task, own, "client", fetchers)
     if name in settings.models:
+        task = _fit_context(task, team.members_for(task), pool, request, prompt_tokens)
         members = team.members_for(task)
         task = _fit_tools(task, [(Step(each, ""), member) for each, member in members.items()])
         _check_attachments(request, members.values(), fetchers)
@@ -122,6 +131,41 @@ def _resolve(
         return _check_given_plan(request, pool.whole_pool_team, task, fixed, "workflow", fetchers)
     alone = Plan((Step(name, ""),))
     return _check_given_plan(request, pool.whole_pool_team, task, alone, "worker", fetchers)
+
+
+def _fit_context(
+    task: Task,
+    members: Mapping[str, PoolMember],
+    pool: Pool,
+    request: ApiRequest,
+    prompt_tokens: int | None,
+) -> Task:
+    """Return `task` without the workers whose context is too short for the prompt and the answer.
+
+    If all are too short, those with the longest context remain, because the number of tokens is an estimate. Raise
+    ContextOverflow if the prompt is much longer than that.
+    """
+    limits = {name: limit for name in members if (limit := pool.context_tokens.get(name)) is not None}
+    if not limits:
+        return task
+    tokens = request.input_token_estimate if prompt_tokens is None else prompt_tokens
+    asked = task.sampling.max_output_tokens
+
+    def fits(member: PoolMember) -> bool:
+        answer_tokens = asked or min(member.max_output_tokens or ANSWER_TOKENS, ANSWER_TOKENS)
+        return tokens + answer_tokens <= limits.get(member.name, inf)
+
+    fitting = [name for name, member in members.items() if fits(member)]
+    if len(fitting) == len(members):
+        return task
+    longest = max(limits.values())
+    if not fitting and tokens > ESTIMATE_FACTOR * longest:
+        message = (
+            f"The conversation has about {tokens:,} tokens, but the largest context of the workers that may answer is "
+            f"{longest:,} tokens. Shorten the conversation."
+        )
+        raise ContextOverflow(message)
+    return replace(task, workers=tuple(fitting or (name for name in limits if limits[name] == longest)))
 
 
 def _check_tools(task: Task) -> None:

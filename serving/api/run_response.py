@@ -22,6 +22,7 @@ from conductor.run.task import Task
 from serving import errors
 from serving.accounts.caller import Caller
 from serving.api.choices import Siblings
+from serving.api.conversation import find_history
 from serving.api.dialect import CallId, Dialect, Encoder, failure_of
 from serving.api.error_json import caller_failure
 from serving.api.opening import Keeping, RunOpener
@@ -221,9 +222,19 @@ class RunResponse:
                 if answer is not None and await self._resume(answer, wire):
                     return
             fetchers = await find_fetchers(self._request, self._service.pool)
+            history = await find_history(self._request, self._service, self._caller.account)
             # No `await` between these lines, so that a new `user_config` cannot replace the pool in between.
             pool, policies = self._service.pool, self._caller.policies
-            resolved = resolve(self._request, pool, policies, plan_only=self.plan_only, fetchers=fetchers)
+            tokens = history.prompt_tokens(self._request)
+            resolved = resolve(
+                self._request,
+                pool,
+                policies,
+                plan_only=self.plan_only,
+                fetchers=fetchers,
+                prompt_tokens=tokens,
+            )
+            resolved = history.apply(resolved, self._request, pool)
             async with self._opener.open(resolved, may_join=self._may_join(resolved.task)) as run:
                 await self._show(run, resolved, wire)
         except PodiumError as exc:

@@ -65,6 +65,10 @@ async def workflows(
             description="Text that the question or the answer contains. Case does not matter.",
         ),
     ] = None,
+    conversation: Annotated[
+        str | None,
+        Query(pattern=NO_NUL, description="Id of a conversation, from the field `conversation` of a run."),
+    ] = None,
 ) -> Response:
     """List the newest runs of the caller's team, including those that are still running.
 
@@ -77,7 +81,9 @@ async def workflows(
     directory: Directory | None = request.app.state.directory
     if team is not None and directory is not None and caller.sees_every_run:
         team = (await directory.team(team)).id
-    run_filter = RunFilter(worker, min_cost_usd, max_cost_usd, words, model, status, rated, team)
+    run_filter = RunFilter(
+        worker, min_cost_usd, max_cost_usd, words, model, status, rated, team, conversation
+    )
     page = await service.newest(limit, caller, after, run_filter)
     following = {"has_more": page.end is not None, "next_after": page.end[1] if page.end else None}
     return await success_list(page.runs, lambda run: _workflow_json(run, caller), following)

@@ -1,5 +1,9 @@
 """Route each call to the engine replica that has the prompt's prefix in its cache, unless it is too busy.
 
+Calls of a conversation go to the replica that the hash of its id chooses. All routers choose alike, and a
+conversation does not follow a system prompt that it shares with others. For other calls, each router remembers
+which prefixes it sent where.
+
 Ray's own router of this kind stores the prefixes of all callers in one actor. If that actor ends, for example
 with its node, Ray does not restart it, and every call to every replica waits forever. Here each caller
 remembers only the prompts that it sent itself, so no state is shared and no network call is needed. This
@@ -13,6 +17,7 @@ from typing import Any, cast
 from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_router, prefix_tree
 
 from conductor.model.terms import Places
+from serving.traffic import unit_hash
 
 RaysRouter = cast(type[Any], prefix_aware_router.PrefixCacheAffinityRouter)
 MIN_MATCH = 0.1
@@ -84,14 +89,24 @@ class PrefixRouter(RaysRouter):
     ) -> list[list[Any]]:
         """Return candidates in order, like Ray's router. A repeated call goes to the least busy replica that
         has not received it, because the one with its prompt in the cache has.
+
+        The calls of a conversation have the replicas in the same order, each as a rank of its own: if the queue of
+        one is full, Ray tries the next. Ray's preference for replicas on the same node or in the same zone does not
+        apply, because routers elsewhere would prefer others.
         """
-        places = _places_of(pending_request)
+        places, conversation = _places_of(pending_request), _conversation_of(pending_request)
         others = [each for each in candidate_replicas if _name(each.replica_id) not in places.used_names]
-        if not places.used_names or not others:
+        if places.used_names and others:
+            ranks = [others]
+        elif conversation and not await self._is_uneven(candidate_replicas):
+            ranks = [
+                [each] for each in sorted(candidate_replicas, key=lambda each: _draw(conversation, each))
+            ]
+        else:
             rays: Any = super()
             return await rays.choose_replicas(candidate_replicas, pending_request)
         pending_request.routing_context.should_backoff = True  # otherwise Ray retries without a pause
-        return [others]
+        return ranks
 
     def on_request_routed(self, pending_request: Any, replica_id: Any, result: Any) -> None:
         if pending_request and pending_request.args:
@@ -137,7 +152,19 @@ def _name(replica_id: Any) -> str:
     return replica_id.to_full_id_str()
 
 
+def _draw(conversation: str, replica: Any) -> float:
+    return unit_hash(f"{conversation}\0{_name(replica.replica_id)}")
+
+
+def _call_of(pending_request: Any) -> Any:
+    return pending_request.args[0] if pending_request and pending_request.args else None
+
+
+def _conversation_of(pending_request: Any) -> str:
+    """Return the id of the call's conversation, or "" if it has none."""
+    return getattr(_call_of(pending_request), "conversation", "")
+
+
 def _places_of(pending_request: Any) -> Places:
     """Return the record of the replicas to which the call was sent. It is the caller's own object."""
-    call = pending_request.args[0] if pending_request and pending_request.args else None
-    return getattr(call, "places", None) or Places()
+    return getattr(_call_of(pending_request), "places", None) or Places()

@@ -38,6 +38,7 @@ from serving.settings.settings import Settings, parse
 from serving.settings.source import SettingsSource
 from serving.store.database_conversations import DatabaseConversations
 from serving.store.database_store import DatabaseStore
+from serving.store.prompt_caches import PromptCaches
 from serving.store.shared_circuits import SharedCircuits
 from serving.store.store import StoreListener
 from serving.telemetry import logs
@@ -77,6 +78,7 @@ class Router:
             rates,
             DatabaseConversations(self._store) if is_stored else None,
             ConversationTurns(),
+            PromptCaches(self._store) if is_stored else None,
         )
         batches = DatabaseBatchStore(self._store) if is_stored else MemoryBatchStore()
         self._batches = Batches(batches, self._service, policies)

@@ -17,7 +17,14 @@ from serving.schemas.translation import Translate, translate_to_words
 from serving.settings.fallbacks import chain_of
 from serving.settings.known_models import OPENAI_MODEL
 from serving.settings.settings import Settings
-from serving.settings.worker_profile import accepts_of, calls_tools, prefills, price_of, reads_pdfs
+from serving.settings.worker_profile import (
+    accepts_of,
+    calls_tools,
+    context_limit_of,
+    prefills,
+    price_of,
+    reads_pdfs,
+)
 from serving.settings.workers import (
     API_SETTINGS,
     ApiSettings,
@@ -155,6 +162,7 @@ def _profile(own: WorkerSettings, settings: Settings) -> ModelProfile:
         reads_pdfs(own),
         calls_tools(own, settings),
         own.on_content_filter == "tell",
+        context_limit_of(own, settings),
     )
 
 

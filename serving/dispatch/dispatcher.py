@@ -13,6 +13,7 @@ from types import MappingProxyType
 from msgspec.structs import replace
 
 from conductor.errors import (
+    ContextOverflow,
     LineTooLong,
     WorkerError,
     WorkerRefused,
@@ -49,8 +50,9 @@ class Dispatcher:
     other worker fails. If a worker becomes unhealthy while a call waits for its slot, the call goes to
     another worker that is ready.
 
-    If all workers fail and one of them rejected the prompt as too long, `ContextOverflow` is raised, because
-    agents respond to it by shortening the prompt.
+    If a worker rejects the prompt as too long, workers whose context is not longer are not called. If all workers
+    fail and one of them rejected the prompt as too long, `ContextOverflow` is raised, because agents respond to it
+    by shortening the prompt.
     """
 
     def __init__(self, routes: Sequence[Route], chosen: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -132,6 +134,8 @@ class Dispatcher:
 async def _go_on(attempts: Attempts, failed: policy.Failed) -> None:
     """Bill a failed attempt, wait, and prepare the next one, or raise if there is none or no budget."""
     route, error = attempts.route, failed.error
+    if isinstance(error, ContextOverflow):
+        policy.drop_too_short(attempts)
     step = policy.after(failed, attempts, time.monotonic())
     if isinstance(step, policy.Retry) and attempts.may_ask_again is None and not _spend(route, attempts.call):
         step = policy.after(dataclasses.replace(failed, may_retry=False), attempts, time.monotonic())

@@ -131,6 +131,7 @@ class ModelProfile:
         calls_tools: whether the model calls tools, or None if unknown.
         reports_filter: whether the client gets an error if the content filter stops its prompt. If False, a
             fallback is tried.
+        context_tokens: longest prompt and answer together, in tokens. None: unknown.
     """
 
     model: str = ""
@@ -142,3 +143,4 @@ class ModelProfile:
     reads_pdfs: bool = True
     calls_tools: bool | None = None
     reports_filter: bool = False
+    context_tokens: int | None = None

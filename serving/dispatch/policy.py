@@ -25,9 +25,10 @@ from conductor.errors import (
 from conductor.model.call import Call
 from conductor.model.failure import Attempt, Failure
 from conductor.model.terms import Places, Terms
+from conductor.run.call_bound import sent_bytes
 from serving.dispatch.conforming import Repair
 from serving.dispatch.continuing import Form
-from serving.dispatch.route import RetryRules, Route
+from serving.dispatch.route import BYTES_PER_TOKEN, RetryRules, Route
 
 
 @dataclass(slots=True, eq=False)
@@ -128,6 +129,8 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
     - The worker that wrote the newest turn in its provider's own format is first, because that turn is sent
       unchanged only to the worker that wrote it.
     - Embeddings and token prompts go to the first worker only, because they depend on its model.
+    - Fallbacks whose context is too short for the prompt are left out. The first worker is not, because the prompt's
+      tokens are only estimated.
     """
     first = routes[0]
     if len(routes) == 1 or call.site.operation == "embeddings" or call.sampling.options.token_prompt:
@@ -140,9 +143,17 @@ def candidates(routes: Sequence[Route], call: Call) -> list[Route]:
         eligible = [route for route in eligible if route.profile.sees_images]
     if profile.reads_pdfs and any(message.has_pdf for message in call.messages):
         eligible = [route for route in eligible if route.profile.reads_pdfs]
+    if any(route.profile.context_tokens for route in eligible if route is not first):
+        tokens = sent_bytes(call) // BYTES_PER_TOKEN
+        eligible = [each for each in eligible if each is first or _context_tokens(each) >= tokens]
     writer = next((message.native.worker for message in reversed(call.messages) if message.native), "")
     eligible.sort(key=lambda route: route.name != writer)
     return eligible or [first]  # the attempt raises that the run may not call it
+
+
+def _context_tokens(route: Route) -> float:
+    """Return the context length of the worker's model, or infinity if it is unknown."""
+    return route.profile.context_tokens or inf
 
 
 def order(eligible: list[Route], call: Call) -> tuple[list[Route], list[Attempt]]:
@@ -270,6 +281,15 @@ class Failed:
     wait_s: float
     has_fallback: bool
     may_retry: bool = True
+
+
+def drop_too_short(attempts: Attempts) -> None:
+    """Remove the workers whose context is at most as long as that of the current worker, which was too short."""
+    tokens = attempts.route.profile.context_tokens
+    if tokens is not None:
+        attempts.queue[attempts.at + 1 :] = [
+            each for each in attempts.others if _context_tokens(each) > tokens
+        ]
 
 
 def after(failed: Failed, attempts: Attempts, now_s: float) -> Step:

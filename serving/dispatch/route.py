@@ -12,12 +12,12 @@ from contextlib import (
     asynccontextmanager,
 )
 from dataclasses import dataclass
-from math import inf
+from math import inf, log
 
 from msgspec.structs import replace
 
 from conductor.errors import ContextOverflow, LineTooLong, WorkerBusy, WorkerError, WorkerRefused
-from conductor.model.call import Call
+from conductor.model.call import Call, conversation_of
 from conductor.model.failure import Attempt, Failure
 from conductor.model.reply import Reply
 from conductor.model.terms import AttemptHold
@@ -27,7 +27,7 @@ from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.limiter import NO_RULES, Limiter, QueueRules, Skipped
 from serving.dispatch.target import Target, Watch
 from serving.health import WorkerHealth
-from serving.traffic import RetryBudget
+from serving.traffic import RetryBudget, unit_hash
 
 BYTES_PER_TOKEN = 4
 """Estimated bytes per token of a prompt, for rate limits until the usage is known."""
@@ -141,7 +141,8 @@ class Route:
     ) -> AbstractAsyncContextManager[Reply]:
         """Send the call to one of the deployments. See `Worker.open`.
 
-        Deployments are tried in this order, each group at random by weight:
+        Deployments are tried in this order, each group by weight. The turns of a conversation have the same order,
+        so that its prompt cache is found again. Calls without a conversation have a random order.
 
         1. healthy deployments with a free slot
         2. healthy deployments without a free slot
@@ -233,8 +234,8 @@ class Route:
                 by_own_rate=True,
                 detail="Every deployment has reached its `requests_per_minute` or `tokens_per_minute`.",
             )
-        # Of exponential draws with these rates, each is the smallest with a probability proportional to its weight.
-        drawn = sorted(self._others(call, ready) or ready, key=lambda each: random.expovariate(each.weight))
+        conversation = conversation_of(call.sampling)
+        drawn = sorted(self._others(call, ready) or ready, key=lambda each: _draw(conversation, each))
         writer = self._writer(call)
 
         def reluctance(each: Target) -> tuple[float, bool, bool, bool]:
@@ -254,6 +255,18 @@ class Route:
         """Return the account that wrote this worker's newest turn in its provider's own format, or ""."""
         turns = (message.native for message in reversed(call.messages) if message.native)
         return next((native.account for native in turns if native.worker == self.name), "")
+
+
+def _draw(conversation: str, target: Target) -> float:
+    """Draw an exponential number with the rate `target.weight`.
+
+    Of such numbers, each is the smallest with a probability proportional to its weight. The number of a
+    conversation is always the same, so all routers order the targets alike. If a target fails or is removed, only
+    its own conversations move (weighted rendezvous hashing).
+    """
+    if not conversation:
+        return random.expovariate(target.weight)
+    return -log(unit_hash(f"{conversation}\0{target.name}")) / target.weight
 
 
 async def call_again(call: Call, hold: AttemptHold | None, error: WorkerError, wait_s: float = 0.0) -> Call:

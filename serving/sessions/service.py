@@ -9,6 +9,7 @@ from serving.accounts.account_ledgers import AccountLedgers
 from serving.accounts.caller import Caller
 from serving.accounts.rates import RateCounter
 from serving.pool import Pool
+from serving.sessions.earlier_turns import EarlierTurns
 from serving.sessions.execution import PolicyFinder
 from serving.sessions.pools import ConductorHealth, Pools
 from serving.sessions.readiness import Readiness
@@ -18,6 +19,7 @@ from serving.shares import in_slices
 from serving.store.conversations import ConversationStore, MemoryConversations
 from serving.store.memory_store import page_of, place
 from serving.store.numbers import without_content
+from serving.store.prompt_caches import PromptCaches, row_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import RunPage, StoreFactory
 from serving.telemetry import metrics
@@ -47,6 +49,7 @@ class Service:
     Args:
         open_store: function that opens the run store, or None for a store in memory.
         conversations: store for conversations of the Responses API, or None for a store in memory.
+        prompt_caches: rows on the prompt caches of conversations, or None to have them in memory only.
     """
 
     def __init__(
@@ -60,6 +63,7 @@ class Service:
         rates: RateCounter | None = None,
         conversations: ConversationStore | None = None,
         keep_turn: TurnKeeper = _no_turns,
+        prompt_caches: PromptCaches | None = None,
     ) -> None:
         self._pools, self._ledgers, self._keep_turn = Pools(pool), ledgers, keep_turn
         self.replicas: ReplicaCount = replicas or _no_replicas
@@ -68,6 +72,8 @@ class Service:
             self._pools, open_store, rates or RateCounter(), ledgers, policies, meter, self.end_turn
         )
         self.store = self.sessions.store
+        self.prompt_caches = prompt_caches or PromptCaches()
+        self.earlier_turns = EarlierTurns(self.store)
         self.readiness = Readiness()
         self.refused: str | None = None
         """Why the latest settings were rejected, or None if they are in use."""
@@ -120,7 +126,15 @@ class Service:
         yield from self._pools.levels()
 
     async def end_turn(self, records: RunRecords) -> None:
-        """Add a run's result to its conversation. A failure is logged, and the client still gets its answer."""
+        """Add a run's result to its conversation, and note what the next turn of the conversation has in caches.
+
+        A failure is logged, and the client still gets its answer.
+        """
+        record = records.record
+        self.earlier_turns.remember(record)
+        row = row_of(record, self.settings().conversation.keep_s)
+        if row is not None:
+            await self.prompt_caches.keep(row, stores=record.task.permit.stores)
         if not records.record.task.echo:  # only the Responses API has conversations, and it sets the echo
             return
         try:

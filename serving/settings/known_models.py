@@ -273,6 +273,34 @@ CALL_TOOLS = (
 )
 """Models that are known to call tools, by name."""
 
+CONTEXT_TOKENS: tuple[tuple[str, int | None], ...] = (
+    (r"gpt-oss", None),  # open weights: it depends on the server
+    (r"gpt-5[.\d]*-chat", 128_000),
+    (r"gpt-5\.3(?!-codex)", 128_000),
+    (r"gpt-5\.4-(mini|nano)", 400_000),
+    (r"gpt-5\.5", 1_000_000),
+    (r"gpt-(5\.[4-9]|[6-9]|\d\d)", 1_050_000),
+    (r"gpt-5", 400_000),
+    (r"o1-(mini|preview)", 128_000),
+    (r"o[134](-|$)", 200_000),
+    (r"gpt-4\.1", 1_047_576),
+    (r"(chat)?gpt-4o|gpt-4-(turbo|vision|1106|0125)", 128_000),
+    (r"gpt-4-32k", 32_768),
+    (r"gpt-4(-0|$)", 8192),
+    (r"gpt-3\.5-turbo", 16_385),
+    (r"claude-(instant|2(?!\.1))", 100_000),
+    (r"claude-(opus|sonnet)-4[-.][6-9]", 1_000_000),
+    (r"claude-(fable|mythos)", 1_000_000),
+    (r"claude-(opus|sonnet|haiku)-([5-9]|\d\d)(?!\d)", 1_000_000),
+    (r"claude-(2|3|4|opus|sonnet|haiku)", 200_000),
+    (r"gemini-.*(image|tts|live|embedding)", None),
+    (r"gemini-1\.5-pro", 2_097_152),
+    (r"gemini-(1\.5|[2-9])", 1_048_576),
+)
+"""Context lengths in tokens, by model name. From genai-prices 0.2.3, https://platform.claude.com/docs/en/models,
+https://developers.openai.com/api/docs/models and https://ai.google.dev/gemini-api/docs/models (November 2026). Claude
+Sonnet 4 and 4.5 accept more with a beta header, which is not counted."""
+
 FAMILIES = {"openai": OPENAI, "anthropic": ANTHROPIC, "gemini": GEMINI}
 
 
@@ -282,3 +310,11 @@ def accepts_by_name(kind: str, model: str) -> Accepts:
         if re.search(rf"(^|[/.:])({pattern})", model):
             return accepts
     return Accepts()
+
+
+def context_tokens_by_name(model: str) -> int | None:
+    """Return the context length of `model` in tokens, or None if it is unknown."""
+    for pattern, tokens in CONTEXT_TOKENS:
+        if re.search(rf"(^|[/.:])({pattern})", model):
+            return tokens
+    return None

@@ -43,6 +43,7 @@ class PriceQuery(NamedTuple):
     """Model whose price is looked up."""
 
     provider: str | None
+    """None: the provider whose model has this name, unless `address` is set."""
     address: str | None
     """Replaces `provider` if set."""
     model: str
@@ -53,8 +54,8 @@ _prices: dict[tuple[date, PriceQuery], PriceSettings | None] = {}
 
 
 def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Settings:
-    """Return `settings` with the table's price for API workers without one. Looking up takes seconds, so call
-    it in a thread or at the start. SDKs read addresses from `environment`.
+    """Return `settings` with the table's price for API workers and a baseline without one. Looking up takes
+    seconds, so call it in a thread or at the start. SDKs read addresses from `environment`.
     """
     unpriced = {
         place: own
@@ -70,7 +71,17 @@ def with_known_prices(settings: Settings, environment: Mapping[str, str]) -> Set
     for place, own in unpriced.items():
         _log_price(place, own.model, prices[place])
     workers = tuple(_with_price(worker, prices) for worker in settings.workers)
-    return settings.model_copy(update={"workers": workers})
+    return _with_baseline_price(settings.model_copy(update={"workers": workers}))
+
+
+def _with_baseline_price(settings: Settings) -> Settings:
+    """Return `settings` with the table's price for a baseline that is not a worker and has no price."""
+    baseline = settings.baseline
+    names = [worker.name for worker in settings.workers]
+    if baseline is None or baseline.price is not None or baseline.model in names:
+        return settings
+    (price,) = look_up([PriceQuery(None, None, baseline.model)])
+    return settings.model_copy(update={"baseline": baseline.model_copy(update={"price": price})})
 
 
 def _with_price(worker: WorkerSettings, prices: Mapping[str, PriceSettings | None]) -> WorkerSettings:

@@ -14,6 +14,7 @@ from conductor.plan.plan import OnFailure
 from conductor.run.plan_writer import PLAN_TIMEOUT_S, PLAN_TOKENS
 from serving.settings.access import Effort, Frozen, check_variable
 from serving.settings.scale import Scaling
+from serving.settings.worker_base import PriceSettings
 
 
 class ConductorSettings(Frozen):
@@ -308,6 +309,41 @@ class CacheSettings(Frozen):
     teams: tuple[str, ...] | None = None
     """Ids of the teams that use the cache. If null, all teams use it. Each key without a team has its own
     cache. If no keys are required, requests without a key share one more cache."""
+
+
+class ConversationSettings(Frozen):
+    """Turns of one conversation. They share a long prefix, which providers bill at a tenth if they have cached it.
+    Podium therefore prefers the worker, the deployment and the replica that answered before.
+    """
+
+    stickiness: float = Field(default=1.0, ge=0)
+    """Weight of the lost cache. If the conductor chooses another worker than the one that answered before, that
+    worker must read the conversation again. Podium keeps the worker if the cost of this, times the weight, is
+    higher than the expected gain. At 0, the conductor alone decides."""
+    speculation_usd_per_s: Decimal | None = Field(default=Decimal("0.01"), ge=0)
+    """Value of a second of waiting, in US dollars. While the conductor decides, Podium calls the conversation's
+    worker early if the expected cost of unnecessary calls is lower than the value of the time that it saves. If
+    null, the worker is never called early."""
+    keep_s: float = Field(default=3600.0, gt=0, le=86_400)
+    """Seconds for which Podium remembers which worker answered, after each turn."""
+    breakpoints: bool = True
+    """Set breakpoints for Anthropic's prompt cache in requests that have none. They are set only if the prompt is
+    long enough and will probably be sent again."""
+    cache_lifetime: Literal["auto", "5m", "1h"] = "auto"
+    """Lifetime of these breakpoints. An hour costs more to write than five minutes. With `auto`, it is an hour
+    once more than four minutes have passed between two turns of the conversation."""
+
+
+class BaselineSettings(Frozen):
+    """Model for comparison. `GET /v1/costs` and `podium costs` estimate what its answers would have cost.
+    `baseline: gpt-5` is short for `baseline: {model: gpt-5}`.
+    """
+
+    model: str = Field(min_length=1)
+    """Name of a worker, or of a model in the price table that ships with Podium."""
+    price: PriceSettings | None = None
+    """Price of the model's tokens. If null, it is the price of the worker with this name, or the price in the
+    table."""
 
 
 class BatchSettings(Frozen):

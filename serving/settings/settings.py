@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import ErrorDetails
 
 from conductor.errors import did_you_mean
@@ -18,9 +18,11 @@ from conductor.run.team import TEAM
 from serving.settings.faults import At, describe, read_yaml_file
 from serving.settings.faults import SettingsError as SettingsError
 from serving.settings.sections import (
+    BaselineSettings,
     BatchSettings,
     CacheSettings,
     ConductorSettings,
+    ConversationSettings,
     HttpSettings,
     LimitSettings,
     ModelSettings,
@@ -58,6 +60,10 @@ class Settings(Frozen):
     """Storage of keys, budgets, the ledger and the records of runs."""
     cache: CacheSettings = CacheSettings()
     """Cache of answers to repeated requests."""
+    conversation: ConversationSettings = ConversationSettings()
+    """Turns of one conversation, and their prompt cache."""
+    baseline: BaselineSettings | None = None
+    """Model with which costs are compared. If null, they are not compared."""
     batches: BatchSettings = BatchSettings()
     """Files and batches, for requests that are not urgent."""
     webhooks: WebhookSettings = WebhookSettings()
@@ -88,6 +94,11 @@ class Settings(Frozen):
         """Return the addresses of all adapters on the engine of the vllm worker `owner`."""
         sharing = [w for w in self.workers if isinstance(w, VllmSettings) and self.owner_of(w).name == owner]
         return list(dict.fromkeys(worker.adapter for worker in sharing if worker.adapter))
+
+    @field_validator("baseline", mode="before")
+    @classmethod
+    def _name_baseline(cls, value: object) -> object:
+        return {"model": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from serving.settings.settings import Settings
+from serving.settings.worker_profile import baseline_price_of
 from serving.settings.workers import API_SETTINGS
 
 LEAST_SLOTS_TO_HEDGE = 4
@@ -28,7 +29,7 @@ class WithoutEffect:
 
 def without_effect(settings: Settings) -> list[WithoutEffect]:
     """Return the settings in `settings` that have no effect."""
-    return [*_hedges(settings), *_skips(settings)]
+    return [*_hedges(settings), *_skips(settings), *_baselines(settings)]
 
 
 def _hedges(settings: Settings) -> Iterator[WithoutEffect]:
@@ -54,3 +55,12 @@ def _skips(settings: Settings) -> Iterator[WithoutEffect]:
                 "because that step writes the answer and is never skipped.",
                 f"Add `fallbacks` to the worker {steps[-1].worker}, or remove `on_failure` from the step.",
             )
+
+
+def _baselines(settings: Settings) -> Iterator[WithoutEffect]:
+    if settings.baseline is not None and baseline_price_of(settings) is None:
+        name = settings.baseline.model
+        yield WithoutEffect(
+            f"`baseline` has no effect, because the price of {name} is unknown.",
+            f"Set `baseline: {{model: {name}, price: {{input_usd_per_mtok: …, output_usd_per_mtok: …}}}}`.",
+        )

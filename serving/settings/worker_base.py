@@ -126,8 +126,9 @@ class WorkerBase(Frozen):
     model, and an unknown model gets the tools. A worker of kind `vllm` also needs `tool_call_parser` in its
     `engine`."""
     context_tokens: int | None = Field(default=None, ge=1)
-    """Maximum length of prompt and answer together, in tokens. The conductor is shown this number. If null, a
-    worker of kind `vllm` uses the `max_model_len` of its engine."""
+    """Maximum length of prompt and answer together, in tokens. The conductor is shown this number. A request that
+    is longer does not call the worker. If null, a worker of kind `vllm` uses the `max_model_len` of its engine.
+    For a provider's model, Podium uses the length that it knows, which the conductor is not shown."""
     tokens_per_s: float | None = Field(default=None, gt=0)
     """Approximate speed in tokens per second. The conductor is shown this number. A worker of kind `scripted`
     writes at this speed."""

@@ -10,9 +10,15 @@ from urllib.parse import urlsplit
 
 from conductor.model.call import Call
 from conductor.model.operation import Operation
-from conductor.model.usage import FREE, Price
+from conductor.model.usage import FREE, Price, dearest_of
 from serving.settings.access import overlay
-from serving.settings.known_models import CALL_TOOLS, READ_PDFS, Accepts, accepts_by_name
+from serving.settings.known_models import (
+    CALL_TOOLS,
+    READ_PDFS,
+    Accepts,
+    accepts_by_name,
+    context_tokens_by_name,
+)
 from serving.settings.settings import Settings
 from serving.settings.workers import (
     API_SETTINGS,
@@ -151,11 +157,41 @@ def context_tokens_of(worker: WorkerSettings, settings: Settings) -> int | None:
     return tokens if isinstance(tokens, int) and tokens > 0 else None
 
 
+def context_limit_of(worker: WorkerSettings, settings: Settings) -> int | None:
+    """Return the worker's context length in tokens: the one that is set, or what is known of a provider's model.
+    None if unknown.
+    """
+    tokens = context_tokens_of(worker, settings)
+    if tokens is None and isinstance(worker, API_SETTINGS):
+        return context_tokens_by_name(worker.like or worker.model)
+    return tokens
+
+
 def price_of(worker: WorkerSettings) -> Price | None:
     """Return the price that is set, or zero for kinds that are not billed by tokens, or None."""
     if worker.price is not None:
         return worker.price.to_price()
     return FREE if isinstance(worker, VllmSettings | ScriptedSettings) else None
+
+
+def baseline_price_of(settings: Settings) -> Price | None:
+    """Return the price of the model with which costs are compared, or None if there is none or it is unknown.
+
+    A worker's price is the highest price of its deployments.
+    """
+    baseline = settings.baseline
+    if baseline is None:
+        return None
+    if baseline.price is not None:
+        return baseline.price.to_price()
+    places = [
+        price_of(place)
+        for worker in settings.workers
+        if worker.name == baseline.model
+        for place in places_of(worker).values()
+    ]
+    known = [price for price in places if price is not None]
+    return dearest_of(known) if known and len(known) == len(places) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.numbers import without_content
 from serving.store.rows import Item, fold_items, made_us
+from serving.store.run_costs import CostQuery, CostReport, group_rows, rows_of
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.store import EventPage, Place, RunPage, StoreListener
 from serving.store.tool_ids import SECRET_BYTES, CallIds
@@ -254,6 +255,13 @@ class MemoryStore:
         ]
         newest = heapq.nlargest(limit + 1, visible, key=lambda run: place(run.record))
         return page_of([without_content(run) async for run in in_slices(newest)], limit)
+
+    async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
+        """See `RecordStore.costs`. The report has only the runs in memory."""
+        visible = [run for run in self._runs.values() if caller.sees(run.record.account)]
+        return CostReport(
+            group_rows([row async for run in in_slices(visible) for row in rows_of(run)], query)
+        )
 
     async def events(self, id: str, after: int) -> EventPage:
         items = [item for item in self._items.get(id, []) if item.seq > after]

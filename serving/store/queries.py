@@ -9,14 +9,14 @@ from serving.database.schema import run, run_feedback, run_text, run_worker
 from serving.store.run_filter import RunFilter
 
 
-def visible(caller: Caller) -> ColumnElement[bool]:
-    """Return the SQL condition for runs that the caller may see. It corresponds to `Caller.sees`."""
+def visible(caller: Caller, table: Table = run) -> ColumnElement[bool]:
+    """Return the SQL condition for runs in `table` that the caller may see. It corresponds to `Caller.sees`."""
     account = caller.account
     if caller.sees_every_run:
         return true()
     if account.team_id:
-        return run.c.team_id == account.team_id
-    return (run.c.key_id == account.key_id) & run.c.team_id.is_(None) if account.key_id else false()
+        return table.c.team_id == account.team_id
+    return (table.c.key_id == account.key_id) & table.c.team_id.is_(None) if account.key_id else false()
 
 
 def owner_condition(table: Table, account: Account) -> ColumnElement[bool]:
@@ -27,7 +27,12 @@ def owner_condition(table: Table, account: Account) -> ColumnElement[bool]:
 
 def among(run_filter: RunFilter) -> list[ColumnElement[bool]]:
     """Return the SQL conditions of a filter that an index supports, on its first column."""
-    return [] if run_filter.team_id is None else [run.c.team_id == run_filter.team_id]
+    selected: list[ColumnElement[bool]] = []
+    if run_filter.team_id is not None:
+        selected.append(run.c.team_id == run_filter.team_id)
+    if run_filter.conversation is not None:
+        selected.append(run.c.conversation == run_filter.conversation)
+    return selected
 
 
 def conditions(run_filter: RunFilter) -> list[ColumnElement[bool]]:

@@ -31,7 +31,9 @@ from serving.database.schema import (
     conversation,
     conversation_item,
     idempotency,
+    prompt_cache,
     run,
+    run_cost,
     run_event,
     run_feedback,
     run_text,
@@ -54,7 +56,7 @@ UNDER_WAY = ("validating", "in_progress", "finalizing", "cancelling")
 HAS_TEXTS = run.c.body_bytes > literal_column("0")
 """SQL condition for runs with texts. Databases use the index `run_content` only if the condition contains no
 parameter."""
-OF_RUNS = (run_event, run_text, run_worker, run_feedback)
+OF_RUNS = (run_event, run_text, run_worker, run_cost, run_feedback)
 """Tables whose rows belong to a run."""
 
 
@@ -172,6 +174,7 @@ class Retention:
         statements: list[Update | Delete] = [
             oldest(idempotency, "drop_us", at_us),
             oldest(cached_answer, "drop_us", at_us),
+            oldest(prompt_cache, "drop_us", at_us),
             oldest(stored_file, "drop_us", at_us, step=FILES_STEP),
             oldest(batch, "drop_us", at_us, is_over),
         ]

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from conductor.model.call import conversation_of
 from conductor.run import codec
 from conductor.run.events import AnswerDelta, Event, RunDetached, WorkDelta
 from conductor.run.fold import after
@@ -53,6 +54,7 @@ class RunRow:
     numbers: bytes
     body: bytes | None
     body_bytes: int
+    conversation: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ def run_row(records: RunRecords, *, kept: bool) -> RunRow:
         _pack_records(without_content(records)),
         body,
         len(body) if body else 0,
+        conversation_of(record.task.sampling) or None,
     )
 
 

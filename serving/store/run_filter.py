@@ -1,4 +1,4 @@
-"""Filters for runs: by status, requested model, called workers, cost and words.
+"""Filters for runs: by status, requested model, conversation, called workers, cost and words.
 
 The store receives the workers and words of a run when the run ends.
 """
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 
+from conductor.model.call import conversation_of
 from conductor.model.messages import Text
 from conductor.run.record import Record, RunRecords
 
@@ -22,6 +23,7 @@ class RunFilter:
         min_cost_usd, max_cost_usd: bounds of the run's cost. If either is set, runs of unknown cost are not
             selected.
         words: text that the question or the answer contains. Case does not matter.
+        conversation: id of the conversation that the run belongs to.
     """
 
     worker: str | None = None
@@ -32,6 +34,7 @@ class RunFilter:
     status: str | None = None
     rated: bool = False
     team_id: str | None = None
+    conversation: str | None = None
 
     def matches(self, records: RunRecords) -> bool:
         """Return whether the filter selects a run, assuming that the run has no feedback."""
@@ -41,6 +44,8 @@ class RunFilter:
         if self.model not in (None, record.model) or self.status not in (None, record.status):
             return False
         if self.team_id not in (None, record.account.team_id):
+            return False
+        if self.conversation not in (None, conversation_of(record.task.sampling)):
             return False
         if self.worker is not None and self.worker not in workers_of(records):
             return False

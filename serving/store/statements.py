@@ -9,20 +9,22 @@ from dataclasses import dataclass, fields, replace
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, delete, func, or_, select, update
 
 from conductor.run.record import RunRecords
 from serving.database.clock import NOW_US
 from serving.database.inserts import RowInsert
-from serving.database.schema import ledger, replica, run, run_event, run_text, run_worker
+from serving.database.schema import ledger, replica, run, run_cost, run_event, run_text, run_worker
 from serving.database.writer import Operation
 from serving.store.rows import EventRow, RunRow, run_row
+from serving.store.run_costs import COST_COLUMNS, RunCostRow, rows_of
 from serving.store.run_filter import text_of, workers_of
 
 RUN_COLUMNS = [field.name for field in fields(RunRow)]
 EVENT_COLUMNS = [field.name for field in fields(EventRow)]
 RUN_VALUES, EVENT_VALUES = attrgetter(*RUN_COLUMNS), attrgetter(*EVENT_COLUMNS)
-FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id"}
+COST_VALUES = attrgetter(*COST_COLUMNS)
+FIXED = {"id", "key_id", "team_id", "model", "owner", "made_us", "trace_id", "conversation"}
 """Columns that do not change after the first write."""
 
 
@@ -42,6 +44,7 @@ PUT_RUNS = RowInsert(
 )
 PUT_EVENTS = RowInsert(run_event, EVENT_COLUMNS)
 PUT_WORKERS = RowInsert(run_worker, ["run_id", "worker", "made_us"])
+PUT_COSTS = RowInsert(run_cost, COST_COLUMNS)
 PUT_TEXTS = RowInsert(run_text, ["run_id", "text"])
 IS_ORPHAN = (
     run.c.ended_us.is_(None)
@@ -84,12 +87,14 @@ class RunWrite:
         events: rows with the events since the last write.
         workers: names of the workers that an ended run has called, for filters.
         text: text of an ended run in which filters search for words, or "".
+        costs: rows with the cost of a run that has ended or waits for tool results.
     """
 
     row: RunRow
     events: tuple[EventRow, ...]
     workers: tuple[str, ...] = ()
     text: str = ""
+    costs: tuple[RunCostRow, ...] = ()
 
     @property
     def worker_rows(self) -> list[tuple[str, str, int]]:
@@ -99,11 +104,12 @@ class RunWrite:
 def run_write(records: RunRecords, events: tuple[EventRow, ...], *, kept: bool) -> RunWrite:
     """Return the write that stores a run in its current state."""
     row = run_row(records, kept=kept)
+    costs = tuple(rows_of(records)) if row.ended_us is not None or row.status == "waiting" else ()
     if row.ended_us is None:
-        return RunWrite(row, events)
+        return RunWrite(row, events, costs=costs)
     text = text_of(records)
     row = replace(row, body_bytes=row.body_bytes + len(text.encode()))
-    return RunWrite(row, events, tuple(workers_of(records)), text)
+    return RunWrite(row, events, tuple(workers_of(records)), text, costs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,13 +135,19 @@ class Written:
 
 
 def write_runs(connection: Connection, items: Sequence[RunWrite]) -> list[Written]:
-    """Write runs and their events. Ignore the writes of replicas that do not own their run any more."""
+    """Write runs and their events. Ignore the writes of replicas that do not own their run any more.
+
+    A kept run may have rows of costs from the time when it waited for tool results. They are replaced.
+    """
     rows = PUT_RUNS.execute(connection, [RUN_VALUES(item.row) for item in items])
     results = {row.id: Written(True, row.cancel_us is not None, row.watch_us is not None) for row in rows}
     mine = [item for item in items if item.row.id in results]
     PUT_EVENTS.execute(connection, [EVENT_VALUES(row) for item in mine for row in item.events])
     PUT_WORKERS.execute(connection, [row for item in mine for row in item.worker_rows])
     PUT_TEXTS.execute(connection, [(item.row.id, item.text) for item in mine if item.text])
+    if waited := [item.row.id for item in mine if item.costs and item.row.kept]:
+        connection.execute(delete(run_cost).where(run_cost.c.run_id.in_(waited)))
+    PUT_COSTS.execute(connection, [COST_VALUES(row) for item in mine for row in item.costs])
     return [results.get(item.row.id, Written(is_owner=False)) for item in items]
 
 

@@ -12,6 +12,7 @@ from serving.accounts.caller import Caller
 from serving.store.feedback import Feedback
 from serving.store.idempotency import CachedAnswer, Claim
 from serving.store.rows import Item
+from serving.store.run_costs import CostQuery, CostReport
 from serving.store.run_filter import ANY_RUN, RunFilter
 from serving.store.tool_ids import CallIds
 
@@ -109,6 +110,14 @@ class Records(Protocol):
     ) -> RunPage:
         """Return the newest runs that `caller` may see, without their texts. `before` is the previous page's
         `end`.
+        """
+        ...
+
+    async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
+        """Return the costs of the runs that the caller may see, and that have ended or wait for tool results.
+
+        Raises:
+            StoreUnavailable: the store is unreachable.
         """
         ...
 

@@ -33,6 +33,7 @@ from serving.store.feedback import OF_RUN, Feedback, load_feedback
 from serving.store.listing import list_rows
 from serving.store.retention import ContentDays
 from serving.store.rows import fold_items, load_items, load_records, mark_lost
+from serving.store.run_costs import CostQuery, CostReport, LedgerSum, groups_query, ledger_query, load_group
 from serving.store.run_filter import RunFilter
 from serving.store.store import EventPage, Place, RunPage
 
@@ -81,6 +82,16 @@ class StoredRuns:
             async for row in in_slices(rows)
         ]
         return RunPage(runs, end)
+
+    async def costs(self, query: CostQuery, caller: Caller) -> CostReport:
+        """See `RecordStore.costs`. The report contains only stored runs."""
+        rows = await self._store.read(groups_query(query, caller))
+        groups = [load_group(row, query) for row in rows]
+        if not caller.sees_every_run:
+            return CostReport(groups)
+        sums = await self._store.read(ledger_query(query, caller))
+        billed, recorded = (int(sums[0].billed), int(sums[0].recorded)) if sums else (0, 0)
+        return CostReport(groups, LedgerSum(billed, billed - recorded) if billed or recorded else None)
 
     async def events(self, id: str, after: int) -> EventPage:
         """See `RecordStore.events`. Concurrent calls for the same page share one query."""

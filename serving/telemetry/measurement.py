@@ -192,6 +192,8 @@ def _step(step: StepRecord) -> _Call:
 def _fate(plan: PlanRecord) -> str:
     if plan.rejection:
         return "rejected"
+    if plan.source == "conversation" and plan.stopped:
+        return "superseded"
     return "failed" if plan.failure else "accepted" if plan.accepted else "run"
 
 

@@ -56,6 +56,8 @@ class ProviderAccount:
     """True if the server may fetch pictures by URL. See `check_pictures` for None."""
     access: ModelAccess = ModelAccess()
     """Cloud through which the model is reached, and the identity there."""
+    sets_breakpoints: bool = True
+    """Whether breakpoints for Anthropic's prompt cache are set in requests that have none."""
 
     @property
     def public_name(self) -> str:

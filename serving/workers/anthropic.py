@@ -8,6 +8,8 @@ API: https://platform.claude.com/docs/en/api/messages-streaming. Differences fro
 * `effort` is sent as a thinking budget or as a level (`thinking_for`).
 * `temperature`, `top_p` and `top_k` are no longer arguments of the SDK and are sent as extra fields. There is no `seed`.
   Parameters that a model does not accept are removed earlier: `serving/dispatch/fitting.py`.
+* Prompts are cached only up to a mark (`cache_control`). Podium sets marks in requests without any, if they are long
+  enough and the conversation probably goes on (`add_marks`).
 * JSON schemas go through the SDK's `transform_schema`, which moves keywords that the API rejects (`maxItems`) into the
   description.
 """
@@ -25,14 +27,25 @@ from anthropic.types import RawMessageStreamEvent
 
 from conductor.errors import WorkerError
 from conductor.model.call import Call
+from conductor.model.characters import CHARS_PER_TOKEN
 from conductor.model.messages import File, Image, Message
+from conductor.model.operation import PromptCache
 from conductor.model.reply import Delta, Reply
+from conductor.run.call_bound import sent_bytes
 from serving.egress.client import guard, tls_context
 from serving.schemas.anthropic import output_format
 from serving.workers.account import NO_KEY, ProviderAccount
 from serving.workers.answer_stream import Provider
 from serving.workers.anthropic_stream import AnthropicAnswer, events_in
-from serving.workers.anthropic_tools import limit_marks, system_json, tools_json, turns_json
+from serving.workers.anthropic_tools import (
+    add_marks,
+    least_tokens,
+    limit_marks,
+    system_json,
+    tools_json,
+    turns_json,
+)
+from serving.workers.cache_marks import cache_control
 from serving.workers.chat_chunks import fields
 from serving.workers.clouds import credential_errors, garble_errors, google_credentials
 from serving.workers.event_stream import WholeEvents
@@ -45,6 +58,11 @@ from serving.workers.wire_tools import WireTools
 
 DEFAULT_MAX_TOKENS = 4096
 VOLATILE = "x-anthropic-"
+WITHOUT_HOUR = re.compile(r"claude-(3-|(opus|sonnet)-4(-[01])?(-\d{8}|$))")
+"""Models for which Bedrock rejects a lifetime of one hour: those before 4.5
+(https://docs.aws.amazon.com/bedrock/latest/userguide/prompt-caching.html,
+https://github.com/earendil-works/pi/pull/1570).
+"""
 NO_WORDS = "(no text)"
 """Text that is sent instead of a blank user turn, which the API rejects."""
 MOST_VALUES = 1000
@@ -123,8 +141,27 @@ class AnthropicWorker:
         }
         request = {"model": self._account.model, "max_tokens": max_tokens, "messages": turns, "stream": True}
         request |= {key: value for key, value in optional.items() if value}
-        limit_marks(request)
+        self._set_marks(request, call)
         return request
+
+    def _set_marks(self, request: dict[str, Any], call: Call) -> None:
+        """Set cache marks if the prompt is probably sent again and long enough for the API's cache.
+
+        Only Claude models get them. The rules of servers with other models are not known.
+        """
+        account, cache = self._account, call.sampling.options.prompt_cache or PromptCache()
+        is_plan, model = call.site.operation == "plan", account.public_name.lower()
+        is_reused = is_plan or (cache.conversation and call.terms.priority == "interactive")
+        if (
+            account.sets_breakpoints
+            and is_reused
+            and "claude" in model
+            and sent_bytes(call) // CHARS_PER_TOKEN >= least_tokens(model)
+        ):
+            has_hour = account.access.service != "bedrock" or not WITHOUT_HOUR.search(model)
+            mark = cache_control("1h" if has_hour and cache.lifetime == "1h" else "ephemeral")
+            add_marks(request, mark, is_plan=is_plan)
+        limit_marks(request)
 
     def _messages(self, call: Call, *, thinks: bool) -> list[Message]:
         """Return the conversation in a form that the API accepts.

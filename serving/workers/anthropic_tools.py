@@ -1,4 +1,4 @@
-"""Messages and tools in the format of Anthropic's API, and turns assembled from events.
+"""Messages, tools and cache marks in the format of Anthropic's API, and turns assembled from events.
 
 API: https://platform.claude.com/docs/en/agents-and-tools/tool-use/overview. A turn that calls tools is sent
 back with all of its blocks in order, because its thoughts are signed. With newer models, the signature also
@@ -7,6 +7,7 @@ signed.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
@@ -58,19 +59,85 @@ def _choice(tools: WireTools) -> dict[str, object]:
 
 MOST_MARKS = 4
 """Maximum number of cache marks (`cache_control`) that the API accepts in a request."""
+LEAST_TOKENS = (
+    (r"haiku-4-5|opus-4-[56]", 4096),
+    (r"opus-4-7|mythos-preview|claude-3-(5-)?haiku", 2048),
+    (r"(opus|fable|mythos)-5|(sonnet|haiku)-5-5", 512),
+    ("", 1024),
+)
+"""Shortest prompt that the API caches, by the model's name. It ignores marks in shorter prompts.
+
+Source (October 2026): https://platform.claude.com/docs/en/build-with-claude/prompt-caching#cache-limitations. Bedrock
+has other minimums for some models.
+"""
+DOCUMENT_CHARS = 16_384
+"""Length from which a text counts as a document, about which further questions are likely."""
+
+
+def least_tokens(model: str) -> int:
+    """Return the tokens of the shortest prompt that the API caches for `model`."""
+    return next(tokens for pattern, tokens in LEAST_TOKENS if re.search(pattern, model))
+
+
+def add_marks(request: dict[str, Any], mark: Mapping[str, Any], *, is_plan: bool) -> None:
+    """Add cache marks to `request`, unless it has some already.
+
+    1. At the end of the system prompt, or of the tools if there is no system prompt. Other requests share it.
+    2. At the last block of the newest user turn. The next request starts with it.
+    3. At the block before that. It is the end of the conversation if a step's assignment follows, and other steps
+       and the next turn share it.
+    4. At the last block of the user turn before. It was the newest one in the request before, and the API finds a
+       cached prefix only within 20 blocks before a mark.
+
+    A plan gets only the first mark, because its question changes. The first request of a conversation gets the others
+    only if it has tools or a long document. Assistant turns get no marks, because they may have to stay unchanged.
+
+    Source: https://platform.claude.com/docs/en/build-with-claude/prompt-caching, sections "How automatic prefix
+    checking works" and "What can be cached".
+
+    Args:
+        request: request to the API.
+        mark: field `cache_control`. All marks have the same lifetime, because the API rejects a longer one after a
+            shorter one.
+        is_plan: whether the request asks for a plan.
+    """
+    if any(_marked_blocks(request)) or "cache_control" in request.get("extra_body", ()):
+        return
+    system, tools = request.get("system"), request.get("tools")
+    if isinstance(system, str):
+        request["system"] = [{"type": "text", "text": system, **mark}]
+    elif head := system or tools:
+        head[-1].update(mark)
+    users = [turn["content"] for turn in request["messages"] if turn["role"] == "user"]
+    if is_plan or not users:
+        return
+    before, newest = users[-2:-1], users[-1]
+    if before or tools or any(map(_is_document, newest)):
+        for block in (*(blocks[-1] for blocks in before), *newest[-2:]):
+            block.update(mark)
+
+
+def _is_document(block: Block) -> bool:
+    return block["type"] == "document" or len(block.get("text", "")) >= DOCUMENT_CHARS
 
 
 def limit_marks(request: Mapping[str, Any]) -> None:
     """Remove the oldest cache marks beyond the API's limit, but keep those on tools and system prompt."""
+    heads, marked = _marked_blocks(request)
+    spare = max(0, MOST_MARKS - len(heads))
+    for block in marked[: max(0, len(marked) - spare)]:
+        del block["cache_control"]
+
+
+def _marked_blocks(request: Mapping[str, Any]) -> tuple[list[Block], list[Block]]:
+    """Return the tools and system blocks with a cache mark, and the blocks of turns with one, oldest first."""
     system: object = request.get("system")
     blocks = cast(list[Block], system) if isinstance(system, list) else []
     heads: list[Block] = [*request.get("tools", ()), *blocks]
     turns = [block for turn in request["messages"] for block in turn["content"]]
     nested = [each for block in turns for each in (*_inside(block), block)]
-    marked = [block for block in nested if "cache_control" in block]
-    spare = max(0, MOST_MARKS - sum("cache_control" in each for each in heads))
-    for block in marked[: max(0, len(marked) - spare)]:
-        del block["cache_control"]
+    marked, marked_heads = ([each for each in some if "cache_control" in each] for some in (nested, heads))
+    return marked_heads, marked
 
 
 def _inside(block: Block) -> list[Block]:

@@ -103,6 +103,8 @@ class OpenAIWorker:
         defaults = {**sdk.default_headers, **key}
         self._headers = AS_IT_IS | {name: value for name, value in defaults.items() if isinstance(value, str)}
         self._is_openai = url.host == "api.openai.com" or url.host.endswith(".api.openai.com")
+        is_azure = account.access.service == "azure" or url.host.endswith(".openai.azure.com")
+        self._sends_conversation = self._is_openai or is_azure
         self._faults = account.faults("OpenAI", "OPENAI_API_KEY", url)
         self._wire_errors = WireErrors(self._map_error)
         self._provider = Provider(account, self.origin, self._faults, lambda: self._wire_errors)
@@ -228,7 +230,7 @@ class OpenAIWorker:
             "seed": call.sampling.seed,
             "reasoning_effort": None if is_text else call.sampling.effort,
             "response_format": response_format_of(call),
-            **options_json(call),
+            **options_json(call, sends_conversation=self._sends_conversation),
             **tools_json(tools, takes_strict=self._is_openai, show_mark=self._show_mark),
         }
         request: dict[str, object] = {

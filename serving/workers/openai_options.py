@@ -3,7 +3,10 @@
 Hints are optional request fields that do not change the answer. If a server rejects a hint, the request is sent
 again without it.
 
-* Fields for the prompt cache: `prompt_cache_key`, `prompt_cache_retention`, `prompt_cache_options`.
+* Fields for the prompt cache: `prompt_cache_key`, `prompt_cache_retention`, `prompt_cache_options`. Requests with the
+  same key and the same beginning are sent to the same machine, and each machine has its own cache
+  (https://developers.openai.com/api/docs/guides/prompt-caching,
+  https://learn.microsoft.com/azure/foundry/openai/how-to/prompt-caching).
 * Thoughts that a client sends back with an assistant's turn. Some servers want them, others reject them.
 * `encoding_format: base64` of embeddings. The next request has `float`, and then no format if that is rejected too.
 """
@@ -37,11 +40,17 @@ MOST_KEY_CHARS = 64
 Json = dict[str, Any]
 
 
-def cache_json(cache: PromptCache | None) -> dict[str, object]:
-    """Return the request fields for the prompt cache. Fields that are not set are None."""
+def cache_json(cache: PromptCache | None, *, sends_conversation: bool) -> dict[str, object]:
+    """Return the request fields for the prompt cache. Fields that are not set are None.
+
+    Args:
+        cache: the client's hints, and the conversation.
+        sends_conversation: whether the id of the conversation is the key if the client sent none. Use it only for
+            OpenAI and Azure: many compatible servers reject the field.
+    """
     if cache is None:
         return {}
-    key = cache.key
+    key = cache.key or (cache.conversation if sends_conversation else "")
     if len(key) > MOST_KEY_CHARS:
         key = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
     options = {name: value for name, value in (("mode", cache.mode), ("ttl", cache.ttl)) if value}
@@ -91,8 +100,11 @@ def _names(text: str, field: str) -> bool:
     return re.search(rf"(?<![\w-]){field}(?![\w-])", text) is not None
 
 
-def options_json(call: Call) -> dict[str, object]:
-    """Return the request fields for the options of `call`. Fields that are not set are None."""
+def options_json(call: Call, *, sends_conversation: bool) -> dict[str, object]:
+    """Return the request fields for the options of `call`. Fields that are not set are None.
+
+    See `cache_json` for `sends_conversation`.
+    """
     options = call.sampling.options
     bias = {each.token: each.bias for each in options.logit_bias or ()}
     options_fields: dict[str, object] = {
@@ -103,7 +115,7 @@ def options_json(call: Call) -> dict[str, object]:
         "top_k": call.sampling.top_k,
         "min_p": call.sampling.min_p,
         "repetition_penalty": call.sampling.repetition_penalty,
-        **cache_json(options.prompt_cache),
+        **cache_json(options.prompt_cache, sends_conversation=sends_conversation),
     }
     return options_fields | _logprobs_json(call, options)
 

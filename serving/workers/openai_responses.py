@@ -91,7 +91,7 @@ class OpenAIResponsesWorker(OpenAIWorker):
             "reasoning": {"effort": call.sampling.effort} if call.sampling.effort else None,
             "include": ["reasoning.encrypted_content"] if thinks else None,
             "text": text or None,
-            **cache_json(call.sampling.options.prompt_cache),
+            **cache_json(call.sampling.options.prompt_cache, sends_conversation=self._sends_conversation),
             **tools_json(tools, takes_custom=self._is_openai),
         }
         request = {"model": self._account.model, "input": items, "stream": True, "store": False}

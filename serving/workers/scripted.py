@@ -103,8 +103,8 @@ class ScriptedReply:
 
 
 class ScriptedWorker:
-    """Worker that returns its replies in turn. With tool calls, each conversation starts with the first
-    reply.
+    """Worker that returns its replies in turn. With tool calls, each conversation, and each question after an
+    answer, starts with the first reply.
 
     Attributes:
         calls: newest calls, oldest first, without their callbacks. At most `KEPT_CALLS` calls are stored,
@@ -171,7 +171,9 @@ class ScriptedWorker:
         if not self._calls_tools:
             self._turn += 1
             return (self._turn - 1) % len(self._replies)
-        own = own_turns(self.name, call.messages)
+        messages = call.messages
+        answers = [n for n, each in enumerate(messages) if each.role == "assistant" and each.native is None]
+        own = own_turns(self.name, messages[answers[-1] + 1 if answers else 0 :])
         first = own[-1].payload["reply"] + 1 if own else 0
         order = [(first + n) % len(self._replies) for n in range(len(self._replies))]
         return next((n for n in order if call.tools or not self._replies[n].calls), order[0])

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol, cast
 
 from conductor.errors import WorkerError, WorkerRefused
-from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.call import AnswerFormat, Call, Sampling, conversation_of
 from conductor.model.messages import NO_TOOLS, Image, Message, Native, Text
 from conductor.model.operation import TOKENS_GONE, TokenLogprob, read_tokens
 from conductor.model.reply import Delta, FinishReason, Reply, open_reply
@@ -67,6 +67,8 @@ class EngineCall:
     """Beginning of the answer. The engine returns only what follows it."""
     places: Places | None = None
     """Replicas to which the call was sent, for the choice of the next one. Empty in the replica itself."""
+    conversation: str = ""
+    """Id of the conversation, for the choice of the replica. See `PromptCache.conversation`."""
 
 
 PRIORITIES: dict[Priority, int] = {"interactive": 0, "batch": 1}
@@ -250,6 +252,7 @@ class VllmWorker:
             priority=PRIORITIES[call.terms.priority],
             prefix=call.prefix,
             places=places,
+            conversation=conversation_of(call.sampling),
         )
 
 

@@ -45,6 +45,16 @@ def test_a_bill_is_the_sum_of_its_parts(price: Price, usage: Usage):
     )
 
 
+@given(prices, possible_usages())
+@example(GEMINI, Usage(200_001, 1, 200_000))
+@example(CLAUDE, Usage(10, 0, 0, 0, 10, 10))
+def test_what_a_cache_saved_is_what_the_same_tokens_cost_without_it(price: Price, usage: Usage):
+    plain = Usage(usage.input_tokens, usage.output_tokens, reasoning_tokens=usage.reasoning_tokens)
+    assert price.of(usage) + price.saved(usage) == price.of(plain)
+    assert price.saved(plain) == 0
+    assert CLAUDE.saved(Usage(10, 0, 0, 0, 10)) < 0, "writes cost more than other input"
+
+
 @given(prices, possible_usages(), st.integers(0, 10**6), st.integers(0, 10**6))
 @example(GEMINI, Usage(200_001, 1), 0, 0)
 @example(GEMINI, Usage(200_000, 1), 1, 0)

@@ -5,6 +5,7 @@ import json
 from collections.abc import Sequence
 
 import pytest
+from msgspec.structs import replace
 
 from conductor.errors import StoreUnavailable
 from conductor.model.messages import Message, Native, Text, Tool, ToolCall, ToolChoice, ToolResult, Toolset
@@ -186,19 +187,26 @@ async def test_rounds_go_on_after_tools() -> None:
     assert end.answer == "second"
 
 
-async def test_the_client_s_earlier_tools_are_words_to_a_team_and_stay_as_they_are_for_one_worker() -> None:
+async def test_the_client_s_earlier_tools_stay_as_they_are_for_a_step_with_tools_and_for_one_worker() -> None:
     history = (
         Message.of("user", "what is in x?"),
         Message("assistant", (ToolCall("call_1", "read", "x"),)),
         Message("tool", (ToolResult("call_1", (Text("seven"),)),)),
     )
     a = Player("a", ["ok"])
-    await run(team(a), Task(history, plan=a_plan(("a", ())), tools=TOOLS))
-    messages = a.calls[0].messages
-    assert not any(message.tool_calls or message.tool_results for message in messages)
-    assert "seven" in "".join(message.text for message in messages)
-    await run(team(a), Task(history, plan=a_plan(("a", ())), plan_source="worker", tools=TOOLS))
-    assert a.calls[1].messages[1].tool_calls == history[1].tool_calls
+    plan = a_plan(("a", ()))
+    deaf = replace(plan, steps=(replace(plan.steps[0], tools=False),))
+    for task in (Task(history, plan=plan), Task(history, plan=deaf, tools=TOOLS)):
+        await run(team(a), task)
+        messages = a.calls[-1].messages
+        assert not any(message.tool_calls or message.tool_results for message in messages)
+        assert "seven" in "".join(message.text for message in messages)
+    for task in (
+        Task(history, plan=plan, tools=TOOLS),
+        Task(history, plan=plan, plan_source="worker"),
+    ):
+        await run(team(a), task)
+        assert a.calls[-1].messages[1].tool_calls == history[1].tool_calls
 
 
 @pytest.mark.parametrize("calls_tools", [False, None])

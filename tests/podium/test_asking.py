@@ -357,6 +357,7 @@ VERBS = (
     ("keys", "list"),
     ("teams", "list"),
     ("budgets",),
+    ("costs",),
     ("ledger", "show"),
 )
 BROKEN_OFF = {

@@ -12,10 +12,13 @@ from ray.llm._internal.serve.routing_policies.prefix_aware import prefix_aware_r
 from ray.serve._private.common import DeploymentHandleSource, DeploymentID, ReplicaID, RequestMetadata
 from ray.serve._private.request_router.common import PendingRequest
 
+from conductor.model.call import Call, Sampling
+from conductor.model.messages import Message
+from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.terms import Places
 from serving.deployments import prefix_router
 from serving.deployments.prefix_router import FULL_CHARS, KEPT_CHARS, PrefixMemory, PrefixRouter
-from serving.workers.vllm import EngineCall
+from serving.workers.vllm import EngineCall, VllmWorker
 
 PLAN = "You lead a team. " * 20
 
@@ -97,12 +100,17 @@ class Routing:
         for each in ids:
             self.router._replica_queue_len_cache.update(each, 0)
 
-    async def route(self, call: EngineCall) -> list[str]:
-        """Those of which the least busy one gets the call; it goes to the first."""
+    async def ranks(self, call: EngineCall) -> list[list[str]]:
+        """Those of the first rank of which the least busy one gets the call; it goes to the first."""
         request = PendingRequest([call], {}, RequestMetadata("request", "internal"))
-        (chosen,) = await self.router.choose_replicas(self.replicas, request)
-        self.router.on_request_routed(request, chosen[0].replica_id, None)
-        return [each.replica_id.unique_id for each in chosen]
+        ranks = await self.router.choose_replicas(self.replicas, request)
+        self.router.on_request_routed(request, ranks[0][0].replica_id, None)
+        return [[each.replica_id.unique_id for each in rank] for rank in ranks]
+
+    async def route(self, call: EngineCall) -> list[str]:
+        """The only rank."""
+        (chosen,) = await self.ranks(call)
+        return chosen
 
 
 CALL = EngineCall([{"role": "user", "content": PLAN}])
@@ -134,3 +142,48 @@ def test_where_a_call_has_gone_is_not_sent_along() -> None:
     routing = Places()
     routing.take("a", lambda: True)
     assert pickle.loads(pickle.dumps(replace(CALL, places=routing))).places.used_names == set()
+
+
+def turn_of(number: int) -> EngineCall:
+    return replace(CALL, conversation=f"cv_{number}")
+
+
+async def test_two_routers_choose_alike_for_a_conversation_whatever_they_have_sent_before() -> None:
+    one, other = Routing("a", "b", "c"), Routing("c", "a", "b")
+    for _ in range(5):
+        await one.route(CALL)
+    chosen = [await one.ranks(turn_of(number)) for number in range(60)]
+    assert [await other.ranks(turn_of(number)) for number in range(60)] == chosen
+    assert {tuple(map(len, ranks)) for ranks in chosen} == {(1, 1, 1)}, "a full one is followed by the next"
+    assert {ranks[0][0] for ranks in chosen} == {"a", "b", "c"}, "not all where the shared beginning is known"
+
+
+async def test_only_the_conversations_of_a_replica_that_is_gone_move() -> None:
+    routing = Routing("a", "b", "c")
+    before = [(await routing.ranks(turn_of(number)))[0] for number in range(60)]
+    routing.be("a", "c")
+    after = [(await routing.ranks(turn_of(number)))[0] for number in range(60)]
+    assert all(new == old or old == ["b"] for old, new in zip(before, after, strict=True))
+
+
+async def test_uneven_load_wins_over_the_conversation() -> None:
+    routing = Routing("a", "b")
+    (busy,), _ = await routing.ranks(turn_of(1))
+    replica = next(each for each in routing.replicas if each.replica_id.unique_id == busy)
+    routing.router._replica_queue_len_cache.update(replica.replica_id, 50)
+    assert sorted(await routing.route(turn_of(1))) == ["a", "b"], "the less busy one of both"
+
+
+async def test_a_turn_that_is_sent_again_goes_to_another_replica() -> None:
+    routing, places = Routing("a", "b"), Places()
+    call = replace(turn_of(1), places=places)
+    (first,), (second,) = await routing.ranks(call)
+    assert await routing.route(call) == [second] != [first]
+
+
+def test_a_call_takes_its_conversation_along() -> None:
+    options = WireOptions(prompt_cache=PromptCache(conversation="cv_1"))
+    call = Call((Message.of("user", "Why?"),), Sampling(options=options))
+    worker = VllmWorker("w", "m", None)  # type: ignore[arg-type]
+    assert worker._engine_call(call).conversation == "cv_1"
+    assert worker._engine_call(Call(call.messages)).conversation == ""

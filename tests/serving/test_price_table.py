@@ -14,6 +14,7 @@ from serving.settings import price_table
 from serving.settings.price_table import PriceQuery, look_up, question_of, with_known_prices
 from serving.settings.settings import Settings, load, parse
 from serving.settings.worker_base import PriceSettings
+from serving.settings.worker_profile import baseline_price_of
 from serving.settings.workers import API_SETTINGS, ApiSettings
 
 ROOT = Path(__file__).parents[2]
@@ -84,6 +85,20 @@ def test_each_deployment_has_the_price_of_its_place_and_the_worst_of_them_is_hel
     unknown = {"name": "unknown", "base_url": "http://127.0.0.1:1/v1"}
     settings = with_known_prices(settings_of(gpt | {"deployments": [{"name": "own"}, unknown]}), {})
     assert build_pool(settings, {"OPENAI_API_KEY": "sk-1"}, {}).members["w0"].worst_price is None
+
+
+def test_a_baseline_has_the_price_of_its_worker_or_of_the_table():
+    worker = {"kind": "openai", "model": "gpt-5", "name": "mine", "price": OWN}
+    for baseline, input_usd in (("mine", 7), ("gpt-5", Decimal("1.25")), ("gpt-that-no-table-has", None)):
+        price = baseline_price_of(with_known_prices(parse({"workers": [worker], "baseline": baseline}), {}))
+        assert (price and price.input_usd_per_mtok) == input_usd, baseline
+    dear = {"name": "dear", "price": OWN | {"input_usd_per_mtok": 99}}
+    places = {"kind": "openai", "model": "gpt-5", "name": "mine", "deployments": [{"name": "own"}, dear]}
+    settings = with_known_prices(parse({"workers": [places], "baseline": {"model": "mine"}}), {})
+    highest = baseline_price_of(settings)
+    assert highest
+    assert (highest.input_usd_per_mtok, highest.output_usd_per_mtok) == (99, 10)
+    assert baseline_price_of(parse({"workers": [worker]})) is None
 
 
 def test_a_model_in_a_cloud_is_priced_as_that_cloud_does():

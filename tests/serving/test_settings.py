@@ -115,6 +115,11 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "days without end, which null says": ({"workers": [A], "store": {"content_days": float("inf")}}, "store.content_days"),
     "no attempts": ({"workers": [A | {"retry": {"attempts": 0}}]}, "workers[0].retry.attempts"),
     "an unknown format": ({"workers": [A], "conductor": {"worker": "a", "format": "prose"}}, "conductor.format"),
+    "a negative stickiness": ({"workers": [A], "conversation": {"stickiness": -1}}, "conversation.stickiness must be at least 0."),
+    "a memory of two days": ({"workers": [A], "conversation": {"keep_s": 172_800}}, "conversation.keep_s must be at most 86400."),
+    "a cache for a day": ({"workers": [A], "conversation": {"cache_lifetime": "1d"}}, "conversation.cache_lifetime must be 'auto', '5m' or '1h'."),
+    "a baseline without a model": ({"workers": [A], "baseline": {}}, "baseline.model is missing."),
+    "an empty baseline": ({"workers": [A], "baseline": ""}, "baseline.model must have at least 1 character"),
     "a reply that ends oddly": ({"workers": [A | {"replies": [{"finish": "soon"}]}]}, "finish"),
 }  # fmt: skip
 
@@ -126,6 +131,13 @@ def test_what_cannot_be_served_is_refused_with_its_place(data: Any, message: str
     assert message in caught.value.message
     assert caught.value.message.startswith("The settings cannot be used: ")
     assert isinstance(caught.value, PodiumError)
+
+
+def test_a_baseline_is_a_name_or_a_name_with_a_price():
+    assert parse({"workers": [A], "baseline": "gpt-5"}) == parse(
+        {"workers": [A], "baseline": {"model": "gpt-5"}}
+    )
+    assert parse({"workers": [A]}).baseline is None
 
 
 def test_faults_are_told_without_empty_places_or_what_only_follows_from_them():

@@ -60,6 +60,16 @@ def test_an_answering_step_that_is_to_be_skipped_is_told_with_its_place():
     assert "Add `fallbacks` to the worker a, or remove `on_failure` from the step." in line, line
 
 
+def test_a_baseline_of_unknown_price_is_told_with_what_sets_one():
+    (line,) = messages_for(scripted("a"), baseline="gpt-5")
+    assert line.startswith("`baseline` has no effect, because the price of gpt-5 is unknown. Set `baseline: {model: gpt-5, price: {"), line  # fmt: skip
+    price = {"input_usd_per_mtok": 1, "output_usd_per_mtok": 2}
+    assert messages_for(scripted("a"), baseline={"model": "gpt-5", "price": price}) == []
+    assert messages_for(scripted("a", price=price), baseline="a") == []
+    unpriced = {"name": "b", "kind": "openai", "model": "x"}
+    assert len(messages_for(scripted("a"), unpriced, baseline="b")) == 1
+
+
 def test_the_log_tells_it_when_a_pool_is_made(caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING, "podium")
     build_pool(parse({"workers": [scripted("a", hedge=True, max_concurrency=1)]}), {}, engines={})

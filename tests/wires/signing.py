@@ -59,7 +59,7 @@ class SigningChat(_Signing):
     def check(self, request: Request) -> int:
         messages, n_turns = request.body["messages"], 0
         for index, message in enumerate(messages):
-            if message["role"] == "assistant":
+            if message["role"] == "assistant" and message.get("tool_calls"):
                 n_turns += 1
                 expected = self._signature(request, messages[:index], message["tool_calls"])
                 check(message.get("reasoning_content") == expected, "reasoning_content must be passed back")
@@ -161,7 +161,8 @@ class SigningAnthropic(_Signing):
     def check(self, request: Request) -> int:
         turns, n_turns = request.body["messages"], 0
         for index, turn in enumerate(turns):
-            if turn["role"] != "assistant":
+            is_call = any(block["type"] == "tool_use" for block in turn["content"])
+            if turn["role"] != "assistant" or not is_call:
                 continue
             n_turns += 1
             first, *rest = turn["content"]

@@ -42,9 +42,14 @@ class ExtraFields(BaseModel):
     model_config = ConfigDict(frozen=True, extra="allow", protected_namespaces=())
 
     @property
+    def _unread(self) -> dict[str, Any]:
+        """Fields without an effect."""
+        return self.model_extra or {}
+
+    @property
     def extras(self) -> tuple[str, ...]:
         """One line per ignored field. It never has the value, which may be personal data."""
-        names = [name for name, value in (self.model_extra or {}).items() if value not in NEUTRAL]
+        names = [name for name, value in self._unread.items() if value not in NEUTRAL]
         rest = len(names) - MOST_NOTED
         return (
             *(
@@ -233,6 +238,11 @@ class CacheFields(LenientModel):
             self.prompt_cache_key or "", retention, options.mode or "", options.ttl or ""
         )
         return None if options_sent == PromptCache() else options_sent
+
+    @property
+    def conversation_name(self) -> str:
+        """See `ApiRequest.conversation_name`."""
+        return f"key:{self.prompt_cache_key}" if self.prompt_cache_key else ""
 
 
 def mark_last(messages: Sequence[Message], mark: CacheMark) -> tuple[Message, ...]:

@@ -40,6 +40,7 @@ from serving.settings.settings import Settings, parse
 from serving.store.conversations import ConversationStore
 from serving.store.database_store import DatabaseStore
 from serving.store.journal import RunJournal
+from serving.store.prompt_caches import PromptCaches
 from serving.store.shared_circuits import SharedCircuits
 from serving.store.store import StoreFactory
 from serving.telemetry.measurement import MeasurementSink
@@ -270,6 +271,7 @@ async def served(
     clock: Clock = now_us,
     conversations: ConversationStore | None = None,
     meter: MeasurementSink | None = None,
+    prompt_caches: PromptCaches | None = None,
 ) -> AsyncGenerator[Served]:
     """Serve `settings` on a free port of the loopback; at the end nothing may be left of any run."""
     checked = settings if isinstance(settings, Settings) else parse(settings)
@@ -282,6 +284,7 @@ async def served(
         policies=policies,
         conversations=conversations,
         keep_turn=ConversationTurns(),
+        prompt_caches=prompt_caches,
     )
     work = Batches(batch_store or MemoryBatchStore(), service, policies, clock)
     app = build_api(service, directory=directory, work=work)

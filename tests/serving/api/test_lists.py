@@ -115,6 +115,7 @@ async def test_models_lists_every_name_and_its_sort():
         "sees_images": False,
         "reads_pdfs": False,
         "calls_tools": True,
+        "context_tokens": None,
         "price": {"input_usd_per_mtok": 0.0, "output_usd_per_mtok": 0.0},
         "circuit": "closed",
         "adapter": None,

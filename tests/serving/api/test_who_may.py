@@ -87,6 +87,7 @@ TABLE = (
     Asked("DELETE", "/v1/conversations/{conversation_id}", OF_MY_TEAM_TO_READ_AND_RUN),
     Asked("POST", "/v1/plans", RUNS, ASK),
     Asked("GET", "/v1/workflows", READS),
+    Asked("GET", "/v1/costs", READS),
     Asked("GET", "/v1/workflows/{id}", OF_MY_TEAM),
     Asked("GET", "/v1/workflows/{id}/events", OF_MY_TEAM),
     Asked("POST", "/v1/workflows/{id}/cancel", OF_MY_TEAM_TO_RUN, {}),

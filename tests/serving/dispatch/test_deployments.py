@@ -9,12 +9,17 @@ from contextlib import AsyncExitStack, asynccontextmanager
 import openai
 import pytest
 
-from serving.dispatch.target import BUSY_REST_S
+from conductor.model.call import Call, Sampling
+from conductor.model.messages import Message
+from conductor.model.operation import PromptCache, WireOptions
+from serving.dispatch.target import BUSY_REST_S, Target
 from serving.health import FAILURES_BEFORE_REST
 from serving.settings.keys import absent_workers, without_workers
 from serving.settings.settings import SettingsError, parse
-from serving.traffic import TokenBucket
+from serving.traffic import TokenBucket, unit_hash
+from serving.workers.scripted import ScriptedWorker
 from tests.serving.api.served import PRICE, Json, Served, served
+from tests.serving.dispatch import routes
 from tests.states import until
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving
@@ -59,11 +64,11 @@ async def ask(running: Served, sdk: openai.AsyncOpenAI, words: str = "Why?") -> 
 
 async def test_calls_are_shared_by_weight_each_with_the_key_and_the_model_of_its_deployment() -> None:
     async with deployed({"weight": 3}, {"model": "gpt-5-in-b"}) as (running, wires), running.sdk as sdk:
-        for _ in range(10):
-            await asyncio.gather(*(ask(running, sdk) for _ in range(20)))
+        for n in range(10):  # each question begins a conversation
+            await asyncio.gather(*(ask(running, sdk, f"Why {n}, {each}?") for each in range(20)))
         n_a, n_b = len(wires["a"].requests), len(wires["b"].requests)
         assert n_a + n_b == 200
-        assert 118 < n_a < 182, "3 of 4 on average; so far from 150 once in a million"
+        assert 118 < n_a < 182, "3 of 4 on average"
         counts = {
             name: Counter((r.headers["authorization"], r.body["model"]) for r in wire.requests)
             for name, wire in wires.items()
@@ -263,3 +268,62 @@ async def test_a_rate_that_this_router_keeps_closes_the_worker_to_nobody() -> No
         assert 0 < health.rest_s <= BUSY_REST_S, "others are free meanwhile, and it is not"
         health.rests_until_s = 0.0
         assert not running.service.pool.members["gpt"].is_free(), "nor is it once that rest is over"
+
+
+CONVERSATIONS = [f"cv_{number}" for number in range(200)]
+
+
+def targets(**weights: float) -> list[Target]:
+    """Deployments with these names and weights."""
+    return [
+        routes.target(ScriptedWorker("w", ["x"]), name, weight=weight) for name, weight in weights.items()
+    ]
+
+
+async def deployments_of(*places: Target) -> dict[str, str]:
+    """Send a turn of each conversation, and return the deployment that answered it."""
+    worker, answered = routes.dispatcher(routes.deployed(*places)), dict[str, str]()
+    for conversation in CONVERSATIONS:
+        options = WireOptions(prompt_cache=PromptCache(conversation=conversation))
+        call = Call((Message.of("user", "Why?"),), Sampling(options=options))
+        async with worker.open(call) as reply:
+            async for _ in reply:
+                pass
+        answered[conversation] = reply.deployment
+    return answered
+
+
+async def test_conversations_are_shared_by_weight_and_stay_at_every_router() -> None:
+    before = await deployments_of(*targets(a=3, b=1))
+    assert 128 < Counter(before.values())["a"] < 172, "3 of 4 on average"
+    assert await deployments_of(*targets(b=1, a=3)) == before, (
+        "another router, and another order in the settings"
+    )
+
+
+async def test_only_the_conversations_of_a_deployment_that_fails_move_and_they_return() -> None:
+    places = targets(a=1, b=1, c=1)
+    before = await deployments_of(*places)
+    places[1].health.fail(rest_s=60)
+    meanwhile = await deployments_of(*places)
+    stayed = [name for name in CONVERSATIONS if meanwhile[name] == before[name]]
+    assert stayed == [name for name in CONVERSATIONS if before[name] != "b"]
+    moved = Counter(meanwhile[name] for name in CONVERSATIONS if before[name] == "b")
+    assert min(moved["a"], moved["c"]) > 15, "they are shared by the others"
+    await asyncio.sleep(61)
+    assert await deployments_of(*places) == before
+
+
+async def test_a_deployment_that_is_added_takes_its_share_and_no_other_conversation_moves() -> None:
+    before, after = await deployments_of(*targets(a=1, b=1)), await deployments_of(*targets(a=1, b=1, c=1))
+    moved = [name for name in CONVERSATIONS if before[name] != after[name]]
+    assert {after[name] for name in moved} == {"c"}
+    assert 40 < len(moved) < 95, "a third on average"
+
+
+def test_a_hash_is_evenly_spread_and_never_zero() -> None:
+    numbers = [unit_hash(str(number)) for number in range(1000)]
+    assert 0 < min(numbers) < 0.02
+    assert 0.98 < max(numbers) <= 1
+    assert 0.45 < sum(numbers) / 1000 < 0.55
+    assert unit_hash("cv_1\0a") == unit_hash("cv_1\0a")

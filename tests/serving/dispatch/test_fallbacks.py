@@ -8,8 +8,11 @@ from conductor.model.call import Call, CallSite
 from conductor.model.messages import Image, Message, Native, Text, Tool, Toolset
 from conductor.model.reply import Reply
 from conductor.model.worker import Worker
+from serving.dispatch.build import build_routes
 from serving.dispatch.fitting import ModelProfile
 from serving.dispatch.route import Route
+from serving.health import Health
+from serving.settings.settings import parse
 from serving.workers.scripted import ScriptedReply, ScriptedWorker
 from tests.serving.dispatch.routes import dispatcher, route
 
@@ -101,6 +104,38 @@ async def test_where_no_fallback_sees_the_error_is_the_first_ones():
 async def test_where_the_first_sees_none_everybody_may_be_asked():
     workers = blind(down("a")), blind(ScriptedWorker("b", ["B."]))
     assert (await ask(*workers, call=SHOWN))[0] == "B."
+
+
+def limited(worker: Worker, context_tokens: int) -> Route:
+    return route(worker, profile=ModelProfile(context_tokens=context_tokens))
+
+
+async def test_a_prompt_that_was_too_long_goes_only_to_workers_with_a_longer_context():
+    first, equal, longer = down("a", "overflow"), ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
+    assert (await ask(limited(first, 1000), limited(equal, 1000), limited(longer, 2000)))[0] == "C."
+    with pytest.raises(ContextOverflow) as caught:
+        await ask(limited(first, 1000), limited(equal, 1000))
+    assert (caught.value.worker, len(equal.calls)) == ("a", 0)
+
+
+async def test_a_prompt_that_is_too_long_for_a_fallback_is_not_sent_to_it():
+    short, longer = ScriptedWorker("b", ["B."]), ScriptedWorker("c", ["C."])
+    call = Call((Message.of("user", "word " * 2000),))
+    assert (await ask(down("a"), limited(short, 1000), limited(longer, 10_000), call=call))[0] == "C."
+    assert not short.calls
+
+
+def test_the_context_of_a_route_is_the_one_that_is_set_or_known():
+    workers = [
+        {"name": "set", "kind": "openai", "model": "gpt-5", "context_tokens": 5000},
+        {"name": "known", "kind": "openai", "model": "gpt-5"},
+        {"name": "unknown", "kind": "scripted", "replies": ["x"]},
+    ]
+    settings = parse({"workers": workers})
+    clients = {each["name"]: ScriptedWorker(str(each["name"]), ["x"]) for each in workers}
+    built = build_routes(clients, settings, Health())  # type: ignore[arg-type]
+    contexts = {name: each.profile.context_tokens for name, each in built.items()}
+    assert contexts == {"set": 5000, "known": 400_000, "unknown": None}
 
 
 def test_it_goes_by_the_first_ones_name():

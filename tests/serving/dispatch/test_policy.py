@@ -38,6 +38,7 @@ from serving.dispatch.policy import (
     Tries,
     after,
     candidates,
+    drop_too_short,
     last_error,
     longest_wait_s,
     order,
@@ -253,7 +254,10 @@ LESS: dict[str, ModelProfile] = {
     "reads no PDF": ModelProfile(reads_pdfs=False),
     "calls no tools": ModelProfile(calls_tools=False),
     "any": ModelProfile(calls_tools=True),
+    "short": ModelProfile(context_tokens=1000),
+    "long": ModelProfile(context_tokens=100_000),
 }
+LONG = Call((Message.of("user", "word " * 2000),))
 
 
 def wrote(*names: str) -> Call:
@@ -277,6 +281,10 @@ CANDIDATES: dict[str, tuple[Call, Sequence[str], list[str]]] = {
         ["a"],
     ),
     "a permit": (replace(CALL, terms=Terms(permit=Permit(("c", "b")))), ["any", "any", "any"], ["b", "c"]),
+    "a short context": (CALL, ["any", "short"], ["a", "b"]),
+    "a prompt that is longer": (LONG, ["any", "short", "long", "any"], ["a", "c", "d"]),
+    "a prompt that is longer for the first": (LONG, ["short", "short", "long"], ["a", "c"]),
+    "a prompt that is longer for all": (LONG, ["short", "short"], ["a"]),
     "a permit for none of them": (replace(CALL, terms=Terms(permit=Permit(()))), ["any", "any"], ["a"]),
 }
 
@@ -285,6 +293,21 @@ CANDIDATES: dict[str, tuple[Call, Sequence[str], list[str]]] = {
 def test_which_workers_may_answer(call: Call, kinds: Sequence[str], names: list[str]):
     routes = [named(name, LESS[kind]) for name, kind in zip("abcd", kinds, strict=False)]
     assert [each.name for each in candidates(routes, call)] == names
+
+
+@pytest.mark.parametrize(
+    ("kinds", "names"),
+    [
+        (["short", "short", "long", "any", "short"], ["a", "c", "d"]),
+        (["long", "short", "long"], ["a"]),
+        (["any", "short", "long"], ["a", "b", "c"]),
+    ],
+)
+def test_after_a_prompt_that_was_too_long_only_longer_contexts_are_tried(kinds: list[str], names: list[str]):
+    queue = [named(name, LESS[kind]) for name, kind in zip("abcde", kinds, strict=False)]
+    attempts = Attempts(CALL, queue, [], begins=False)
+    drop_too_short(attempts)
+    assert [each.name for each in attempts.queue] == names
 
 
 def resting(candidate: Route) -> None:

@@ -15,6 +15,7 @@ from serving.database.address import Address
 from serving.settings.sections import LimitSettings
 from serving.store.database_conversations import DatabaseConversations
 from serving.store.database_store import DatabaseStore
+from serving.store.prompt_caches import PromptCaches
 from serving.store.store import StoreListener
 from tests.serving.api.served import Json, Served, served, team
 
@@ -72,6 +73,7 @@ async def replicas(
                     directory=directory,
                     batch_store=DatabaseBatchStore(store),
                     conversations=DatabaseConversations(store),
+                    prompt_caches=PromptCaches(store),
                 )
             )
             assert isinstance(api.service.store, DatabaseStore)

@@ -1,18 +1,27 @@
 """What is particular to Anthropic's messages."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any, Literal
 
 import anthropic
 import httpx2
 import pytest
 
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
-from conductor.model.call import Call, Grammar, Sampling
-from conductor.model.messages import File, Image, Message, Text
+from conductor.model.call import Call, CallSite, Grammar, Sampling
+from conductor.model.messages import File, Image, Message, Native, Text, Tool, ToolCall, ToolResult, Toolset
+from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import Delta, FinishReason
+from conductor.model.terms import Terms
 from conductor.model.usage import Usage
+from serving.clients import build_client
+from serving.settings.access import ModelAccess
+from serving.settings.settings import parse
 from serving.workers.account import ProviderAccount
 from serving.workers.anthropic import AnthropicWorker, fault, thinking_for
+from serving.workers.anthropic_tools import least_tokens
 from serving.workers.http_errors import ErrorMapper
 from tests.wires.anthropic import AnthropicWire
 from tests.wires.server import Answer, WireServer, serving
@@ -269,3 +278,191 @@ def test_every_status_that_the_sdk_has_a_class_for_is_mapped():
         exc = anthropic.APIStatusError("no", response=httpx2.Response(status, request=REQUEST), body=None)
         mapped[status] = type(fault(FAULTS, exc))
     assert mapped == BY_STATUS
+
+
+MANUAL = "The manual says much. " * 500
+SYSTEM = Message.of("system", MANUAL)
+READ = Toolset((Tool("read", "Reads."), Tool("write", "Writes.")))
+FIVE_MINUTES = {"type": "ephemeral"}
+HOUR = {"type": "ephemeral", "ttl": "1h"}
+
+
+def in_conversation(*messages: Message, lifetime: Literal["", "5m", "1h"] = "", **fields: Any) -> Call:
+    cache = PromptCache(conversation="cv_1", lifetime=lifetime)
+    return Call(messages, Sampling(options=WireOptions(prompt_cache=cache)), **fields)
+
+
+def request_of(call: Call, model: str = "claude-9", **settings: Any) -> dict[str, Any]:
+    return AnthropicWorker(ProviderAccount("w", model, "sk-ant-test", **settings))._request(call)
+
+
+def marks_of(request: dict[str, Any]) -> dict[str, Any]:
+    """The marks of a request, by their place."""
+    places = {f"tool {at}": tool for at, tool in enumerate(request.get("tools", ()))}
+    if isinstance(system := request.get("system"), list):
+        places |= {f"system {at}": block for at, block in enumerate(system)}
+    for at, turn in enumerate(request["messages"]):
+        places |= {f"turn {at}.{number}": block for number, block in enumerate(turn["content"])}
+    return {place: block["cache_control"] for place, block in places.items() if "cache_control" in block}
+
+
+def said(*texts: str) -> tuple[Message, ...]:
+    """Turns of the user and the model, in turns."""
+    return tuple(Message.of("assistant" if at % 2 else "user", text) for at, text in enumerate(texts))
+
+
+MARKED: dict[str, tuple[Call, set[str]]] = {
+    "a first question": (in_conversation(SYSTEM, USER), {"system 0"}),
+    "a first question about a document": (in_conversation(Message.of("user", MANUAL * 2)), {"turn 0.0"}),
+    "a first question about a PDF": (
+        in_conversation(SYSTEM, Message("user", (File("a.pdf", "data:application/pdf;base64,AAAA"), Text("?")))),
+        {"system 0", "turn 0.0", "turn 0.1"},
+    ),
+    "a first question with tools": (
+        in_conversation(SYSTEM, USER, tools=READ),
+        {"system 0", "turn 0.0"},
+    ),
+    "tools without a system prompt": (
+        in_conversation(Message.of("user", MANUAL), tools=READ),
+        {"tool 1", "turn 0.0"},
+    ),
+    "a later turn": (
+        in_conversation(SYSTEM, *said("One?", "1", "Two?", "2", "Three?")),
+        {"system 0", "turn 2.0", "turn 4.0"},
+    ),
+    "a step's assignment after the conversation": (
+        in_conversation(
+            SYSTEM, *said("One?", "1"), Message("user", (Text("Two?"), Text("Find both.")))
+        ),
+        {"system 0", "turn 0.0", "turn 2.0", "turn 2.1"},
+    ),
+    "results of tools": (
+        in_conversation(
+            SYSTEM,
+            USER,
+            Message("assistant", (ToolCall("t1", "read", "{}"), ToolCall("t2", "read", "{}"))),
+            Message("tool", (ToolResult("t1", (Text("X."),)), ToolResult("t2", (Text("Y."),)))),
+            tools=READ,
+        ),
+        {"system 0", "turn 0.0", "turn 2.0", "turn 2.1"},
+    ),
+    "a plan": (Call((SYSTEM, USER), site=CallSite(operation="plan")), {"system 0"}),
+    "a turn of the model alone": (in_conversation(SYSTEM, Message.of("assistant", "4")), {"system 0"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "places"), MARKED.values(), ids=MARKED.keys())
+def test_marks_are_set_where_the_next_requests_begin_alike(call: Call, places: set[str]):
+    assert marks_of(request_of(call)) == dict.fromkeys(places, FIVE_MINUTES)
+
+
+UNMARKED: dict[str, tuple[Call, dict[str, Any]]] = {
+    "no conversation": (Call((SYSTEM, USER)), {}),
+    "a short prompt": (in_conversation(Message.of("system", MANUAL[:3000]), USER), {}),
+    "one that is short for its model": (in_conversation(SYSTEM, USER), {"model": "claude-haiku-4-5"}),
+    "batch work": (in_conversation(SYSTEM, USER, terms=Terms(priority="batch")), {}),
+    "another model": (in_conversation(SYSTEM, USER), {"model": "glm-9"}),
+    "the settings": (in_conversation(SYSTEM, USER), {"sets_breakpoints": False}),
+    "automatic caching": (
+        in_conversation(SYSTEM, USER),
+        {"extra_body": {"cache_control": {"type": "ephemeral"}}},
+    ),
+}
+
+
+@pytest.mark.parametrize(("call", "settings"), UNMARKED.values(), ids=UNMARKED.keys())
+def test_no_marks_are_set_where_they_are_no_use(call: Call, settings: dict[str, Any]):
+    request = request_of(call, **settings)
+    assert marks_of(request) == {}
+    assert isinstance(request["system"], str)
+
+
+def test_marks_of_the_client_stay_alone():
+    question = Message("user", (Text("Why?", cache="1h"), Text("Well?")))
+    request = request_of(in_conversation(SYSTEM, *said("One?", "1"), question, tools=READ))
+    assert marks_of(request) == {"turn 2.0": HOUR}
+    marked = Toolset((Tool("read", cache="ephemeral"), Tool("write")))
+    assert marks_of(request_of(in_conversation(SYSTEM, USER, tools=marked))) == {"tool 0": FIVE_MINUTES}
+
+
+def test_turns_with_marks_are_a_prefix_of_the_next_and_its_mark_is_where_the_last_one_was():
+    call = ToolCall("t1", "read", "{}")
+    native = Native("w", ProviderAccount("w", "claude-9", "sk-ant-test").origin.account, [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}])  # fmt: skip
+    conversation = [SYSTEM, USER]
+    requests: list[dict[str, Any]] = []
+    for _ in range(4):
+        requests.append(request_of(in_conversation(*conversation, tools=READ)))
+        conversation += [
+            Message("assistant", (call,), native),
+            Message("tool", (ToolResult("t1", (Text("X."),)),)),
+        ]
+    for before, after in pairwise(requests):
+        assert before["system"] == after["system"]
+        newest = f"turn {len(before['messages']) - 1}.0"
+        assert newest in marks_of(before).keys() & marks_of(after).keys()
+        assert len(marks_of(after)) == 3
+        turns = [unmarked(each["messages"]) for each in (before, after)]
+        assert turns[1][: len(turns[0])] == turns[0]
+    assert native.payload == [{"type": "tool_use", "id": "t1", "name": "read", "input": {}}], (
+        "it is unchanged"
+    )
+
+
+def unmarked(turns: list[Any]) -> list[Any]:
+    return [
+        turn
+        | {
+            "content": [
+                {name: block[name] for name in block if name != "cache_control"} for block in turn["content"]
+            ]
+        }
+        for turn in turns
+    ]
+
+
+@pytest.mark.parametrize(
+    ("service", "model", "mark"),
+    [
+        (None, "claude-9", HOUR),
+        (None, "claude-sonnet-4-20250514", HOUR),
+        ("bedrock", "eu.anthropic.claude-sonnet-4-20250514-v1:0", FIVE_MINUTES),
+        ("bedrock", "anthropic.claude-opus-4-1-20250805-v1:0", FIVE_MINUTES),
+        ("bedrock", "anthropic.claude-3-7-sonnet-20250219-v1:0", FIVE_MINUTES),
+        ("bedrock", "anthropic.claude-sonnet-4-5-20250929-v1:0", HOUR),
+        ("bedrock", "anthropic.claude-opus-4-8", HOUR),
+    ],
+)
+def test_marks_last_an_hour_where_the_service_takes_it(
+    service: Literal["bedrock"] | None, model: str, mark: dict[str, str]
+):
+    worker = AnthropicWorker(ProviderAccount("w", "claude-9", "sk-ant-test"))
+    access = ModelAccess(service=service, region="eu-central-1" if service else None)
+    worker._account = replace(worker._account, model=model, access=access)
+    request = worker._request(
+        in_conversation(Message.of("system", MANUAL), *said("One?", "1", "Two?"), lifetime="1h")
+    )
+    assert list(marks_of(request).values()) == [mark] * 3
+    request = worker._request(in_conversation(Message.of("system", MANUAL), USER, lifetime="5m"))
+    assert list(marks_of(request).values()) == [FIVE_MINUTES]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "models"),
+    [
+        (512, ["claude-opus-5", "claude-opus-5-5", "claude-sonnet-5-5", "claude-haiku-5-5", "claude-fable-5-2"]),
+        (1024, ["claude-opus-4-8", "claude-sonnet-5", "claude-sonnet-4-6", "claude-opus-4-1", "claude-opus-4-20250514"]),
+        (2048, ["claude-opus-4-7", "claude-mythos-preview", "claude-3-5-haiku-latest", "claude-3-haiku-20240307"]),
+        (4096, ["claude-opus-4-6", "claude-opus-4-5-20251101", "claude-haiku-4-5"]),
+    ],
+)  # fmt: skip
+def test_the_shortest_prompt_that_is_cached_depends_on_the_model(tokens: int, models: list[str]):
+    assert [least_tokens(model) for model in models] == [tokens] * len(models)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_the_settings_turn_marks_off(is_on: bool):
+    workers = [{"name": "w", "kind": "anthropic", "model": "claude-9", "api_key_env": "K"}]
+    settings = parse({"workers": workers, "conversation": {"breakpoints": is_on}})
+    worker = build_client(settings.workers[0], settings, {"K": "sk-ant-test"}, {})
+    assert isinstance(worker, AnthropicWorker)
+    assert bool(marks_of(worker._request(in_conversation(SYSTEM, USER)))) is is_on

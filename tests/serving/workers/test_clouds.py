@@ -13,6 +13,10 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from cluster.local import uv
+from conductor.model.call import Call, Sampling
+from conductor.model.messages import Message
+from conductor.model.operation import PromptCache, WireOptions
+from serving.clients import build_client
 from serving.pool import build_pool
 from serving.settings.settings import SettingsError, parse
 from tests.serving.api.served import Json, served
@@ -67,6 +71,15 @@ async def test_azure_is_asked_at_its_deployment_with_its_version_and_the_key_in_
     assert request.path == "/openai/deployments/gpt-5-of-ours/chat/completions?api-version=2024-10-21"
     assert request.headers["api-key"] == "key-of-azure"
     assert "authorization" not in request.headers
+
+
+def test_azure_gets_the_conversation_as_the_key_of_its_cache() -> None:
+    worker = AZURE | {"name": "w", "base_url": "https://ours.example", "api_key_env": "K"}
+    settings = parse({"workers": [worker]})
+    client: Any = build_client(settings.workers[0], settings, {"K": "key-of-azure"}, {})
+    options = WireOptions(prompt_cache=PromptCache(conversation="cv_1"))
+    request = client._request(Call((Message.of("user", "Why?"),), Sampling(options=options)))
+    assert request["prompt_cache_key"] == "cv_1"
 
 
 async def test_azure_without_a_key_is_asked_with_a_token_of_the_machine_s_identity(

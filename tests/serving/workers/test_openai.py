@@ -7,10 +7,12 @@ import pytest
 from conductor.errors import ContextOverflow, WorkerBusy, WorkerError, WorkerRefused, WorkerUnavailable
 from conductor.model.call import Call, CallSite, Grammar, Sampling
 from conductor.model.messages import File, Image, Message, Text
+from conductor.model.operation import PromptCache, WireOptions
 from conductor.model.reply import Delta, FinishReason
 from serving.settings.known_models import Accepts
 from serving.workers.account import ProviderAccount
 from serving.workers.openai import OpenAIWorker
+from serving.workers.openai_responses import OpenAIResponsesWorker
 from tests.wires.openai import OpenAIWire
 from tests.wires.server import Answer, WireServer, serving, sse
 
@@ -238,3 +240,25 @@ async def test_comments_and_chunks_without_choices_are_passed_over():
     async with serving(wire, Answer(instead=(*odd, *wire.events(Answer(text="Four."))))) as server:
         deltas = await ask(server)
     assert "".join(delta.text for delta in deltas) == "Four."
+
+
+@pytest.mark.parametrize(
+    ("base_url", "key"),
+    [
+        (None, "cv_1"),
+        ("https://eu.api.openai.com/v1", "cv_1"),
+        ("https://ours.openai.azure.com/openai/v1", "cv_1"),
+        ("https://openrouter.ai/api/v1", None),
+        ("http://api.openai.com.evil.example/v1", None),
+    ],
+)
+def test_the_conversation_is_the_key_of_the_cache_at_openai_and_azure(base_url: str | None, key: str | None):
+    def call(cache: PromptCache) -> Call:
+        return Call((USER,), Sampling(options=WireOptions(prompt_cache=cache)))
+
+    account = ProviderAccount("w", "gpt-9", "sk-test", base_url)
+    chat, responses = OpenAIWorker(account), OpenAIResponsesWorker(account)
+    own, client = call(PromptCache(conversation="cv_1")), call(PromptCache("mine", conversation="cv_1"))
+    for body in (chat._request, responses._body):
+        assert body(own).get("prompt_cache_key") == key
+        assert body(client)["prompt_cache_key"] == "mine", "a client's own key is sent everywhere"

@@ -150,6 +150,7 @@ class ChatDialect(Dialect):
             priority=request.priority,
             n=request.n or 1,
             left_out=(*left_out, *request.noted),
+            conversation_name=request.conversation_name,
         )
 
     def body(self, records: RunRecords, request: ApiRequest, call_id: CallId) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class MessagesDialect(Dialect):
             podium=request.shown,
             stream=bool(request.stream),
             left_out=(*base.left_out, *request.extras),
+            conversation_name=f"session:{request.session}" if request.session else "",
         )
 
     def parse_prompt(self, body: bytes) -> ApiRequest:

@@ -4,7 +4,9 @@ Unknown fields are ignored, because agents send fields of the newest betas. Unsu
 change the answer are rejected by name, and so are unknown fields of `podium`.
 """
 
-from typing import Annotated, Literal
+import json
+import re
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
@@ -22,7 +24,6 @@ WITHOUT_EFFECT = frozenset(
         "context_management",
         "diagnostics",
         "inference_geo",
-        "metadata",
         "service_tier",
         "speed",
         "user_profile_id",
@@ -32,6 +33,8 @@ WITHOUT_EFFECT = frozenset(
 """Known fields that are ignored. Like unknown fields, they are listed in the record. They concern storage,
 price, speed, accounting or hosted tools.
 """
+MOST_SESSION_CHARS = 200
+_OLD_SESSION = re.compile(r"_session_([0-9a-fA-F-]{36})$")
 Words = str | Annotated[list[TextBlock], Field(max_length=MOST_BLOCKS, fail_fast=True)]
 
 
@@ -102,7 +105,20 @@ class MessagesRequest(Prompt, ExtraFields):
     temperature: float | None = Field(default=None, ge=0, le=1)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=0, lt=2**31)
+    metadata: Any = None
+    """Data about the request. Only the session in `user_id` is used: it names the conversation."""
     podium: PodiumField
+
+    @property
+    def session(self) -> str:
+        """Claude Code's session, or "" if there is none."""
+        user_id = cast(Json, self.metadata).get("user_id") if isinstance(self.metadata, dict) else None
+        return session_of(user_id) if isinstance(user_id, str) else ""
+
+    @property
+    def _unread(self) -> dict[str, Any]:
+        unused = {} if self.session else {"metadata": self.metadata}
+        return unused | super()._unread
 
     @property
     def shown(self) -> Podium:
@@ -113,6 +129,20 @@ class MessagesRequest(Prompt, ExtraFields):
         if not asks or "progress" in self.podium.model_fields_set:
             return self.podium
         return self.podium.model_copy(update={"progress": "reasoning"})
+
+
+def session_of(user_id: str) -> str:
+    """Return the session in Claude Code's `metadata.user_id`, or "" if there is none.
+
+    Newer versions send JSON with a `session_id`. Older ones send `user_..._session_` and a UUID.
+    """
+    try:
+        value: Any = json.loads(user_id)
+    except ValueError:
+        match = _OLD_SESSION.search(user_id)
+        return match[1] if match else ""
+    session = cast(Json, value).get("session_id") if isinstance(value, dict) else None
+    return session if isinstance(session, str) and len(session) <= MOST_SESSION_CHARS else ""
 
 
 def read(body: bytes) -> MessagesRequest:

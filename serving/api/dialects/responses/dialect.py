@@ -70,6 +70,7 @@ class ResponsesDialect(Dialect):
             answer_format=_answer_format(request.text.format),
             priority=priority_of(request.service_tier),
             left_out=(*left_out, *transcript.left_out, *_without_effect(request), *request.extras),
+            conversation_name=request.conversation_name,
             body=request,
         )
 
@@ -77,13 +78,14 @@ class ResponsesDialect(Dialect):
         """Load earlier turns and referenced items; see `Dialect.complete`."""
         body = request.body if isinstance(request, SentRequest) else None
         assert body is not None, "this dialect parsed the request"
-        conversation, n_earlier = await conversation_of(body, CallersRuns(service, caller))
-        conversation = (*_instructions(body), *conversation)
+        earlier = await conversation_of(body, CallersRuns(service, caller))
+        conversation = (*_instructions(body), *earlier.messages)
         return replace(
             request,
             conversation=conversation,
+            conversation_name=earlier.name or request.conversation_name,
             places=("input",) * len(conversation),
-            echo=echo_of(body, request.podium.progress, n_earlier),
+            echo=echo_of(body, request.podium.progress, earlier.n_earlier),
         )
 
     def check_resumes(self, request: ApiRequest, record: Record) -> None:

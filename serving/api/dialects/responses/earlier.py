@@ -2,11 +2,13 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from conductor.errors import BadTask, NotAllowed, TooLarge, UnknownName, quote
+from conductor.model import call as calls
 from conductor.model.messages import Message
-from conductor.run.record import RunRecords
+from conductor.run.record import Record, RunRecords
 from serving.accounts.caller import Caller
 from serving.api.dialect import CallId
 from serving.api.dialects.responses.items import Transcript, items_of
@@ -39,6 +41,16 @@ class CallersRuns:
 
     def __init__(self, service: Service, caller: Caller) -> None:
         self._service, self._caller = service, caller
+
+    def conversation_name(self, record: Record) -> str:
+        """Return the name of an earlier run's conversation, which its next turn keeps.
+
+        The turns of another key are another conversation, because ids are never shared between keys.
+        """
+        id = calls.conversation_of(record.task.sampling)
+        if id and record.account.key_id == self._caller.account.key_id:
+            return id
+        return f"run:{id or record.id}"
 
     async def find(self, id: str) -> RunRecords | None:
         """Return a run, or None if the caller has no such run."""
@@ -115,11 +127,24 @@ def _is_stored(records: RunRecords) -> bool:
     return records.has_content and bool(record.task.echo) and echo_of_newest(record)["response"]["store"]
 
 
-async def conversation_of(request: Referred, earlier: CallersRuns) -> tuple[tuple[Message, ...], int]:
-    """Return the conversation's messages, earlier turns first, and their number. Raise BadTask if a reference
-    is missing or in progress.
+@dataclass(frozen=True, slots=True)
+class Referenced:
+    """Conversation of a request with everything that it refers to.
+
+    Args:
+        messages: all messages, earlier turns first.
+        n_earlier: number of messages of earlier turns.
+        name: see `ApiRequest.conversation_name`. Empty if the request refers to no earlier turn.
     """
-    transcript = Transcript()
+
+    messages: tuple[Message, ...]
+    n_earlier: int
+    name: str
+
+
+async def conversation_of(request: Referred, earlier: CallersRuns) -> Referenced:
+    """Return the conversation of a request. Raise BadTask if a reference is missing or in progress."""
+    transcript, name = Transcript(), f"conversation:{request.conversation}" if request.conversation else ""
     if request.conversation and request.previous_response_id is not None:
         message = "conversation cannot be combined with previous_response_id. Send only one of them."
         raise BadTask(message, param="conversation")
@@ -127,14 +152,16 @@ async def conversation_of(request: Referred, earlier: CallersRuns) -> tuple[tupl
         transcript.add(answerable(await earlier.items(request.conversation)), lambda _item, _at: ())
         check_size(transcript.messages, "conversation")
     if request.previous_response_id is not None:
-        transcript.messages += await _turns_before(request.previous_response_id, earlier)
+        record = await _record_before(request.previous_response_id, earlier)
+        transcript.messages += turns_of(record, await earlier.call_id(record.id))
+        name = earlier.conversation_name(record)
     n_earlier = len(transcript.messages)
     references = await _find_references(request.input, earlier)
     transcript.add(request.input, lambda item, at: _find_referenced(references, item, at))
     check_size(transcript.messages, "input")
     if not transcript.messages:
         raise BadTask("input has no messages. Send at least one.", param="input")
-    return tuple(transcript.messages), n_earlier
+    return Referenced(tuple(transcript.messages), n_earlier, name)
 
 
 def answerable(items: Sequence[Json]) -> list[Json]:
@@ -149,7 +176,7 @@ def answerable(items: Sequence[Json]) -> list[Json]:
     ]
 
 
-async def _turns_before(response: str, earlier: CallersRuns) -> tuple[Message, ...]:
+async def _record_before(response: str, earlier: CallersRuns) -> Record:
     param = "previous_response_id"
     records = await find_response(response, earlier, is_over=True)
     if records is None:
@@ -158,7 +185,7 @@ async def _turns_before(response: str, earlier: CallersRuns) -> tuple[Message, .
         raise BadTask(
             f"{param}: response {quote(response)} is still in progress. Retry when it has ended.", param=param
         )
-    return turns_of(records.record, await earlier.call_id(records.record.id))
+    return records.record
 
 
 async def _find_references(items: str | Sequence[Json], earlier: CallersRuns) -> References:

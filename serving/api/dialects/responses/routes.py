@@ -110,7 +110,7 @@ async def input_tokens(request: Request) -> Response:
     body = read_body(CountRequest, await request.body(), remedy)
     if body.model is not None:
         check_name(body.model, service.pool, caller.policies)
-    messages, _ = await conversation_of(body, CallersRuns(service, caller))
+    messages = (await conversation_of(body, CallersRuns(service, caller))).messages
     tools, _ = read_tools(body.tools, None, parallel=True)
     whole = (Message.of("system", body.instructions or ""), *messages)
     counted = ApiRequest(body.model or "", whole, Sampling(), None, Podium(), False, False, tools)
@@ -126,7 +126,7 @@ async def compact(request: Request) -> Response:
     caller = caller_of(request)
     body = read_body(CompactRequest, await request.body(), remedy)
     check_name(body.model, service.pool, caller.policies)
-    messages, _ = await conversation_of(body, CallersRuns(service, caller))
+    messages = (await conversation_of(body, CallersRuns(service, caller))).messages
     id = f"resp_{uuid.uuid4().hex}00"
     item = {"id": item_id("cmp", id, 0), "type": "compaction", "encrypted_content": pack(messages)}
     usage = {

@@ -1,0 +1,177 @@
+"""Conversations: which one a request belongs to, and what is known of its earlier turns."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any
+
+from msgspec.structs import replace
+
+from conductor.model.call import Sampling, conversation_of
+from conductor.model.messages import NO_TOOLS, Message
+from conductor.model.operation import PromptCache
+from conductor.model.worker import PoolMember
+from conductor.plan.prompt_parts import with_stable_system
+from conductor.run.follow_up import FollowUp
+from conductor.run.record import Account
+from conductor.run.task import Task
+from conductor.run.turns import StepTurn
+from serving.accounts.caller import Caller
+from serving.api.request import ApiRequest
+from serving.api.resolve import ResolvedTask
+from serving.database.clock import now_us
+from serving.pool import Pool
+from serving.sessions.service import Service
+from serving.settings.sections import ConversationSettings
+from serving.settings.settings import Settings
+from serving.settings.workers import VllmSettings
+from serving.store.prompt_caches import PromptCacheRow, head_of, row_id, tail_of
+
+PREFIX = "cv_"
+LIFETIMES_S = {"1h": 3600, "24h": 86_400}
+"""Lifetime of a provider's cache in seconds, by the lifetime of its breakpoints or by OpenAI's `retention`."""
+LIFETIME_S = 300
+"""Lifetime of all other caches in seconds. Reads renew it."""
+LONG_GAP_S = 240
+"""Time between two turns after which breakpoints get a lifetime of an hour (`cache_lifetime: auto`), in seconds."""
+
+
+def with_conversation(request: ApiRequest, caller: Caller, settings: ConversationSettings) -> ApiRequest:
+    """Return `request` with the id of its conversation, and with the lifetime of its breakpoints if it is fixed."""
+    if request.operation != "chat":
+        return request
+    lifetime = "" if settings.cache_lifetime == "auto" else settings.cache_lifetime
+    id = _id_of(request, caller.account)
+    sampling = _with_cache(request.sampling, conversation=id, lifetime=lifetime)
+    return dataclasses.replace(request, sampling=sampling)
+
+
+def _id_of(request: ApiRequest, account: Account) -> str:
+    """Return the id of a request's conversation. It contains the key, so that keys never share one."""
+    podium, name = request.podium.conversation, request.conversation_name
+    if podium is None and name.startswith(PREFIX):
+        return name  # an earlier turn's
+    name = f"podium:{podium}" if podium is not None else name or f"head:{head_of(request.conversation)}"
+    words = f"{account.key_id}\0{name}".encode("utf-8", "surrogatepass")
+    return PREFIX + blake2b(words, digest_size=16).hexdigest()
+
+
+def _with_cache(sampling: Sampling, **changes: Any) -> Sampling:
+    cache = replace(sampling.options.prompt_cache or PromptCache(), **changes)
+    return replace(sampling, options=replace(sampling.options, prompt_cache=cache))
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What is known of the turns before a request.
+
+    Args:
+        turns: see `Team.earlier_turns`.
+        rows: rows of the conversation's prompt caches, newest first.
+        at_us: current time, in microseconds since 1970.
+    """
+
+    turns: Mapping[str, StepTurn] = dataclasses.field(default_factory=dict[str, StepTurn])
+    rows: tuple[PromptCacheRow, ...] = ()
+    at_us: int = 0
+
+    def prompt_tokens(self, request: ApiRequest) -> int | None:
+        """Return the tokens of the request's prompt, if those of its earlier turns were reported, or else None."""
+        messages = with_stable_system(request.conversation)
+        if not self.rows or not _is_continued(self.rows[0], messages):
+            return None
+        last = max((index for index, each in enumerate(messages) if each.role == "assistant"), default=0)
+        new = dataclasses.replace(request, conversation=tuple(messages[last:]), tools=NO_TOOLS)
+        return self.rows[0].tokens + new.input_token_estimate
+
+    def apply(self, resolved: ResolvedTask, request: ApiRequest, pool: Pool) -> ResolvedTask:
+        """Return `resolved` with what its run has to know of earlier turns."""
+        task, team = resolved.task, resolved.team
+        if self.turns:
+            team = dataclasses.replace(team, earlier_turns=self.turns)
+        if not self.rows:
+            return dataclasses.replace(resolved, team=team)
+        if pool.settings.conversation.cache_lifetime == "auto" and self._is_slow:
+            task = replace(task, sampling=_with_cache(task.sampling, lifetime="1h"))
+        resolved = ResolvedTask(task, team)
+        follow_up = self._follow_up(resolved, request, pool)
+        return dataclasses.replace(resolved, team=dataclasses.replace(team, follow_up=follow_up))
+
+    @property
+    def _is_slow(self) -> bool:
+        """True if the turns of the conversation are too far apart for a cache of five minutes."""
+        newest = self.rows[0]
+        return newest.lifetime == "1h" or self.at_us - newest.written_us > LONG_GAP_S * 1_000_000
+
+    def _follow_up(self, resolved: ResolvedTask, request: ApiRequest, pool: Pool) -> FollowUp | None:
+        """Return the facts about a follow-up turn, or None if the worker of the last answer cannot answer now."""
+        task, team, newest = resolved.task, resolved.team, self.rows[0]
+        members = team.members_for(task)
+        member = members.get(newest.worker)
+        if member is None or not member.is_free() or team.conductor is None or task.plan_only:
+            return None
+        if task.tools.is_forced and member.calls_tools is False:
+            return None
+        tokens = self.prompt_tokens(request)
+        messages, conversation = with_stable_system(request.conversation), pool.settings.conversation
+        return FollowUp(
+            worker=newest.worker,
+            prompt_tokens=request.input_token_estimate if tokens is None else tokens,
+            cached_tokens={
+                row.worker: row.tokens
+                for row in self.rows
+                if row.worker in members
+                and _bills_less(members[row.worker], row.tokens)
+                and _is_continued(row, messages)
+                and self._is_warm(row, task)
+            },
+            answer_tokens=newest.answer_tokens,
+            turns=newest.turns,
+            is_tool_loop=messages[-1].role == "tool",
+            stickiness=conversation.stickiness,
+            usd_per_s=conversation.speculation_usd_per_s,
+            shares_machine=_shares_machine(newest.worker, team.conductor.member.name, pool.settings),
+            agreement=pool.agreement,
+        )
+
+    def _is_warm(self, row: PromptCacheRow, task: Task) -> bool:
+        """Return whether the provider probably still has the conversation in its cache."""
+        cache = task.sampling.options.prompt_cache
+        retention = cache.retention if cache else ""
+        lifetime_s = max(LIFETIMES_S.get(row.lifetime, LIFETIME_S), LIFETIMES_S.get(retention, 0))
+        return self.at_us < row.written_us + lifetime_s * 1_000_000
+
+
+async def find_history(request: ApiRequest, service: Service, account: Account) -> History:
+    """Return what is known of the turns before a request. It waits for the store only briefly."""
+    if request.operation != "chat" or all(each.role in ("system", "user") for each in request.conversation):
+        return History()
+    turns, rows = await service.earlier_turns.find(request.conversation, account), list[PromptCacheRow]()
+    if request.model in service.settings().models and request.podium.plan is None:
+        id = row_id(conversation_of(request.sampling), request.conversation)
+        rows = await service.prompt_caches.find(id)
+    newest_first = sorted(rows, key=lambda row: row.written_us, reverse=True)
+    return History(turns, tuple(newest_first), now_us())
+
+
+def _is_continued(row: PromptCacheRow, messages: Sequence[Message]) -> bool:
+    """Return whether `messages` continue the prompt of `row`. Otherwise the client has changed it, for example by a
+    compaction.
+    """
+    return len(messages) > row.n_messages and tail_of(messages[: row.n_messages]) == row.tail
+
+
+def _bills_less(member: PoolMember, tokens: int) -> bool:
+    """Return whether the worker's provider bills cached tokens at a lower price."""
+    rates = member.price.rates_for(tokens) if member.price else None
+    return rates is not None and rates.cached < rates.input_usd_per_mtok
+
+
+def _shares_machine(worker: str, conductor: str, settings: Settings) -> bool:
+    """Return whether worker and conductor are engines on CPUs, which are usually those of one machine."""
+    both = [settings.worker(name) for name in (worker, conductor)]
+    return all(
+        isinstance(each, VllmSettings) and each.stand_in is None and not settings.owner_of(each).scale.gpus
+        for each in both
+    )

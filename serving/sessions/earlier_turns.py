@@ -1,0 +1,216 @@
+"""Tool turns of earlier runs, as they were sent to their workers.
+
+Providers cache and sign what they received: their own ids, thoughts and arguments. A client sends Podium's ids, no
+thoughts, and may write arguments again. The next turn of a conversation therefore contains the turns of earlier runs
+as their workers received them. Otherwise the prefix would change at the first tool call, and its cache would be lost.
+"""
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+
+from conductor.errors import BadTask, StoreUnavailable
+from conductor.model.messages import Message, ToolResult, contents_of
+from conductor.plan.prompt_parts import with_stable_system
+from conductor.run.record import Account, Record
+from conductor.run.turns import StepTurn
+from serving.sessions.admission import bytes_of
+from serving.store.prompt_caches import digest_of, digests_of
+from serving.store.store import RecordStore
+from serving.store.tool_ids import OURS, CallIds, CallName
+
+MOST_BYTES = 64_000_000
+"""Maximum size of all turns in memory."""
+ENTRY_BYTES = 500
+"""Size of a run in memory, in addition to its turns."""
+MOST_LOADED = 32
+"""Maximum number of runs that one request loads from the store."""
+LOADS_S = 1.0
+"""Time limit for the runs that one request loads, in seconds."""
+LOOKS, POLL_S = 3, 0.05
+"""Number and interval of further lookups of the newest run, which another router may be about to store."""
+REDACTED = " removed]"
+"""End of each mark that replaces a redacted text."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ToolRun:
+    """Run whose answering step called tools.
+
+    Args:
+        n_before: number of messages of the run's conversation.
+        before: hash of these messages, as the client sent them.
+        ids_before: hash of the ids of their tool calls, as they were sent to the worker.
+        n_calls: number of tool calls that the run had made.
+        n_bytes: size in memory.
+    """
+
+    account: Account
+    n_before: int
+    before: str
+    ids_before: str
+    turns: tuple[StepTurn, ...]
+    n_calls: int
+    n_bytes: int
+
+
+class EarlierTurns:
+    """Tool turns of runs that have ended or wait for tools, by run.
+
+    They are in memory, without redaction, up to `MOST_BYTES`. The run that was used last is kept the longest. Turns
+    of other routers are read from the run store.
+    """
+
+    def __init__(self, store: RecordStore) -> None:
+        self._store = store
+        self._runs = OrderedDict[str, _ToolRun | None]()
+        """None: a stored run whose turns cannot be sent again."""
+        self._n_bytes = 0
+
+    def remember(self, record: Record) -> None:
+        """Add the turns of a run, if its answering step has called tools."""
+        run = _tool_run(record)
+        if run is not None:
+            self._put(record.id, run)
+
+    async def find(self, messages: Sequence[Message], account: Account) -> Mapping[str, StepTurn]:
+        """Return the turns that can be sent again, for `Team.earlier_turns`.
+
+        A turn is left out unless it belongs to the same key, and everything before it is as it was.
+        """
+        calls = [call.id for message in messages for call in message.tool_calls if OURS.fullmatch(call.id)]
+        if not calls:
+            return {}
+        messages = with_stable_system(messages)
+        by_run = await self._runs_of(calls)
+        loaded = await self._load_missing(by_run)
+        results = {result.id: result for message in messages for result in message.tool_results}
+        digests, sent_ids, ids = list(digests_of(messages)), blake2b(digest_size=16), dict[str, str]()
+        turns, at = dict[str, StepTurn](), 0
+        for run_id, numbers in by_run.items():
+            run = loaded.get(run_id)
+            if run is None or run.account.key_id != account.key_id or not at <= run.n_before <= len(messages):
+                continue
+            for message in messages[at : run.n_before]:
+                _add_ids(sent_ids, (ids.get(call.id, call.id) for call in message.tool_calls))
+            at = run.n_before
+            before = digests[at - 1] if at else ""
+            if (before, sent_ids.hexdigest()) != (run.before, run.ids_before):
+                continue
+            for turn in run.turns:
+                client_ids = [numbers.get(call.number, "") for call in turn.calls]
+                if not all(client_ids):
+                    break
+                turns |= dict.fromkeys(client_ids, turn)
+                ids |= {id: call.call.id for id, call in zip(client_ids, turn.calls, strict=True)}
+                if not _has_results(turn, numbers, results):
+                    break  # what follows was written after other results
+        return turns
+
+    async def _runs_of(self, calls: Iterable[str]) -> dict[str, dict[int, str]]:
+        """Return the client's ids of tool calls by run and number. Ids of other servers are left out."""
+        try:
+            ids = await self._store.call_ids()
+        except StoreUnavailable:
+            return {}
+        by_run = dict[str, dict[int, str]]()
+        for call in calls:
+            if (name := _read(ids, call)) is not None:
+                by_run.setdefault(name.run_id, {})[name.number] = call
+        return by_run
+
+    async def _load_missing(self, by_run: Mapping[str, Mapping[int, str]]) -> dict[str, _ToolRun | None]:
+        """Return the runs that are known. Load those that are not in memory, or were not there at their end, oldest
+        first.
+        """
+        missing = [id for id, numbers in by_run.items() if not self._has(id, max(numbers))][:MOST_LOADED]
+        try:
+            async with asyncio.timeout(LOADS_S):
+                for id in missing:
+                    await self._load(id, max(by_run[id]), n_looks=1 + LOOKS if id == [*by_run][-1] else 1)
+        except (TimeoutError, StoreUnavailable):
+            pass  # the client's history is sent
+        for id in by_run:
+            if id in self._runs:
+                self._runs.move_to_end(id)
+        return {id: self._runs[id] for id in by_run if id in self._runs}
+
+    def _has(self, id: str, number: int) -> bool:
+        run = self._runs.get(id)
+        return id in self._runs if run is None else run.n_calls > number
+
+    async def _load(self, id: str, number: int, n_looks: int) -> None:
+        """Load a run that has made the tool call `number`."""
+        run: _ToolRun | None = None
+        for look in range(n_looks):
+            await asyncio.sleep(POLL_S if look else 0)
+            records = await self._store.get(id)
+            if records is not None and records.record.n_tool_calls > number:
+                run = _tool_run(records.record) if records.has_content else None
+                break
+        else:
+            if n_looks > 1:  # it may be stored later
+                return
+        self._put(id, run if run and not _is_redacted(run) else None)
+
+    def _put(self, id: str, run: _ToolRun | None) -> None:
+        self._drop(id)
+        self._runs[id] = run
+        self._n_bytes += _size(run)
+        while self._n_bytes > MOST_BYTES:
+            self._drop(next(iter(self._runs)))
+
+    def _drop(self, id: str) -> None:
+        if id in self._runs:
+            self._n_bytes -= _size(self._runs.pop(id))
+
+
+def _size(run: _ToolRun | None) -> int:
+    return ENTRY_BYTES if run is None else run.n_bytes
+
+
+def _tool_run(record: Record) -> _ToolRun | None:
+    """Return what is kept of a run, or None if its answer was not written after tool calls and the conversation
+    alone.
+    """
+    plan = record.answering_plan
+    step = plan.steps[-1] if plan and plan.steps else None
+    if step is None or not step.turns or step.subtask or step.access:
+        return None
+    messages, ids = with_stable_system(record.task.conversation), blake2b(digest_size=16)
+    _add_ids(ids, (call.id for message in step.prompt for call in message.tool_calls))
+    return _ToolRun(
+        record.account,
+        len(messages),
+        digest_of(messages),
+        ids.hexdigest(),
+        step.turns,
+        record.n_tool_calls,
+        ENTRY_BYTES + bytes_of(message for turn in step.turns for message in turn.messages),
+    )
+
+
+def _add_ids(digest: blake2b, ids: Iterable[str]) -> None:
+    for id in ids:
+        digest.update(f"{id}\0".encode("utf-8", "surrogatepass"))
+
+
+def _read(ids: CallIds, call: str) -> CallName | None:
+    try:
+        return ids.read(call)
+    except BadTask:  # another server's
+        return None
+
+
+def _has_results(turn: StepTurn, numbers: Mapping[int, str], results: Mapping[str, ToolResult]) -> bool:
+    """Return whether the client's results of a turn are those that the worker received."""
+    sent = {each.number: each.result.text for each in turn.results}
+    own = {number: results[id].text for number, id in numbers.items() if id in results}
+    return all(sent.get(call.number) == own.get(call.number) for call in turn.calls)
+
+
+def _is_redacted(run: _ToolRun) -> bool:
+    texts = contents_of(message for turn in run.turns for message in turn.messages)
+    return any(isinstance(text, str) and REDACTED in text for text in texts)

@@ -1,0 +1,257 @@
+"""Prompt caches: which worker answered the turns of a conversation last, and how much of it the worker's provider has
+cached.
+
+The store shares the rows between replicas. A replica also has its newest rows in memory, so that it knows its own
+conversations while the store is unreachable. The rows contain no texts.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from hashlib import blake2b
+from operator import attrgetter
+
+from sqlalchemy import Connection, select
+from sqlalchemy.exc import SQLAlchemyError
+
+from conductor.errors import StoreUnavailable
+from conductor.model.call import Sampling, conversation_of
+from conductor.model.characters import estimate_tokens
+from conductor.model.messages import File, Image, Message, Text, ToolCall
+from conductor.plan.prompt_parts import with_stable_system
+from conductor.run.record import Record
+from serving.accounts.replica_store import ReplicaStore
+from serving.database.address import StoreError
+from serving.database.clock import now_us
+from serving.database.inserts import RowInsert
+from serving.database.schema import prompt_cache
+from serving.database.writer import Operation
+
+logger = logging.getLogger("podium")
+
+PATIENCE_S = 0.2
+"""Seconds that a turn waits for the store."""
+MOST_IDS = 10_000
+"""Maximum number of ids whose rows are in memory."""
+OUTAGES = (StoreUnavailable, StoreError, SQLAlchemyError, TimeoutError)
+"""Errors after which only the rows in memory are used. `SQLAlchemyError` covers a missing table."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptCacheRow:
+    """Row of the table `prompt_cache`. Its fields are the columns.
+
+    Args:
+        id: hash of the conversation's id and of its first messages.
+        worker: worker that answered.
+        deployment: deployment that answered, or "" if the worker has only one.
+        n_messages: number of messages of the conversation in the prompt.
+        tail: hash of the last user message among them.
+        tokens: input tokens of the last call, as the provider reported them.
+        answer_tokens: mean length of the answers so far.
+        turns: number of user turns so far.
+        lifetime: lifetime of the cache: `5m`, `1h`, or "" for the provider's own.
+        written_us: time of the last answer, in microseconds since 1970.
+        drop_us: time from which the row is ignored, in microseconds since 1970.
+    """
+
+    id: str
+    worker: str
+    deployment: str
+    n_messages: int
+    tail: str
+    tokens: int
+    answer_tokens: int
+    turns: int
+    lifetime: str
+    written_us: int
+    drop_us: int
+
+
+def digests_of(messages: Iterable[Message]) -> Iterator[str]:
+    """Yield a hash of the messages up to each message.
+
+    It covers roles, texts, attachments and the names of tools. Ids and arguments of tool calls do not count, because
+    clients write them differently. Cache marks do not count either.
+    """
+    digest = blake2b(digest_size=16)
+    for message in messages:
+        for part in (message.role, "\n".join(_texts_of(message)), *_others_of(message)):
+            data = part.encode("utf-8", "surrogatepass")
+            digest.update(len(data).to_bytes(8))
+            digest.update(data)
+        digest.update(b"\xff" * 8)  # no part is as long as this
+        yield digest.copy().hexdigest()
+
+
+def _texts_of(message: Message) -> Iterator[str]:
+    return (part.text for part in message.all_parts if isinstance(part, Text))
+
+
+def _others_of(message: Message) -> Iterator[str]:
+    for part in message.all_parts:
+        match part:
+            case Image():
+                yield part.url
+            case File():
+                yield part.text or part.url or part.id
+            case ToolCall():
+                yield part.name
+            case _:
+                pass
+
+
+def digest_of(messages: Iterable[Message]) -> str:
+    """Return the hash of all `messages`, or "" if there are none. See `digests_of`."""
+    digest = ""
+    for each in digests_of(messages):
+        digest = each
+    return digest
+
+
+def head_of(messages: Sequence[Message]) -> str:
+    """Return a hash of the messages up to the first user message."""
+    ends = (index + 1 for index, message in enumerate(messages) if message.role == "user")
+    return digest_of(with_stable_system(messages[: next(ends, len(messages))]))
+
+
+def tail_of(messages: Sequence[Message]) -> str:
+    """Return a hash of the last user message, or "" if there is none."""
+    users = [message for message in reversed(messages) if message.role == "user"]
+    return digest_of(users[:1])[:16]
+
+
+def row_id(conversation: str, messages: Sequence[Message]) -> str:
+    """Return the id of the rows of a conversation. Conversations of one session differ in their first messages."""
+    digest = blake2b(f"{conversation}\0{head_of(messages)}".encode(), digest_size=16)
+    return digest.hexdigest()
+
+
+def row_of(record: Record, keep_s: float) -> PromptCacheRow | None:
+    """Return the row of a run that has an answer or waits for tools, or None if it has no conversation or no plan of
+    a conductor.
+    """
+    task, result = record.task, record.answering
+    conversation = conversation_of(task.sampling)
+    is_planned = task.plan is None and not task.plan_only and record.status in ("finished", "waiting")
+    if not conversation or not is_planned or result is None or result.usage is None or result.inner_run:
+        return None
+    messages = with_stable_system(task.conversation)
+    texts = [message.text for message in messages if message.role == "assistant"]
+    answers = [estimate_tokens(text) for text in texts if text] + [result.usage.output_tokens]
+    waited_s = sum(segment.waited_s for segment in record.segments)
+    written_us = int((record.created + record.wall_s + waited_s) * 1e6)
+    return PromptCacheRow(
+        id=row_id(conversation, task.conversation),
+        worker=result.worker,
+        deployment=result.deployment,
+        n_messages=len(messages),
+        tail=tail_of(messages),
+        tokens=result.usage.input_tokens,
+        answer_tokens=round(sum(answers) / len(answers)),
+        turns=sum(message.role == "user" for message in messages),
+        lifetime=_lifetime_of(task.sampling, messages),
+        written_us=written_us,
+        drop_us=written_us + int(keep_s * 1e6),
+    )
+
+
+def _lifetime_of(sampling: Sampling, messages: Iterable[Message]) -> str:
+    """Return the lifetime that Podium or the client has chosen, or "" if none has."""
+    is_long = any(part.cache == "1h" for message in messages for part in message.parts)
+    cache = sampling.options.prompt_cache
+    return "1h" if is_long else cache.lifetime if cache else ""
+
+
+COLUMNS = [field.name for field in fields(PromptCacheRow)]
+VALUES = attrgetter(*COLUMNS)
+PUT = RowInsert(
+    prompt_cache,
+    COLUMNS,
+    update=[name for name in COLUMNS if name not in ("id", "worker")],
+    where=lambda new: prompt_cache.c.written_us <= new.written_us,
+)
+
+
+def _keep(connection: Connection, rows: Sequence[PromptCacheRow]) -> list[None]:
+    newest = {(row.id, row.worker): row for row in sorted(rows, key=lambda row: row.written_us)}
+    PUT.execute(connection, [VALUES(row) for _, row in sorted(newest.items())])  # no deadlock
+    return [None] * len(rows)
+
+
+KEEP_PROMPT: Operation[PromptCacheRow, None] = Operation("prompt cache of a conversation", _keep)
+"""Operation that stores a row. An older row of the same conversation and worker is replaced."""
+
+
+class PromptCaches:
+    """Rows of this replica in memory, and of all replicas in the store.
+
+    Args:
+        store: database connections of this replica, or None to use memory only.
+    """
+
+    def __init__(self, store: ReplicaStore | None = None) -> None:
+        self._store = store
+        self._rows = OrderedDict[str, dict[str, PromptCacheRow]]()
+        """Rows by id and worker. The id that was used last is at the end."""
+        self._writing = set[asyncio.Task[None]]()
+
+    async def find(self, id: str) -> list[PromptCacheRow]:
+        """Return the newest row of each worker, or nothing if the conversation is unknown.
+
+        If the store does not respond within `PATIENCE_S` seconds, only the rows in memory are returned.
+        """
+        self._remember(await self._read(id) if self._store is not None else ())
+        rows = self._rows.get(id, {})
+        if rows:
+            self._rows.move_to_end(id)
+        at_us = now_us()
+        return [row for row in rows.values() if row.drop_us > at_us]
+
+    async def keep(self, row: PromptCacheRow, *, stores: bool = True) -> None:
+        """Store a row, unless it was stored before. It is in memory at once. Wait for at most `PATIENCE_S` seconds until
+        it is in the store.
+
+        Args:
+            row: row of the conversation's last answer.
+            stores: whether the row may be stored. Otherwise it stays in memory.
+        """
+        if self._rows.get(row.id, {}).get(row.worker) == row:
+            return
+        self._remember([row])
+        if self._store is None or self._store.is_away or not stores:
+            return
+        # A timeout would cancel the first write while it creates the schema.
+        writing = asyncio.create_task(_write(self._store, row), name="prompt cache of a conversation")
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        await asyncio.wait([writing], timeout=PATIENCE_S)
+
+    async def _read(self, id: str) -> Iterable[PromptCacheRow]:
+        assert self._store is not None
+        query = select(*prompt_cache.c[*COLUMNS]).where(prompt_cache.c.id == id)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return [PromptCacheRow(*row) for row in await self._store.read(query)]
+        except OUTAGES as exc:
+            logger.debug("Cannot read the prompt cache of a conversation: %s", getattr(exc, "detail", exc))
+            return ()
+
+    def _remember(self, rows: Iterable[PromptCacheRow]) -> None:
+        for row in rows:
+            of_id = self._rows.setdefault(row.id, {})
+            before = of_id.get(row.worker)
+            if before is None or before.written_us <= row.written_us:
+                of_id[row.worker] = row
+            self._rows.move_to_end(row.id)
+        while len(self._rows) > MOST_IDS:
+            self._rows.popitem(last=False)
+
+
+async def _write(store: ReplicaStore, row: PromptCacheRow) -> None:
+    try:
+        await store.write(KEEP_PROMPT, row)
+    except OUTAGES as exc:
+        logger.debug("Cannot store the prompt cache of a conversation: %s", getattr(exc, "detail", exc))

@@ -1,0 +1,312 @@
+"""Cost of runs by worker: the rows of the table `run_cost`, and their sums.
+
+The rows of a run are written when it ends, and when it waits for tool results.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from decimal import Decimal
+from typing import Any, Literal
+
+from sqlalchemy import ColumnElement, Row, Select, case, distinct, func, select
+
+from conductor.model.failure import Attempt, Failure
+from conductor.model.reply import CallResult
+from conductor.model.usage import Usage
+from conductor.run.plan_record import StepRecord
+from conductor.run.record import Record, RunRecords
+from serving.accounts.caller import Caller
+from serving.accounts.money import MAX_PICO, MAX_USD, to_pico
+from serving.database.schema import ledger, run_cost
+from serving.store.queries import visible
+
+DAY_S = 86_400
+MOST_GROUPS = 10_000
+"""Maximum number of groups in a report. A report with one more group is incomplete."""
+Part = Literal["plan", "answer", "step"]
+"""Purpose of a call.
+
+- `plan`: a conductor's call.
+- `answer`: a call of the step that answers, including its calls of tools.
+- `step`: any other call, such as one that failed.
+"""
+CostField = Literal["day", "team", "key", "model", "worker"]
+COLUMNS: Mapping[CostField, str] = {
+    "day": "day",
+    "team": "team_id",
+    "key": "key_id",
+    "model": "model",
+    "worker": "worker",
+}
+"""Column of each field by which costs are grouped."""
+Call = CallResult | Failure | Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class RunCostRow:
+    """Row of the table `run_cost`. Its fields are the columns."""
+
+    run_id: str
+    worker: str
+    part: Part
+    day: int
+    key_id: str | None
+    team_id: str | None
+    model: str
+    calls: int = 0
+    input_tokens: int = 0
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    output_tokens: int = 0
+    cost: int = 0
+    saved: int = 0
+    unknown_costs: int = 0
+
+
+COST_COLUMNS = [field.name for field in fields(RunCostRow)]
+COUNTS = COST_COLUMNS[COST_COLUMNS.index("calls") :]
+"""Columns that are summed."""
+TOKENS = [name for name in COUNTS if name.endswith("_tokens")]
+
+
+def rows_of(records: RunRecords) -> list[RunCostRow]:
+    """Return the rows of a run. They contain the calls of its inner runs."""
+    record = records.record
+    sums = dict[tuple[str, Part], list[int]]()
+    for worker, part, counts in _counted_calls(records):
+        before = sums.get((worker, part), [0] * len(COUNTS))
+        sums[worker, part] = [min(one + other, MAX_PICO) for one, other in zip(before, counts, strict=True)]
+    account, day = record.account, int(record.created // DAY_S)
+    return [
+        RunCostRow(
+            record.id,
+            worker,
+            part,
+            day,
+            account.key_id or None,
+            account.team_id or None,
+            record.model,
+            *counts,
+        )
+        for (worker, part), counts in sums.items()
+    ]
+
+
+def _counted_calls(records: RunRecords) -> Iterator[tuple[str, Part, list[int]]]:
+    """Yield the worker, the part and the values of `COUNTS` of each call."""
+    answering_runs = set(_answering_runs(records))
+    for record in records:
+        for part, call in _calls(record, answers=record.id in answering_runs):
+            if getattr(call, "inner_run", None) not in records.inner:
+                worker = call.get("worker") if isinstance(call, Failure) else call.worker
+                yield str(worker or ""), part, _counts(call)
+    if lost_usd := records.record.lost_usd:
+        yield "", "step", [0] * COUNTS.index("cost") + [_pico(lost_usd), 0, 0]
+
+
+def _answering_runs(records: RunRecords) -> Iterator[str]:
+    """Yield the ids of the run and of the inner runs that wrote its answer."""
+    record: Record | None = records.record
+    while record is not None:
+        yield record.id
+        step = _answering_step(record)
+        inner_runs = [result.inner_run for result in step.results if result.inner_run] if step else []
+        record = records.inner.get(inner_runs[-1]) if inner_runs else None
+
+
+def _calls(record: Record, *, answers: bool) -> Iterator[tuple[Part, Call]]:
+    """Yield the billed calls of a run.
+
+    Args:
+        record: record of the run.
+        answers: whether the run's answer is the answer of the outermost run.
+    """
+    answering = _answering_step(record) if answers else None
+    for plan in record.plans:
+        for call in (*([plan.result] if plan.result else []), *plan.calls_without_answer):
+            yield "plan", call
+        for step in plan.steps:
+            if step.reused_from is None:
+                part: Part = "answer" if step is answering else "step"
+                for result in step.results:
+                    yield part, result
+            for call in step.calls_without_answer:
+                yield "step", call
+
+
+def _answering_step(record: Record) -> StepRecord | None:
+    """Return the step that called the model for the answer, or None for embeddings and runs without steps."""
+    plan = record.answering_plan
+    if plan is None or not plan.steps or record.task.operation == "embeddings":
+        return None
+    step = plan.steps[-1]
+    while step.reused_from is not None:
+        step = record.plans[step.reused_from].steps[step.index]
+    return step
+
+
+def _counts(call: Call) -> list[int]:
+    usage, saved_usd = call.usage or Usage(), getattr(call, "saved_usd", None) or Decimal(0)
+    return [
+        1,
+        usage.input_tokens,
+        usage.cached_input_tokens,
+        usage.cache_write_tokens,
+        usage.cache_write_1h_tokens,
+        usage.output_tokens,
+        _pico(call.cost_usd or Decimal(0)),
+        -_pico(-saved_usd) if saved_usd < 0 else _pico(saved_usd),
+        int(call.cost_usd is None),
+    ]
+
+
+def _pico(usd: Decimal) -> int:
+    """Return a cost in pico-dollars. A custom worker may report any amount."""
+    return to_pico(min(max(usd, Decimal(0)), MAX_USD)) if usd.is_finite() else 0
+
+
+@dataclass(frozen=True, slots=True)
+class CostQuery:
+    """Question about costs.
+
+    Args:
+        first_day, last_day: days on which the runs started, counted from 1970.
+        by: fields by which the costs are grouped, at least one.
+    """
+
+    first_day: int
+    last_day: int
+    by: tuple[CostField, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CostGroup:
+    """Sums of the calls with the same values of the fields in `CostQuery.by`.
+
+    Args:
+        values: values of these fields, in their order. A day is counted from 1970.
+        runs: number of runs.
+        calls: number of calls.
+        usage: tokens of all calls.
+        answer_usage: tokens of the calls that wrote answers.
+        cost, saved: cost, and what caches saved, in pico-dollars.
+        unknown_costs: number of calls of unknown cost, which `cost` does not contain.
+    """
+
+    values: tuple[Any, ...]
+    runs: int
+    calls: int
+    usage: Usage
+    answer_usage: Usage
+    cost: int
+    saved: int
+    unknown_costs: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSum:
+    """Sum of the ledger for the runs of a report.
+
+    Args:
+        cost: sum of all entries of these runs, in pico-dollars.
+        difference: `cost` minus the sum of the recorded costs of these runs.
+    """
+
+    cost: int
+    difference: int
+
+
+@dataclass(frozen=True, slots=True)
+class CostReport:
+    """Answer to a `CostQuery`.
+
+    Args:
+        groups: sums, ordered by their values. There are at most `MOST_GROUPS` + 1.
+        ledger: sum of the ledger, or None if the caller may not see it or no run is billed to a key.
+    """
+
+    groups: list[CostGroup]
+    ledger: LedgerSum | None = None
+
+
+def groups_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
+    """Return the query for the groups of a report. `load_group` reads its rows."""
+    columns = [run_cost.c[COLUMNS[name]] for name in query.by]
+    sums = [func.sum(run_cost.c[name]).label(name) for name in COUNTS]
+    is_answer = run_cost.c.part == "answer"
+    answers = [
+        func.sum(case((is_answer, run_cost.c[name]), else_=0)).label(f"answer_{name}") for name in TOKENS
+    ]
+    runs = func.count(distinct(run_cost.c.run_id)).label("runs")
+    return (
+        select(*columns, runs, *sums, *answers)
+        .where(*_selected(query, caller))
+        .group_by(*columns)
+        .order_by(*columns)
+        .limit(MOST_GROUPS + 1)
+    )
+
+
+def load_group(row: Row[Any], query: CostQuery) -> CostGroup:
+    """Convert a row of `groups_query`. PostgreSQL returns sums as `Decimal`."""
+    names = [*COUNTS, *(f"answer_{name}" for name in TOKENS)]
+    sums = {name: int(getattr(row, name)) for name in names}
+    return _group(tuple(row)[: len(query.by)], row.runs, sums)
+
+
+def ledger_query(query: CostQuery, caller: Caller) -> Select[*tuple[Any, ...]]:
+    """Return the query for the sum of the ledger, and for the recorded costs of the runs that it may contain.
+
+    Runs without a key are not in the ledger.
+    """
+    selected = (*_selected(query, caller), run_cost.c.key_id.is_not(None))
+    runs = select(run_cost.c.run_id).where(*selected)
+    billed = select(func.coalesce(func.sum(ledger.c.amount), 0)).where(ledger.c.run_id.in_(runs))
+    recorded = select(func.coalesce(func.sum(run_cost.c.cost), 0)).where(*selected)
+    return select(billed.scalar_subquery().label("billed"), recorded.scalar_subquery().label("recorded"))
+
+
+def _selected(query: CostQuery, caller: Caller) -> list[ColumnElement[bool]]:
+    return [run_cost.c.day.between(query.first_day, query.last_day), visible(caller, run_cost)]
+
+
+def group_rows(rows: Iterable[RunCostRow], query: CostQuery) -> list[CostGroup]:
+    """Return the groups of a report from rows in memory."""
+    grouped = dict[tuple[Any, ...], list[RunCostRow]]()
+    for row in rows:
+        if query.first_day <= row.day <= query.last_day:
+            grouped.setdefault(tuple(getattr(row, COLUMNS[name]) for name in query.by), []).append(row)
+    ordered = sorted(grouped.items(), key=lambda each: [(value is not None, value) for value in each[0]])
+    return [_sum(values, of_group) for values, of_group in ordered[: MOST_GROUPS + 1]]
+
+
+def _sum(values: tuple[Any, ...], rows: Sequence[RunCostRow]) -> CostGroup:
+    sums = {name: sum(getattr(row, name) for row in rows) for name in COUNTS}
+    answers = [row for row in rows if row.part == "answer"]
+    sums |= {f"answer_{name}": sum(getattr(row, name) for row in answers) for name in TOKENS}
+    return _group(values, len({row.run_id for row in rows}), sums)
+
+
+def _group(values: tuple[Any, ...], runs: int, sums: Mapping[str, int]) -> CostGroup:
+    return CostGroup(
+        values,
+        runs,
+        sums["calls"],
+        _usage(sums, ""),
+        _usage(sums, "answer_"),
+        sums["cost"],
+        sums["saved"],
+        sums["unknown_costs"],
+    )
+
+
+def _usage(sums: Mapping[str, int], prefix: str) -> Usage:
+    return Usage(
+        sums[f"{prefix}input_tokens"],
+        sums[f"{prefix}output_tokens"],
+        sums[f"{prefix}cached_tokens"],
+        0,
+        sums[f"{prefix}cache_write_tokens"],
+        sums[f"{prefix}cache_write_1h_tokens"],
+    )

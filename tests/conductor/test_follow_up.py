@@ -1,0 +1,238 @@
+"""Whether a conversation stays with its worker: prices, tokens and counts, without a run."""
+
+from dataclasses import replace
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conductor.model.usage import FREE, LongPromptRates, Price
+from conductor.plan.plan import Plan, Step
+from conductor.run.follow_up import (
+    Agreement,
+    FollowUp,
+    Pool,
+    cost_usd,
+    course,
+    describe,
+    gain_usd,
+    lost_usd,
+    may_switch,
+    why_kept,
+)
+from tests.conductor.prices import prices
+from tests.conductor.team import Player, member
+
+
+def price(fresh: str, cached: str, write: str, output: str) -> Price:
+    return Price(Decimal(fresh), Decimal(output), Decimal(cached), Decimal(write))
+
+
+PRICES = {
+    "sonnet": price("3", ".3", "3.75", "15"),
+    "opus": price("5", ".5", "6.25", "25"),
+    "haiku": price("1", ".1", "1.25", "5"),
+    "gpt-5": price("1.25", ".125", "1.25", "10"),
+    "local": FREE,
+    "unknown": None,
+}
+POOL: Pool = {name: member(Player(name, price=each)) for name, each in PRICES.items()}
+
+
+def follow(worker: str = "sonnet", cached: int = 5_000, **facts: object) -> FollowUp:
+    """A turn of 500 new tokens after three others."""
+    usual = FollowUp(
+        worker,
+        prompt_tokens=cached + 500,
+        cached_tokens={worker: cached},
+        answer_tokens=500,
+        turns=3,
+        is_tool_loop=False,
+        stickiness=1.0,
+        usd_per_s=Decimal("0.01"),
+        shares_machine=False,
+        agreement=Agreement(),
+    )
+    return replace(usual, **facts)  # type: ignore[arg-type]
+
+
+def alone(*workers: str) -> Plan:
+    return Plan(tuple(Step(worker, "") for worker in workers))
+
+
+def pool(*names: str) -> Pool:
+    return {name: POOL[name] for name in names}
+
+
+@pytest.mark.parametrize(
+    ("worker", "other", "cached", "lost", "gain", "switches"),
+    [
+        ("sonnet", "gpt-5", 5_000, "0.00475", "0.0212625", True),
+        ("sonnet", "opus", 5_000, "0.02975", "0.010875", False),
+        ("sonnet", "opus", 1_500, "0.008925", "0.009825", True),
+        ("sonnet", "haiku", 50_000, "0.0475", "0.069675", True),
+        ("gpt-5", "sonnet", 20_000, "0.0725", "0.008125", False),
+    ],
+)
+def test_a_switch_must_be_worth_the_cache_that_it_loses(
+    worker: str, other: str, cached: int, lost: str, gain: str, switches: bool
+) -> None:
+    turn = follow(worker, cached)
+    assert lost_usd(alone(other), POOL, turn) == Decimal(lost)
+    assert gain_usd(alone(other), POOL, turn) == Decimal(gain)
+    assert may_switch(alone(other), POOL, turn) == switches
+    assert may_switch(alone(other), POOL, replace(turn, stickiness=0.0)), "the conductor alone decides"
+    assert not may_switch(alone(other), POOL, replace(turn, stickiness=float("inf")))
+
+
+def test_a_turn_costs_its_cached_tokens_its_new_ones_and_an_answer() -> None:
+    assert cost_usd("sonnet", POOL, follow()) == Decimal("0.010875")
+    assert cost_usd("gpt-5", POOL, follow()) == Decimal("0.011875")
+    assert cost_usd("unknown", POOL, follow()) is None
+    tiers = LongPromptRates(Decimal(6), Decimal(30), Decimal(1), Decimal(8), above_input_tokens=200_000)
+    long = {"sonnet": member(Player("sonnet", price=replace(PRICES["sonnet"], long_prompts=(tiers,))))}  # type: ignore[type-var]
+    assert cost_usd("sonnet", long, follow(cached=300_000)) == Decimal("0.319")
+
+
+def test_a_plan_loses_what_each_other_worker_reads_again_and_gains_the_most_of_them() -> None:
+    turn = follow()
+    losses = [lost_usd(alone(name), POOL, turn) or 0 for name in ("haiku", "opus")]
+    assert lost_usd(alone("haiku", "sonnet", "opus", "haiku"), POOL, turn) == sum(losses)
+    assert gain_usd(alone("opus", "haiku"), POOL, turn) == gain_usd(alone("haiku"), POOL, turn)
+    assert lost_usd(alone("sonnet", "sonnet"), POOL, turn) == 0
+    assert may_switch(alone("sonnet", "sonnet"), POOL, replace(turn, stickiness=float("inf")))
+
+
+def test_a_gain_is_expected_for_as_many_turns_as_there_were_and_at_most_ten() -> None:
+    gains = [gain_usd(alone("haiku"), POOL, follow(turns=turns)) or 0 for turns in (0, 1, 10, 99)]
+    assert gains[0] == cost_usd("sonnet", POOL, follow())
+    assert gains[3] == gains[2] == gains[0] + 10 * (gains[1] - gains[0])
+
+
+def test_a_switch_is_free_without_a_cache_or_a_price() -> None:
+    compacted = follow(cached_tokens={})
+    assert may_switch(alone("opus"), POOL, compacted)
+    assert may_switch(alone("opus"), POOL, follow(cached_tokens={"sonnet": 5_000, "opus": 5_000}))
+    assert may_switch(alone("unknown"), POOL, follow())
+    assert may_switch(alone("opus"), POOL, follow("unknown"))
+    assert may_switch(alone("opus"), POOL, follow("local", cached_tokens={"local": 0}))
+    assert may_switch(alone("local"), POOL, follow(cached=1_000_000)), "a free worker reads for nothing"
+
+
+def test_no_more_tokens_are_cached_than_the_prompt_has() -> None:
+    assert lost_usd(alone("opus"), POOL, follow(prompt_tokens=100)) == Decimal("0.000595")
+
+
+def test_the_reason_names_the_workers_and_both_amounts() -> None:
+    turn = follow("gpt-5", 20_000)
+    assert why_kept(alone("gpt-5"), POOL, turn) == "The conductor chose the worker of the last answer again."
+    assert why_kept(alone("sonnet"), POOL, turn) == "The plan names sonnet, but reading this conversation again would cost $0.0725, and the expected gain is $0.0081."  # fmt: skip
+    assert why_kept(alone("sonnet", "opus"), POOL, turn).startswith("The plan names sonnet and opus, but ")
+    assert not why_kept(alone("haiku"), POOL, replace(turn, stickiness=0.0))
+    assert not why_kept(Plan((Step("gpt-5", "Shorten it."),)), POOL, turn), "a plan of the same worker runs"
+
+
+COURSES = {
+    "tools": (follow(is_tool_loop=True), {}, "stay"),
+    "too long for the conductor": (follow(), {"fits_conductor": False}, "stay"),
+    "nobody else is worth it": (follow("gpt-5", 20_000), {"others": ("sonnet", "opus")}, "stay"),
+    "somebody else is": (follow("gpt-5", 20_000), {"others": ("sonnet", "local")}, "speculate"),
+    "there is nobody else": (follow("gpt-5", 20_000), {"others": ()}, "speculate"),
+    "cheap": (follow(cached=20_000), {"others": ("local",)}, "speculate"),
+    "dear": (follow(cached=150_000), {"others": ("local",)}, "ask"),
+    "limited": (follow(), {"has_limits": True}, "ask"),
+    "on one machine": (follow("local", cached_tokens={}, shares_machine=True), {}, "ask"),
+    "free": (follow("local", cached_tokens={}), {}, "speculate"),
+    "of unknown price": (follow("unknown"), {}, "ask"),
+    "never": (follow(usd_per_s=None), {}, "ask"),
+    "worth nothing": (follow(usd_per_s=Decimal(0)), {}, "ask"),
+    "free and worth nothing": (follow("local", cached_tokens={}, usd_per_s=Decimal(0)), {}, "speculate"),
+}
+
+
+@pytest.mark.parametrize("name", COURSES)
+def test_how_a_turn_is_answered(name: str) -> None:
+    turn, facts, expected = COURSES[name]
+    members = pool(turn.worker, *facts.get("others", ("haiku", "local")))  # type: ignore[misc]
+    has_limits, fits = facts.get("has_limits", False), facts.get("fits_conductor", True)
+    found, why = course(members, turn, has_limits=bool(has_limits), fits_conductor=bool(fits))
+    assert found == expected
+    assert why
+
+
+def test_a_call_is_made_early_if_its_expected_loss_is_below_the_value_of_the_time() -> None:
+    members = pool("sonnet", "local")
+    # 0.4 s: 5,000 tokens from the cache, 500 new ones and 40 tokens of an answer cost $0.003975.
+    even = Decimal("0.003975") / 10 / Decimal("0.4")
+    for usd_per_s, expected in ((even * 2, "speculate"), (even / 2, "ask")):
+        turn = follow(usd_per_s=usd_per_s)
+        assert course(members, turn, has_limits=False, fits_conductor=True)[0] == expected
+
+
+def test_older_decisions_count_less() -> None:
+    agreement = Agreement()
+    assert agreement.share_differing == pytest.approx(0.1)
+    for _ in range(200):
+        agreement.note(agrees=False, plan_s=2.0)
+    assert agreement.share_differing > 0.99
+    assert agreement.plan_s == pytest.approx(2.0)
+    for _ in range(200):
+        agreement.note(agrees=True, plan_s=0.1)
+    assert agreement.share_differing < 0.05
+
+
+def test_the_conductor_reads_who_has_how_much_and_what_it_is_worth() -> None:
+    members = pool("haiku", "gpt-5", "sonnet", "local", "unknown")
+    turn = follow(cached=4_120)
+    assert describe(members, turn) == "Worker 2 gave the last answer. Worker 2 has 4,120 tokens of this conversation in its cache, worth $0.0111. Another worker would have to read them again."  # fmt: skip
+    both = replace(turn, cached_tokens={"sonnet": 4_120, "gpt-5": 2_000, "local": 9_000, "unknown": 9_000})
+    assert "Worker 1 has 2,000 tokens" in describe(members, both)
+    assert "Worker 3" not in describe(members, both)
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        follow(cached_tokens={}),
+        follow(cached=10),
+        follow("local"),
+        follow("unknown"),
+        follow("opus"),
+    ],
+    ids=["nothing cached", "too little", "free", "unknown price", "not in the pool"],
+)
+def test_the_conductor_reads_nothing_if_no_cache_has_a_value(turn: FollowUp) -> None:
+    assert describe(pool("haiku", "sonnet", "local", "unknown"), turn) == ""
+
+
+turns_of_any_kind = st.builds(
+    FollowUp,
+    worker=st.just("a"),
+    prompt_tokens=st.integers(0, 10**6),
+    cached_tokens=st.dictionaries(st.sampled_from("abc"), st.integers(0, 10**6)),
+    answer_tokens=st.integers(0, 10**5),
+    turns=st.integers(0, 100),
+    is_tool_loop=st.just(False),
+    stickiness=st.floats(0, 100),
+    usd_per_s=st.none() | st.just(Decimal("0.01")),
+    shares_machine=st.booleans(),
+    agreement=st.just(Agreement()),
+)
+pools_of_any_price = st.fixed_dictionaries(
+    {name: (prices | st.none()).map(lambda each: member(Player("x", price=each))) for name in "abc"}
+)
+
+
+@given(pools_of_any_price, turns_of_any_kind, st.lists(st.sampled_from("abc"), min_size=1, max_size=4), st.floats(0, 100))  # fmt: skip
+def test_nothing_is_lost_below_0_and_more_stickiness_allows_no_more(
+    members: Pool, turn: FollowUp, workers: list[str], more: float
+) -> None:
+    plan = alone(*workers)
+    lost, gain = lost_usd(plan, members, turn), gain_usd(plan, members, turn)
+    assert lost is None or lost >= 0
+    assert gain is None or gain >= 0
+    stickier = replace(turn, stickiness=turn.stickiness + more)
+    assert may_switch(plan, members, turn) or not may_switch(plan, members, stickier)
+    course(members, turn, has_limits=False, fits_conductor=True)
+    describe(members, turn)

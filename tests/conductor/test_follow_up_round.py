@@ -1,0 +1,638 @@
+"""Runs of follow-up turns: who is called when, what is shown, recorded and paid."""
+
+import asyncio
+import dataclasses
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from decimal import Decimal
+
+import pytest
+from msgspec.structs import replace
+
+from conductor.errors import BudgetExceeded, WorkerUnavailable
+from conductor.model.call import AnswerFormat, Call, Sampling
+from conductor.model.messages import (
+    Message,
+    Native,
+    PendingCall,
+    Text,
+    ToolCall,
+    ToolChoice,
+    ToolResult,
+    Toolset,
+)
+from conductor.model.reply import CallResult, FinishReason, Reply
+from conductor.model.terms import Callee
+from conductor.model.usage import Price, Usage, estimate, unseen_bytes
+from conductor.run.call_bound import call_bound, sent_bytes
+from conductor.run.codec import dump, load
+from conductor.run.events import AnswerDelta, Event, RunFinished, RunSuspended
+from conductor.run.follow_up import Agreement, FollowUp
+from conductor.run.ledger import Budget, BudgetLedger, Hold
+from conductor.run.lifecycle import open_run, resume_run
+from conductor.run.record import Record, RunRecords
+from conductor.run.run import Run
+from conductor.run.team import Team
+from conductor.run.turns import StepTurn, as_sent
+from tests.conductor.team import (
+    DEAR,
+    NEVER,
+    Pause,
+    Player,
+    Seen,
+    a_plan,
+    ask_for,
+    line,
+    member,
+    nothing_is_left,
+    run_and_check,
+    team,
+    turns,
+)
+from tests.conductor.test_suspending import TOOLS, calling
+from tests.states import until
+
+Gate = asyncio.Event
+KEEP, OTHER = line(0, ""), line(1, "do it")
+CHEAP_CACHE = Price(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"))
+"""At 20,000 cached tokens, no worker of this price may replace another one."""
+
+
+def follow(**facts: object) -> FollowUp:
+    """A turn after three others, whose worker `a` has nothing in a cache that counts."""
+    usual = FollowUp(
+        worker="a",
+        prompt_tokens=20_500,
+        cached_tokens={},
+        answer_tokens=100,
+        turns=0,
+        is_tool_loop=False,
+        stickiness=1.0,
+        usd_per_s=Decimal("0.01"),
+        shares_machine=False,
+        agreement=Agreement(),
+    )
+    return dataclasses.replace(usual, **facts)  # type: ignore[arg-type]
+
+
+def in_turn(engine: Team, **facts: object) -> Team:
+    return dataclasses.replace(engine, follow_up=follow(**facts))
+
+
+def without_turn(engine: Team) -> Team:
+    """The team as another router has it, which knows nothing about the turn."""
+    return dataclasses.replace(engine, follow_up=None)
+
+
+ASKED = {"usd_per_s": None}
+"""No early call."""
+CACHED = {"cached_tokens": {"a": 20_000}, **ASKED}
+
+
+def priced(a: Player, b: Player, boss: Player) -> Team:
+    """A team in which a switch from `a` to `b` costs more than it gains, and one to `c` does not."""
+    a.price = b.price = CHEAP_CACHE
+    return team(a, b, Player("c"), conductor=boss)
+
+
+def sources(record: Record) -> list[str]:
+    return [plan.source for plan in record.plans]
+
+
+async def read(run: Run, into: list[Event]) -> None:
+    async for event in run.events():
+        into.append(event)  # noqa: PERF401  (as they come)
+
+
+async def run_to_decision(
+    engine: Team, gate: asyncio.Event, state: Callable[[], object], time_s: float = 0.0, **facts: object
+) -> Seen:
+    """Run to the end. The conductor decides at the gate, which opens in `state` or some time later."""
+    ledger = BudgetLedger()
+    async with open_run(engine, ask_for(**facts), ledger=ledger) as run:
+        await until(state)
+        await turns()
+        await asyncio.sleep(time_s)
+        gate.set()
+        events = [event async for event in run.events()]
+    nothing_is_left(engine)
+    return Seen(events, run.record, ledger)
+
+
+def shown(events: list[Event]) -> str:
+    return "".join(event.text for event in events if isinstance(event, AnswerDelta))
+
+
+# An early answer
+
+
+async def test_an_early_answer_is_shown_once_the_conductor_agrees() -> None:
+    gate, agreement, events = Gate(), Agreement(), list[Event]()
+    a, boss = Player("a", ["one ", "two"]), Player("boss", [gate, KEEP])
+    engine = in_turn(team(a, Player("b"), conductor=boss), agreement=agreement)
+    async with open_run(engine, ask_for()) as run:
+        reader = asyncio.create_task(read(run, events))
+        await until(lambda: a.n_pieces == 2 and not a.open_calls)
+        await turns()
+        assert not shown(events), "nothing before the conductor has decided"
+        assert a.calls[0].messages[-1].text == "why is the sky blue?"
+        gate.set()
+        await reader
+    nothing_is_left(engine)
+    record = run.record
+    assert (shown(events), record.answer, len(a.calls)) == ("one two", "one two", 1)
+    assert sources(record) == ["conductor", "conversation"]
+    assert [(plan.accepted, plan.stopped) for plan in record.plans] == [(True, False), (False, False)]
+    assert "worker of the last answer" in record.plans[0].why
+    assert record.answering_plan is record.plans[1]
+    assert record.fallback is None
+    assert (agreement.agreed, agreement.differed) == pytest.approx((9 * 0.98 + 1, 0.98))
+
+
+async def test_an_early_answer_that_is_still_written_flows_out_from_the_decision_on() -> None:
+    gate, more, events = Gate(), Gate(), list[Event]()
+    a, boss = Player("a", ["one ", more, "two"]), Player("boss", [gate, KEEP])
+    async with open_run(in_turn(team(a, Player("b"), conductor=boss)), ask_for()) as run:
+        reader = asyncio.create_task(read(run, events))
+        await until(lambda: a.n_pieces == 1)
+        gate.set()
+        await until(lambda: shown(events) == "one ")
+        more.set()
+        await reader
+    assert run.record.answer == "one two"
+
+
+@pytest.mark.parametrize("early", ["silent", "writing", "done", "failed", "calls a tool"])
+async def test_an_early_answer_gives_way_to_another_plan(early: str) -> None:
+    gate, agreement = Gate(), Agreement()
+    scripts = {
+        "silent": [NEVER],
+        "writing": ["mine", NEVER],
+        "done": ["mine"],
+        "failed": [WorkerUnavailable("gone")],
+        "calls a tool": calling("x"),
+    }
+    a, b, boss = Player("a", scripts[early]), Player("b", "better"), Player("boss", [gate, OTHER])
+    engine = in_turn(team(a, b, conductor=boss), agreement=agreement)
+
+    run = await run_to_decision(engine, gate, lambda: a.calls, tools=TOOLS)
+    first, lost, last = run.record.plans
+    assert sources(run.record) == ["conductor", "conversation", "conductor"]
+    assert (run.text, run.record.answer) == ("better", "better")
+    assert (first.accepted, first.steps, first.result is None) == (False, (), False)
+    assert (lost.stopped, lost.is_answered) == (True, False)
+    outcome = {"done": "done", "failed": "failed"}.get(early, "cancelled")
+    assert [step.status for step in lost.steps] == [outcome]
+    assert [(step.worker, step.subtask) for step in last.steps] == [("b", "do it")]
+    assert run.record.answering_plan is last
+    assert agreement.differed > 1
+
+
+async def test_the_output_of_an_early_answer_is_used_by_a_plan_that_begins_with_it() -> None:
+    gate = Gate()
+    a, b, boss = Player("a", "mine"), Player("b", "short"), Player("boss", [gate, KEEP, line(1, "Shorten it.", [0])])  # fmt: skip
+
+    engine = in_turn(team(a, b, conductor=boss))
+    run = await run_to_decision(engine, gate, lambda: a.n_pieces and not a.open_calls)
+    assert (run.text, len(a.calls)) == ("short", 1)
+    assert [step.reused_from for step in run.record.plans[-1].steps] == [1, None]
+
+
+@pytest.mark.parametrize(
+    "script",
+    ["rubbish", [WorkerUnavailable("gone")], [line(0), WorkerUnavailable("gone")], [line(0), NEVER]],
+    ids=["rubbish", "fails", "breaks off", "late"],
+)
+@pytest.mark.parametrize("facts", [{}, ASKED, CACHED], ids=["early", "asked", "cached"])
+async def test_a_conductor_that_writes_no_plan_keeps_the_worker(
+    script: object, facts: dict[str, object]
+) -> None:
+    a, b, boss = Player("a", "mine"), Player("b"), Player("boss", script)  # type: ignore[arg-type]
+    engine = in_turn(team(a, b, conductor=boss, timeout_s=5.0), **facts)
+    run = await run_and_check(engine, ask_for())
+    is_begun = len(script) == 2 and facts is ASKED  # type: ignore[arg-type]
+    assert len(boss.calls) == 1, "it is not asked again"
+    assert sources(run.record) == ["conductor", "conversation"]
+    assert (run.text, len(a.calls)) == ("mine", 1 + is_begun)
+    assert not run.record.plans[0].accepted
+    assert run.record.plans[0].rejection or run.record.plans[0].failure
+
+
+@pytest.mark.parametrize("boss", [KEEP, "rubbish"])
+async def test_a_kept_worker_that_fails_is_replaced_by_another_one(boss: str) -> None:
+    a, b = Player("a", [WorkerUnavailable("gone")]), Player("b", "instead")
+    run = await run_and_check(in_turn(team(a, b, conductor=Player("boss", boss))), ask_for())
+    assert (run.text, len(a.calls)) == ("instead", 1)
+    assert sources(run.record) == ["conductor", "conversation", "fallback"]
+    assert run.record.fallback is not None
+    assert run.record.fallback.endswith("then a failed: WorkerUnavailable")
+
+
+async def test_tools_that_a_worker_calls_early_wait_for_the_decision() -> None:
+    gate, events = Gate(), list[Event]()
+    native = Native("a", "", {"signed": "thought"})
+    a = Player("a", calling("x", words="Let me look.", native=native), ["It is 7."])
+    engine = in_turn(team(a, Player("b"), conductor=Player("boss", [gate, KEEP])))
+    async with open_run(engine, ask_for(tools=TOOLS)) as run:
+        reader = asyncio.create_task(read(run, events))
+        await until(lambda: a.calls and not a.open_calls)
+        await turns()
+        assert run.record.status == "running"
+        gate.set()
+        await reader
+        suspended = run.record
+    assert isinstance(events[-1], RunSuspended)
+    assert ([call.number for call in events[-1].calls], events[-1].text) == ([0], "Let me look.")
+    assert sources(suspended) == ["conductor", "conversation"]
+
+
+FORCED = Toolset(TOOLS.tools, ToolChoice("required"))
+WHOLE: dict[str, dict[str, object]] = {
+    "stop": {"sampling": Sampling(stop=("END",))},
+    "a format": {"answer_format": AnswerFormat()},
+    "a forced tool": {"tools": FORCED},
+}
+
+
+@pytest.mark.parametrize("facts", WHOLE.values(), ids=list(WHOLE))
+async def test_an_early_call_does_not_wait_for_the_plan_and_has_all_that_the_answer_needs(
+    facts: dict[str, object],
+) -> None:
+    a, boss = Player("a", [NEVER]), Player("boss", [NEVER])
+    async with open_run(in_turn(team(a, conductor=boss)), ask_for(**facts)):
+        await until(lambda: a.calls)
+    (call,) = a.calls
+    task = ask_for(**facts)
+    assert (call.sampling.stop, call.answer_format) == (task.sampling.stop, task.answer_format)
+    assert call.tools.choice == task.tools.choice
+
+
+async def test_a_plan_that_cannot_call_a_forced_tool_keeps_the_worker() -> None:
+    a, b = Player("a", "mine"), Player("b")
+    engine = team(a, b, conductor=Player("boss", OTHER))
+    engine = dataclasses.replace(engine, pool=engine.pool | {"b": member(b, calls_tools=False)})
+    run = await run_and_check(in_turn(engine), ask_for(tools=FORCED))
+    assert (run.text, run.record.plans[0].rejection is None) == ("mine", False)
+
+
+async def test_a_further_round_follows_a_kept_worker() -> None:
+    a, boss = Player("a", "first", "better"), Player("boss", KEEP, line(0, "mend it"))
+    run = await run_and_check(in_turn(team(a, Player("b"), conductor=boss)), ask_for(rounds=2))
+    assert sources(run.record) == ["conductor", "conversation", "revision"]
+    assert run.text == "better"
+
+
+async def test_a_run_inside_a_run_is_no_follow_up() -> None:
+    itself = '{"worker": "team", "subtask": "x", "access": []}'
+    a, boss = Player("a", "mine", "inner"), Player("boss", itself, line(0))
+    run = await run_and_check(in_turn(team(a, conductor=boss), **ASKED), ask_for(depth=1))
+    (inner,) = run.inner.values()
+    assert (run.text, sources(inner)) == ("mine", ["conductor"])
+
+
+# Asked first, or not at all
+
+
+async def test_without_a_cache_the_steps_of_a_plan_start_while_it_is_written() -> None:
+    gate, b = Gate(), Player("b", "better")
+    boss = Player("boss", [OTHER, gate])
+    async with open_run(in_turn(team(Player("a"), b, conductor=boss), **ASKED), ask_for()) as run:
+        await until(lambda: b.calls)
+        assert run.record.plans[0].ended_s is None
+        gate.set()
+        await until(lambda: run.record.status == "finished")
+    assert sources(run.record) == ["conductor"]
+    assert "cache" not in boss.calls[0].messages[-1].text
+
+
+async def test_a_plan_that_would_lose_more_than_it_gains_is_not_run() -> None:
+    a, b, boss = Player("a", "mine"), Player("b"), Player("boss", OTHER)
+    run = await run_and_check(in_turn(priced(a, b, boss), **CACHED), ask_for())
+    assert (run.text, b.calls, sources(run.record)) == ("mine", [], ["conductor", "conversation"])
+    first, kept = run.record.plans
+    assert first.accepted
+    assert first.why == kept.why
+    assert first.why == "The plan names b, but reading this conversation again would cost $0.0690, and the expected gain is $0.0094."  # fmt: skip
+    question = boss.calls[0].messages[-1].text
+    assert question.endswith("Worker 0 gave the last answer. Worker 0 has 20,000 tokens of this conversation in its cache, worth $0.0540. Another worker would have to read them again.")  # fmt: skip
+
+
+@pytest.mark.parametrize("script", [line(2), line(0, "do it"), line(0, "x") + line(2, "y", [0])])
+async def test_a_plan_that_may_run_runs_whole_and_its_record_is_as_ever(script: str) -> None:
+    a, b, boss = Player("a", "mine"), Player("b"), Player("boss", script)
+    run = await run_and_check(in_turn(priced(a, b, boss), **CACHED), ask_for())
+    assert sources(run.record) == ["conductor"]
+    (plan,) = run.record.plans
+    assert plan.result is not None
+    assert len(plan.steps) == script.count("\n")
+    assert run.text == ("mine" if script == line(0, "do it") else "ok")
+
+
+async def test_nobody_plans_in_a_tool_loop_or_where_nobody_else_is_worth_it() -> None:
+    for facts in ({"is_tool_loop": True}, CACHED):
+        a, boss = Player("a", "mine"), Player("boss")
+        engine = priced(a, Player("b"), boss)
+        engine = dataclasses.replace(engine, pool={name: engine.pool[name] for name in "ab"})
+        run = await run_and_check(in_turn(engine, **facts), ask_for())
+        assert (run.text, boss.calls, sources(run.record)) == ("mine", [], ["conversation"])
+        assert run.record.plans[0].why.endswith(".")
+
+
+@pytest.mark.parametrize(("limit", "is_asked"), [(1_500, False), (3_000, True), (None, True)])
+async def test_a_conversation_that_is_too_long_for_the_conductor_stays(
+    limit: int | None, is_asked: bool
+) -> None:
+    boss = Player("boss", KEEP)
+    engine = team(Player("a"), Player("b"), conductor=boss)
+    assert engine.conductor is not None
+    leader = dataclasses.replace(engine.conductor, member=member(boss, context_tokens=limit))
+    engine = in_turn(dataclasses.replace(engine, conductor=leader))
+    run = await run_and_check(engine, ask_for("word " * 600))
+    assert (run.record.status, bool(boss.calls)) == ("finished", is_asked)
+
+
+async def test_a_worker_that_stays_and_fails_leaves_the_turn_to_the_conductor() -> None:
+    a, b, boss = Player("a", [WorkerUnavailable("gone")]), Player("b", "instead"), Player("boss", OTHER)
+    run = await run_and_check(in_turn(team(a, b, conductor=boss), is_tool_loop=True), ask_for())
+    assert (run.text, sources(run.record)) == ("instead", ["conversation", "conductor"])
+    boss = Player("boss", "rubbish")
+    run = await run_and_check(in_turn(team(a, b, conductor=boss), is_tool_loop=True), ask_for())
+    assert (run.text, sources(run.record)) == ("instead", ["conversation", "conductor", "repair", "fallback"])
+    assert len(a.calls) == 2
+
+
+async def test_requests_with_limits_make_one_call_at_a_time() -> None:
+    gate, a = Gate(), Player("a", "mine")
+    boss = Player("boss", [gate, KEEP])
+    task = ask_for(budget=Budget(max_cost_usd=Decimal(1)))
+    async with open_run(in_turn(team(a, Player("b"), conductor=boss)), task) as run:
+        await until(lambda: boss.calls)
+        await turns()
+        assert not a.calls
+        gate.set()
+        await until(lambda: run.record.status == "finished")
+
+
+@pytest.mark.parametrize(
+    "facts", [{"plan_only": True}, {"strict": True}, {"plan": a_plan(("b", ()))}], ids=str
+)
+async def test_requests_about_a_plan_are_no_follow_ups(facts: dict[str, object]) -> None:
+    engine = in_turn(team(Player("a"), Player("b"), conductor=Player("boss", OTHER)), is_tool_loop=True)
+    run = await run_and_check(engine, ask_for(**facts))
+    assert "conversation" not in sources(run.record)
+
+
+async def test_a_worker_that_the_request_excludes_is_no_follow_up() -> None:
+    engine = in_turn(team(Player("a"), Player("b"), conductor=Player("boss", line(0))), **CACHED)
+    run = await run_and_check(engine, ask_for(exclude_workers=("a",)))
+    assert sources(run.record) == ["conductor"]
+
+
+# Money
+
+
+class Sent(Player):
+    """Says where a call is sent, as a dispatcher does."""
+
+    def open(self, call: Call) -> AbstractAsyncContextManager[Reply]:
+        assert call.terms.holds is not None
+        call.terms.holds.hold().record_callee(Callee(self.name, price=self.price))
+        return super().open(call)
+
+
+async def test_a_lost_call_without_a_token_is_billed_at_an_estimate_and_recorded() -> None:
+    gate = Gate()
+    a, b = Sent("a", [NEVER], price=DEAR), Player("b", "better")
+    engine = in_turn(team(a, b, conductor=Player("boss", [gate, OTHER])), usd_per_s=Decimal(99))
+
+    run = await run_to_decision(engine, gate, lambda: a.calls, time_s=2.0)
+    (call,) = a.calls
+    bound = call_bound(engine.pool["a"], call)
+    likely = DEAR.of(estimate(bound, unseen_bytes(2.0), sent_bytes=sent_bytes(call)))
+    (step,) = run.record.plans[1].steps
+    (attempt,) = step.failed
+    assert run.text == "better"
+    assert (attempt.worker, attempt.outcome, attempt.cost_is_bound) == ("a", "cut", True)
+    assert attempt.cost_usd == pytest.approx(likely, rel=Decimal("0.05"))
+    assert DEAR.most(bound) > 3 * likely
+    assert run.record.cost_usd == run.ledger.spent_usd == attempt.cost_usd
+    assert run.record.cost_is_bound
+    assert run.record.n_unmetered_calls == 1
+    assert load(Record, dump(run.record)) == run.record
+
+
+async def test_a_lost_call_costs_what_it_has_written() -> None:
+    gate = Gate()
+    a, b = Sent("a", ["mine ", NEVER], price=DEAR), Player("b", "better")
+    engine = in_turn(team(a, b, conductor=Player("boss", [gate, OTHER])), usd_per_s=Decimal(99))
+
+    run = await run_to_decision(engine, gate, lambda: a.n_pieces == 1)
+    assert run.record.plans[1].steps[0].result is not None
+    assert run.record.cost_usd == run.ledger.spent_usd
+    assert run.ledger.spent_usd > 0
+
+
+@pytest.mark.parametrize(("facts", "is_estimate"), [({"is_tool_loop": True}, True), (ASKED, False)])
+async def test_only_calls_of_the_conversation_s_plan_are_billed_at_an_estimate(
+    facts: dict[str, object], is_estimate: bool
+) -> None:
+    a, ledger = Sent("a", [NEVER], price=DEAR), BudgetLedger()
+    engine = in_turn(team(a, conductor=Player("boss", line(0))), **facts)
+    async with open_run(engine, ask_for(), ledger=ledger) as run:
+        await until(lambda: a.calls)
+        await turns()
+    most = DEAR.most(call_bound(engine.pool["a"], a.calls[0]))
+    assert (ledger.spent_usd < most, ledger.spent_usd == most) == (is_estimate, not is_estimate)
+    assert run.record.cost_usd == (ledger.spent_usd if is_estimate else 0)
+
+
+class OneCall(BudgetLedger):
+    """Money for one call at a time, like a key's that is nearly used up."""
+
+    @asynccontextmanager
+    async def hold(
+        self, price: Price | None, input_tokens: int, max_output_tokens: int, what: str
+    ) -> AsyncGenerator[Hold]:
+        if self.holds:
+            raise BudgetExceeded("There is not enough for two calls.")
+        async with super().hold(price, input_tokens, max_output_tokens, what) as hold:
+            yield hold
+
+
+async def test_a_budget_for_one_call_at_a_time_is_the_conductor_s_first_and_then_the_worker_s() -> None:
+    a, boss = Player("a", "mine", price=DEAR), Player("boss", [Pause(), KEEP], price=DEAR)
+    engine = in_turn(team(a, Player("b"), conductor=boss), usd_per_s=Decimal(99))
+    async with open_run(engine, ask_for(), ledger=OneCall()) as run:
+        events = [event async for event in run.events()]
+    nothing_is_left(engine)
+    assert isinstance(events[-1], RunFinished)
+    assert (run.record.answer, len(a.calls)) == ("mine", 1)
+    assert sources(run.record) == ["conductor", "conversation", "conversation"]
+    assert [plan.stopped for plan in run.record.plans] == [False, True, False]
+
+
+# Leaving and going on
+
+
+def scene(decision: str, **facts: object) -> tuple[Team, Player]:
+    a = Player("a", ["one ", "two ", "three"], price=DEAR)
+    b = Player("b", ["other ", "words"], price=DEAR)
+    boss = Player("boss", [decision[at : at + 16] for at in range(0, len(decision), 16)], price=DEAR)
+    return in_turn(team(a, b, conductor=boss), **{"usd_per_s": Decimal(99), **facts}), a
+
+
+SCENES = {"kept": KEEP, "replaced": OTHER + line(0, "join", [0]), "refused": "rubbish"}
+
+
+@pytest.mark.parametrize("decision", SCENES.values(), ids=list(SCENES))
+async def test_a_follow_up_can_be_left_after_every_event(decision: str) -> None:
+    count = len((await run_and_check(scene(decision)[0], ask_for())).events)
+    assert count > 8
+    for leave_after in range(count):
+        engine, _ = scene(decision)
+        ledger = BudgetLedger(Budget(max_cost_usd=Decimal(100)))
+        async with open_run(engine, ask_for(), ledger=ledger) as run:
+            for _ in range(leave_after):
+                await run.answer.next()
+        nothing_is_left(engine)
+        assert (ledger.holds, ledger.on_hold_usd) == ([], 0)
+        assert run.record.status == "cancelled"
+        for plan in run.record.plans:
+            assert plan.ended_s is not None
+            assert all(step.status not in ("planned", "running", "waiting") for step in plan.steps)
+
+
+@pytest.mark.parametrize("is_planned_stop", [False, True], ids=["killed", "stopped"])
+@pytest.mark.parametrize("facts", [{}, CACHED, {"is_tool_loop": True}], ids=["early", "asked", "stay"])
+@pytest.mark.parametrize("decision", SCENES.values(), ids=list(SCENES))
+async def test_a_follow_up_cut_after_every_event_ends_in_another_process(
+    decision: str, facts: dict[str, object], is_planned_stop: bool
+) -> None:
+    snapshots: list[object] = []
+    engine, _ = scene(decision, **facts)
+    async with open_run(
+        engine, ask_for(), "wf_1", journal=lambda record, *_: snapshots.append(dump(RunRecords(record)))
+    ) as run:
+        count = len([event async for event in run.events()])
+    assert run.record.status == "finished"
+    if is_planned_stop:
+        snapshots.clear()
+        for n_events in range(count):
+            engine, _ = scene(decision, **facts)
+            async with open_run(engine, ask_for(), "wf_1") as run:
+                for _ in range(n_events):
+                    await run.answer.next()
+                run.detach()
+            snapshots.append(dump(run.records))
+    for snapshot in snapshots[:-1]:
+        records = load(RunRecords, snapshot)
+        engine, a = scene(decision, **facts)
+        done = [step.worker for step in records.record.steps if step.status == "done"]
+        async with resume_run(without_turn(engine), records) as going:
+            [_ async for _ in going.events()]
+        nothing_is_left(engine)
+        record = going.record
+        assert record.status == "finished", records.record
+        assert record.answer in ("one two three", "other words")
+        assert all(plan.ended_s is not None for plan in record.plans)
+        assert all(step.status not in ("planned", "running") for step in record.steps)
+        if decision is KEEP and facts.get("is_tool_loop"):
+            assert len(a.calls) + done.count("a") == 1, "a finished step is not made again"
+
+
+# Tool turns of earlier runs
+
+
+def turn_of(*names: str, first: int = 0, native: Native | None = None) -> StepTurn:
+    calls = tuple(
+        PendingCall(first + n, ToolCall(f"native-{name}", "read", f'{{"path":"{name}"}}'))
+        for n, name in enumerate(names)
+    )
+    result = CallResult("Let me look.", "a", "a-1", Usage(10, 2), Decimal(0), FinishReason.TOOL_CALLS, native=native)  # fmt: skip
+    return StepTurn(result, calls)
+
+
+def call_of(*names: str) -> Message:
+    """The turn as a client sends it back: its own ids, and arguments that it has written again."""
+    return Message(
+        "assistant",
+        (
+            Text("Let me look."),
+            *(ToolCall(f"call_{name}", "read", f'{{ "path": "{name}" }}') for name in names),
+        ),
+    )
+
+
+def result_of(*names: str) -> Message:
+    return Message("tool", tuple(ToolResult(f"call_{name}", (Text(f"in {name}"),)) for name in names))
+
+
+NATIVE = Native("a", "", {"signed": "thought"})
+XY, Z = turn_of("x", "y", native=NATIVE), turn_of("z", first=2)
+EARLIER = {"call_x": XY, "call_y": XY, "call_z": Z}
+HELLO, THANKS = Message.of("user", "what is in x and y?"), Message.of("user", "Thanks. And z?")
+
+
+def test_turns_are_sent_again_as_they_were_sent_first_with_the_client_s_results() -> None:
+    # Chat Completions has a message for each result, in any order.
+    talk = (HELLO, call_of("x", "y"), result_of("y"), result_of("x"), THANKS, call_of("z"), result_of("z"))
+    first, called, answered, thanks, again, last = as_sent(talk, EARLIER)
+    assert (first, thanks) == (HELLO, THANKS)
+    assert called == XY.messages[0]
+    assert [(each.id, each.text) for each in answered.tool_results] == [("native-x", "in x"), ("native-y", "in y")]  # fmt: skip
+    assert again == Z.messages[0]
+    assert [(each.id, each.text) for each in last.tool_results] == [("native-z", "in z")]
+
+
+def test_ids_that_a_provider_does_not_choose_leave_the_results_in_the_order_of_the_calls() -> None:
+    calls = tuple(replace(each, call=replace(each.call, id="")) for each in XY.calls)
+    turn = replace(XY, calls=calls)
+    sent = as_sent((call_of("x", "y"), result_of("y", "x")), {"call_x": turn, "call_y": turn})
+    assert [each.text for each in sent[1].tool_results] == ["in x", "in y"]
+
+
+@pytest.mark.parametrize(
+    "talk",
+    [
+        (HELLO, Message.of("assistant", "Hello."), THANKS),
+        (HELLO, call_of("x"), result_of("x")),
+        (HELLO, call_of("x", "y", "z"), result_of("x", "y", "z")),
+        (HELLO, call_of("x", "unknown"), result_of("x", "unknown")),
+        (HELLO, call_of("unknown"), result_of("unknown")),
+    ],
+    ids=["no call", "a part of a turn", "two turns", "an unknown call", "another provider's"],
+)
+def test_messages_that_are_not_one_whole_turn_stay_as_they_are(talk: tuple[Message, ...]) -> None:
+    assert list(as_sent(talk, EARLIER)) == list(talk)
+    assert as_sent(talk, {}) is talk
+
+
+def test_missing_and_foreign_results_stay_what_they_are() -> None:
+    assert as_sent((call_of("z"),), EARLIER) == [Z.messages[0]]
+    sent = as_sent((call_of("z"), result_of("other")), EARLIER)
+    assert sent == [Z.messages[0], result_of("other")]
+
+
+def test_a_client_s_cache_mark_stays_at_the_end_of_its_turn() -> None:
+    talk = call_of("z")
+    marked = replace(talk, parts=(*talk.parts[:-1], replace(talk.parts[-1], cache="5m")))
+    (sent,) = as_sent((marked,), EARLIER)
+    assert [part.cache for part in sent.parts] == ["", "5m"]
+    assert sent == Z.messages[0], "marks do not count"
+
+
+async def test_a_worker_receives_its_earlier_turns_as_they_were() -> None:
+    talk = (HELLO, call_of("x", "y"), result_of("x", "y"), THANKS)
+    a = Player("a", "fine")
+    engine = dataclasses.replace(team(a, conductor=Player("boss", line(0, ""))), earlier_turns=EARLIER)
+    for facts in ({"plan": a_plan(("a", ())), "plan_source": "worker"}, {}):
+        task = replace(ask_for(tools=TOOLS, **facts), conversation=talk)
+        run = await run_and_check(engine, task)
+        messages = a.calls[-1].messages
+        assert messages[1].native == NATIVE
+        assert [result.id for result in messages[2].tool_results] == ["native-x", "native-y"]
+        assert run.record.task.conversation == talk, "the record has the client's"
+    await run_and_check(engine, replace(task, tools=Toolset()))
+    texts = [message.text for message in a.calls[-1].messages]
+    assert not any(message.tool_calls for message in a.calls[-1].messages), "a model without tools reads text"
+    assert any('{"path":"x"}' in text for text in texts)

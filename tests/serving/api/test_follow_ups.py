@@ -1,0 +1,167 @@
+"""Follow-up turns through a conductor's model: the worker that has the conversation in its cache keeps it."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from serving.database.clock import now_us
+from serving.store.prompt_caches import PromptCaches
+from tests.databases import make_file
+from tests.serving.api.served import Json, Served, plan, scripted, served, step, team
+from tests.serving.store.stores import replicas
+
+A = {"input_usd_per_mtok": 1.25, "cached_input_usd_per_mtok": 0.125, "output_usd_per_mtok": 10}
+B = {"input_usd_per_mtok": 3, "cached_input_usd_per_mtok": 0.3, "cache_write_usd_per_mtok": 3.75, "output_usd_per_mtok": 15}  # fmt: skip
+FREE = {"input_usd_per_mtok": 0, "output_usd_per_mtok": 0}
+LONG = "A long document. " * 5_000
+TO_A, TO_B = plan(step("a", "")), plan(step("b", ""))
+
+
+def settings_for(*plans: Any, a: Json = A, b: Json = B, **more: Any) -> Json:
+    workers = [scripted("a", "A says.", price=a), scripted("b", "B says.", price=b)]
+    return team(*plans, workers=workers, workflows={}, **more)
+
+
+def turns(*words: str) -> list[Json]:
+    """A conversation of questions, with the answers between them."""
+    said: list[Json] = []
+    for each in words:
+        said += [{"role": "assistant", "content": "A says."}] if said else []
+        said.append({"role": "user", "content": each})
+    return said
+
+
+async def run(api: Served, *words: str, **more: Any) -> Json:
+    answer = await api.post({"messages": turns(*words), **more})
+    assert answer.status_code == 200, answer.text
+    return await api.record(answer.headers["x-podium-workflow-id"])
+
+
+def sources(record: Json) -> list[str]:
+    return [each["source"] for each in record["plans"]]
+
+
+async def test_a_worker_whose_cache_is_worth_more_than_any_other_worker_needs_no_plan() -> None:
+    async with served(settings_for(TO_A, TO_B)) as api:
+        assert sources(await run(api, LONG)) == ["conductor"]
+        record = await run(api, LONG, "And now?")
+        assert sources(record) == ["conversation"]
+        assert "Reading this conversation again" in record["plans"][0]["why"]
+        assert (await run(api, LONG, "And now?", "And then?"))["plans"][0]["source"] == "conversation"
+        assert len(api.worker("conductor").calls) == 1
+        assert len(api.worker("a").calls) == 3
+        runs = (await api.http.get("/v1/workflows", params={"conversation": record["conversation"]})).json()
+        assert len(runs["data"]) == 3
+
+
+async def test_stickiness_of_zero_leaves_the_decision_to_the_conductor() -> None:
+    settings = settings_for(TO_A, TO_B, conversation={"stickiness": 0, "speculation_usd_per_s": None})
+    async with served(settings) as api:
+        await run(api, LONG)
+        record = await run(api, LONG, "And now?")
+        assert sources(record) == ["conductor"]
+        assert record["answer"] == "B says."
+
+
+async def test_the_conductor_is_told_of_the_cache_and_its_switch_is_allowed_if_it_gains_enough() -> None:
+    policy = {"stickiness": 0.3, "speculation_usd_per_s": None}
+    settings = settings_for(TO_A, TO_B, a=B, b=A, conversation=policy)
+    async with served(settings) as api:
+        await run(api, LONG)
+        record = await run(api, LONG, "And now?")
+        prompt = api.worker("conductor").calls[-1].messages[-1].text
+    assert "tokens of this conversation in its cache" in prompt
+    assert record["answer"] == "B says."
+
+
+async def test_an_early_call_that_the_plan_confirms_answers() -> None:
+    async with served(settings_for(TO_A, a=FREE, b=FREE)) as api:
+        await run(api, "Why?")
+        record = await run(api, "Why?", "And now?")
+        assert sources(record) == ["conductor", "conversation"]
+        assert record["plans"][0]["accepted"]
+        assert record["answer"] == "A says."
+        await api.quiet()
+
+
+async def test_an_early_call_that_the_plan_replaces_is_closed() -> None:
+    async with served(settings_for(TO_A, TO_B, a=FREE, b=FREE)) as api:
+        await run(api, "Why?")
+        record = await run(api, "Why?", "And now?")
+        assert sources(record) == ["conductor", "conversation", "conductor"]
+        assert record["answer"] == "B says."
+        assert sources(await run(api, "Why?", "And now?", "Then?"))[1] == "conversation"
+        assert len(api.worker("b").calls) >= 2
+
+
+async def test_a_changed_conversation_is_no_longer_in_the_cache() -> None:
+    async with served(settings_for(TO_A, TO_B)) as api:
+        await run(api, LONG, "And now?", "Then?")
+        record = await run(api, LONG, "A summary.", "Go on.", "Please.")
+        assert sources(record)[0] == "conductor"  # the tail has changed, and a switch costs nothing
+        other = await run(api, LONG + "!", "And now?")
+        assert sources(other) == ["conductor"]  # the head has changed: a new conversation
+
+
+async def test_a_cache_is_forgotten_after_its_lifetime_and_then_written_for_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with served(settings_for(TO_A, TO_A)) as api:
+        await run(api, LONG)
+        monkeypatch.setattr("serving.api.conversation.now_us", lambda: now_us() + 400_000_000)
+        record = await run(api, LONG, "And now?")
+        assert sources(record)[0] == "conductor"
+        cache = api.worker("a").calls[-1].sampling.options.prompt_cache
+        assert cache is not None
+        assert cache.lifetime == "1h"
+        record = await run(api, LONG, "And now?", "Then?")
+        assert sources(record) == ["conversation"]  # an hour has not passed
+
+
+@pytest.mark.parametrize(("setting", "lifetime"), [("auto", ""), ("5m", "5m"), ("1h", "1h")])
+async def test_a_fixed_lifetime_is_that_of_every_breakpoint(setting: str, lifetime: str) -> None:
+    async with served(settings_for(conversation={"cache_lifetime": setting})) as api:
+        await api.ok({"model": "a"})
+        cache = api.worker("a").calls[-1].sampling.options.prompt_cache
+    assert cache is not None
+    assert cache.lifetime == lifetime
+
+
+@pytest.mark.parametrize(
+    "podium", [{"plan": [step("b", "")]}, {"workers": ["b"]}, {"exclude_workers": ["a"]}]
+)
+async def test_a_request_that_rules_the_worker_out_is_no_follow_up(podium: Json) -> None:
+    async with served(settings_for(TO_A, TO_B)) as api:
+        await run(api, LONG)
+        record = await run(api, LONG, "And now?", podium=podium)
+        assert "conversation" not in sources(record)
+
+
+async def test_workers_by_name_are_not_noted() -> None:
+    async with served(settings_for(TO_A)) as api:
+        await run(api, LONG, model="a")
+        assert sources(await run(api, LONG, "And now?")) == ["conductor"]
+
+
+async def test_the_next_turn_at_another_router_stays(tmp_path: Path) -> None:
+    async with replicas(make_file(tmp_path / "podium.db"), settings_for(TO_A, TO_B)) as (one, other):
+        await run(one.api, LONG)
+        assert sources(await run(other.api, LONG, "And now?")) == ["conversation"]
+        assert sources(await run(one.api, LONG, "And now?", "Then?")) == ["conversation"]
+        rows = await one.rows("SELECT worker, n_messages, turns FROM prompt_cache")
+        assert [tuple(row) for row in rows] == [("a", 5, 3)]
+
+
+async def test_a_store_that_does_not_respond_delays_a_turn_only_briefly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def never(*_: Any) -> list[Any]:
+        await asyncio.sleep(0.2)
+        return []
+
+    async with served(settings_for(TO_A, TO_B)) as api:
+        await run(api, LONG)
+        monkeypatch.setattr(PromptCaches, "find", never)
+        assert sources(await run(api, LONG, "And now?")) == ["conductor"]

@@ -1,0 +1,163 @@
+"""Which worker has a conversation's prompt cache: known to every replica, for a time, also while the store is away."""
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from conductor.model.call import Sampling
+from conductor.model.messages import Message, Text
+from conductor.model.operation import PromptCache, WireOptions
+from conductor.model.reply import CallResult, FinishReason
+from conductor.model.usage import Usage
+from conductor.plan.plan import Plan, Step
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import Record
+from conductor.run.task import Task
+from serving.accounts.replica_store import ReplicaStore
+from serving.database.address import Address, parse_address
+from serving.database.clock import now_us
+from serving.store import prompt_caches
+from serving.store.prompt_caches import KEEP_PROMPT, PromptCacheRow, PromptCaches, row_id, row_of, tail_of
+from tests.serving.store.stores import opened
+
+pytestmark = pytest.mark.postgresql
+
+HOUR_US = 3_600_000_000
+
+
+def row(worker: str = "a", at_us: int = 1, id: str = "c1", drop_us: int | None = None) -> PromptCacheRow:
+    expiry_us = now_us() + HOUR_US if drop_us is None else drop_us
+    return PromptCacheRow(id, worker, "eu", 3, "0123456789abcdef", 4_000, 120, 2, "1h", at_us, expiry_us)
+
+
+async def test_a_turn_on_another_replica_finds_the_worker_of_the_last_one(store_address: Address) -> None:
+    async with opened(store_address) as (one, _), opened(store_address) as (other, _):
+        mine, theirs = PromptCaches(one), PromptCaches(other)
+        assert await mine.find("c1") == []
+        first = row()
+        await mine.keep(first)
+        assert await theirs.find("c1") == [first]
+        newer, second = row(at_us=2), row("b", at_us=3)
+        await theirs.keep(newer)
+        await theirs.keep(second)
+        assert {each.worker: each for each in await mine.find("c1")} == {"a": newer, "b": second}
+        assert await mine.find("c2") == []
+
+
+async def test_the_newest_row_wins_whatever_comes_last(store_address: Address) -> None:
+    async with opened(store_address) as (store, _):
+        caches = PromptCaches(store)
+        newer = row(at_us=9)
+        for each in (newer, row(at_us=5)):
+            await caches.keep(each)
+        assert await caches.find("c1") == [newer]
+        writer = (await store.ledger()).writer
+        await asyncio.gather(*(writer.do(KEEP_PROMPT, row(at_us=n)) for n in (7, 10, 8)))
+        assert [each.written_us for each in await PromptCaches(store).find("c1")] == [10]
+
+
+async def test_a_row_is_ignored_after_its_time_and_then_removed(store_address: Address) -> None:
+    async with opened(store_address) as (store, records):
+        caches = PromptCaches(store)
+        await caches.keep(row(drop_us=now_us() - 1))
+        await caches.keep(row("b"))
+        assert [each.worker for each in await caches.find("c1")] == ["b"]
+        assert await records.remove_old() == 1
+        assert [each.worker for each in await PromptCaches(store).find("c1")] == ["b"]
+
+
+async def test_what_must_not_be_stored_stays_in_memory(store_address: Address) -> None:
+    async with opened(store_address) as (store, _):
+        caches = PromptCaches(store)
+        kept = row()
+        await caches.keep(kept, stores=False)
+        assert await caches.find("c1") == [kept]
+        assert await PromptCaches(store).find("c1") == []
+
+
+async def test_a_store_that_is_away_delays_no_turn_and_memory_remains() -> None:
+    store = ReplicaStore(parse_address("postgresql://podium:x@127.0.0.1:1/x"))
+    try:
+        for caches in (PromptCaches(store), PromptCaches()):
+            kept = row()
+            async with asyncio.timeout(3 * prompt_caches.PATIENCE_S + 1):
+                await caches.keep(kept)
+                assert await caches.find("c1") == [kept]
+    finally:
+        await store.aclose()
+
+
+async def test_memory_is_bounded_and_the_conversation_that_was_used_last_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(prompt_caches, "MOST_IDS", 2)
+    caches = PromptCaches()
+    for id in ("c1", "c2"):
+        await caches.keep(row(id=id))
+    await caches.find("c1")
+    await caches.keep(replace(row(), id="c3"))
+    assert [len(await caches.find(id)) for id in ("c1", "c2", "c3")] == [1, 0, 1]
+
+
+def run_of(*conversation: Message, lifetime: Any = "", **fields: Any) -> Record:
+    """A run of a conductor's model that worker `b` has answered."""
+    options = WireOptions(prompt_cache=PromptCache(conversation="cv_1", lifetime=lifetime))
+    task = Task(conversation, sampling=Sampling(options=options), **fields.pop("task", {}))
+    result = CallResult("Because.", "b", "m", Usage(4_000, 30), None, FinishReason.STOP, deployment="eu")
+    step = StepRecord(0, "a", "", (), 0.0, "done", conversation, result)
+    plan = PlanRecord(0, 0, "conductor", 0.0, "c", ended_s=1.0, steps=(step,))
+    return Record("wf_1", task, 1_000.0, plans=(plan,), wall_s=2.5, **({"status": "finished"} | fields))
+
+
+def said(*words: str) -> tuple[Message, ...]:
+    return tuple(Message.of("user" if n % 2 == 0 else "assistant", each) for n, each in enumerate(words))
+
+
+def test_the_row_of_a_run_is_about_the_worker_that_answered() -> None:
+    made = row_of(run_of(*said("Why?", "Word " * 40, "And now?")), 60)
+    assert made is not None
+    assert (made.worker, made.deployment, made.tokens, made.turns, made.n_messages) == (
+        "b",
+        "eu",
+        4_000,
+        2,
+        3,
+    )
+    assert made.answer_tokens == (50 + 30) // 2
+    assert (made.written_us, made.drop_us, made.lifetime) == (1_002_500_000, 1_062_500_000, "")
+    assert made.id == row_id("cv_1", said("Why?", "Something else."))
+    assert made.tail == tail_of(said("?", "", "And now?"))
+    marked = replace_parts(said("Why?")[0], "1h")
+    assert [
+        getattr(row_of(each, 60), "lifetime", None)
+        for each in (run_of(*said("Why?"), lifetime="5m"), run_of(marked))
+    ] == ["5m", "1h"]
+
+
+def replace_parts(message: Message, cache: Any) -> Message:
+    return Message(
+        message.role, tuple(Text(part.text, cache) for part in message.parts if isinstance(part, Text))
+    )
+
+
+@pytest.mark.parametrize("fields", [
+    {"status": "failed"}, {"status": "cancelled"}, {"plans": ()},
+    {"task": {"plan": Plan((Step("a", ""),))}}, {"task": {"plan_only": True}},
+])  # fmt: skip
+def test_runs_without_an_answer_of_a_planned_worker_have_no_row(fields: Any) -> None:
+    plans = fields.pop("plans", None) if "plans" in fields else None
+    record = run_of(*said("Why?"), **fields)
+    assert row_of(record if plans is None else msgspec.structs.replace(record, plans=plans), 60) is None
+
+
+def test_an_id_covers_the_conversation_and_its_first_messages() -> None:
+    system = Message.of("system", "Be brief.")
+    ids = [
+        row_id("cv_1", said("Why?")), row_id("cv_2", said("Why?")), row_id("cv_1", said("How?")),
+        row_id("cv_1", (system, *said("Why?"))),
+    ]  # fmt: skip
+    assert len(set(ids)) == 4
+    assert row_id("cv_1", said("Why?", "Because.", "Oh?")) == ids[0]

@@ -1,0 +1,240 @@
+"""The cost of runs by worker: what a run's rows contain, and that their sums are the same in both stores."""
+
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from conductor.errors import WorkerUnavailable
+from conductor.model.call import Sampling
+from conductor.model.failure import Attempt, Failure
+from conductor.model.messages import Message, PendingCall, ToolCall
+from conductor.model.operation import PromptCache, WireOptions
+from conductor.model.reply import CallResult, FinishReason
+from conductor.model.usage import Price, Usage
+from conductor.run.plan_record import PlanRecord, StepRecord
+from conductor.run.record import Account, Record, RunRecords
+from conductor.run.task import Task
+from conductor.run.turns import Segment, StepTurn
+from serving.accounts.caller import ANYBODY, DEFAULT_SCOPES, Caller
+from serving.database.address import Address
+from serving.settings.sections import LimitSettings
+from serving.store.memory_store import MemoryStore
+from serving.store.numbers import without_content
+from serving.store.retention import DAY_US
+from serving.store.run_costs import CostQuery, RunCostRow, rows_of
+from serving.store.run_filter import RunFilter
+from tests.serving.store.stores import opened
+
+pytestmark = pytest.mark.postgresql
+
+CLAUDE = Price(Decimal(3), Decimal(15), Decimal("0.3"), Decimal("3.75"), Decimal(6))
+SMALL = Price(Decimal(1), Decimal(2))
+USAGE = Usage(10_000, 100, 8_000, 0, 1_000, 200)
+DAY_S = 86_400
+
+
+def call(worker: str, usage: Usage | None = USAGE, price: Price | None = CLAUDE, **facts: Any) -> CallResult:
+    known = price is not None and usage is not None
+    costs = (price.of(usage), price.saved(usage)) if known and price and usage else (None, None)
+    return CallResult("Words.", worker, "m", usage, costs[0], FinishReason.STOP, saved_usd=costs[1], **facts)
+
+
+def step(index: int, result: CallResult | None, **facts: Any) -> StepRecord:
+    worker = result.worker if result else "a"
+    status = "done" if result else "cancelled"
+    return StepRecord(index, worker, "", (), 0.1, status, (), result, 0.2, 0.3, worker, 0.4, **facts)
+
+
+def plan(*steps: StepRecord, index: int = 0, **facts: Any) -> PlanRecord:
+    return PlanRecord(index, 0, "conductor", 0.0, "conductor", (), steps, ended_s=0.5, **facts)
+
+
+def run(id: str, *plans: PlanRecord, created: float = 5 * DAY_S, **facts: Any) -> Record:
+    task = Task((Message.of("user", "Why?"),), model="mini")
+    whole = {"status": "finished", "answer": "Words.", "account": Account("k1", "t1")} | facts
+    return Record(id, task, created, plans=plans, **whole)
+
+
+def values(row: RunCostRow) -> tuple[Any, ...]:
+    return row.worker, row.part, row.calls, row.cost, row.saved, row.unknown_costs
+
+
+def usd(price: Price, usage: Usage = USAGE) -> int:
+    return int(price.of(usage) * 10**12)
+
+
+def saved(price: Price, usage: Usage = USAGE) -> int:
+    return int(price.saved(usage) * 10**12)
+
+
+def test_a_row_has_the_tokens_the_cost_and_the_savings_of_a_part_of_a_run() -> None:
+    record = run("wf_1", plan(step(0, call("a")), step(1, call("b")), result=call("conductor")))
+    rows = rows_of(RunRecords(record))
+    assert [(row.worker, row.part) for row in rows] == [("conductor", "plan"), ("a", "step"), ("b", "answer")]
+    # 1,000 new tokens at $3, 8,000 cached at $0.30, 800 written at $3.75 and 200 at $6, and 100 out at $15
+    cost_usd = Decimal("0.003") + Decimal("0.0024") + Decimal("0.003") + Decimal("0.0012") + Decimal("0.0015")
+    saved_usd = Decimal("0.03") + Decimal("0.0015") - cost_usd
+    assert rows[2] == RunCostRow(
+        "wf_1", "b", "answer", 5, "k1", "t1", "mini", 1, 10_000, 8_000, 1_000, 200, 100,
+        int(cost_usd * 10**12), int(saved_usd * 10**12), 0,
+    )  # fmt: skip
+    assert rows_of(without_content(RunRecords(record))) == rows
+
+
+def test_every_turn_of_the_answering_step_is_a_part_of_the_answer() -> None:
+    turns = [StepTurn(call("b"), (PendingCall(n, ToolCall("c", "clock", "{}")),)) for n in range(2)]
+    record = run("wf_1", plan(step(0, call("a")), step(1, call("b"), turns=tuple(turns))))
+    assert [values(row) for row in rows_of(RunRecords(record))] == [
+        ("a", "step", 1, usd(CLAUDE), saved(CLAUDE), 0),
+        ("b", "answer", 3, 3 * usd(CLAUDE), 3 * saved(CLAUDE), 0),
+    ]
+
+
+def test_failed_calls_and_calls_of_unknown_cost_are_steps() -> None:
+    paid = Attempt("a", "WorkerUnavailable", "Gone.", usage=Usage(10, 1), cost_usd=SMALL.of(Usage(10, 1)))
+    unpaid = Attempt("a", "WorkerBusy", "Busy.")
+    error = Failure.of(WorkerUnavailable("Gone.", worker="c", cost_usd=Decimal("0.5")))
+    record = run(
+        "wf_1",
+        plan(step(0, None, failure=error), step(1, call("b", attempts=(paid, unpaid)))),
+        plan(step(0, call("b", USAGE, None)), index=1),
+    )
+    assert {(row.worker, row.part): (row.calls, row.cost, row.unknown_costs) for row in rows_of(RunRecords(record))} == {
+        ("c", "step"): (1, 5 * 10**11, 0),
+        ("a", "step"): (1, usd(SMALL, Usage(10, 1)), 0),
+        ("b", "step"): (1, usd(CLAUDE), 0),
+        ("b", "answer"): (1, 0, 1),
+    }  # fmt: skip
+
+
+def test_a_reused_step_counts_once_and_answers() -> None:
+    early = step(0, call("a"))
+    first = replace(plan(early), stopped=True)
+    record = run("wf_1", first, plan(replace(early, reused_from=0), index=1))
+    assert [values(row)[:3] for row in rows_of(RunRecords(record))] == [("a", "answer", 1)]
+
+
+def test_an_inner_run_counts_instead_of_the_call_that_it_answers() -> None:
+    inner = run("wf_1.1", plan(step(0, call("a")), step(1, call("b")), result=call("conductor")))
+    team = CallResult("Words.", "team", "m", Usage(99, 99), Decimal(9), FinishReason.STOP, inner_run="wf_1.1")
+    record = run("wf_1", plan(step(0, team), result=call("conductor")))
+    rows = rows_of(RunRecords(record, {"wf_1.1": inner}))
+    assert {values(row)[:3] for row in rows} == {
+        ("conductor", "plan", 2),
+        ("a", "step", 1),
+        ("b", "answer", 1),
+    }
+    assert {row.run_id for row in rows} == {"wf_1"}
+
+
+def test_lost_calls_have_no_worker_and_embeddings_no_answer() -> None:
+    (lost,) = rows_of(RunRecords(run("wf_1", lost_usd=Decimal("0.25"))))
+    assert values(lost) == ("", "step", 0, 25 * 10**10, 0, 0)
+    record = run("wf_1", plan(step(0, call("a", Usage(10), SMALL))))
+    record = replace(record, task=replace(record.task, operation="embeddings"))
+    assert [row.part for row in rows_of(RunRecords(record))] == ["step"]
+
+
+@pytest.mark.parametrize("cost_usd", [Decimal("NaN"), Decimal(-1), Decimal(10**9)])
+def test_any_cost_that_a_worker_reports_can_be_stored(cost_usd: Decimal) -> None:
+    record = run("wf_1", plan(step(0, replace(call("a"), cost_usd=cost_usd))))
+    (row,) = rows_of(RunRecords(record))
+    assert 0 <= row.cost < 2**63
+
+
+RUNS = [
+    run("wf_1", plan(step(0, call("a")), step(1, call("b")), result=call("conductor", USAGE, SMALL))),
+    run("wf_2", plan(step(0, call("b", USAGE, None))), created=6 * DAY_S),
+    run("wf_3", plan(step(0, call("a", Usage(5, 5), SMALL))), created=6 * DAY_S, account=Account("k2", "t1")),
+    run("wf_4", plan(step(0, call("a"))), created=7 * DAY_S - 1, account=Account("k3")),
+    run("wf_5", plan(step(0, call("a", Usage(5, 5), SMALL))), created=7 * DAY_S, account=Account("k4", "t2")),
+]
+QUERIES = [
+    CostQuery(5, 7, ("day", "team", "key", "model", "worker")),
+    CostQuery(5, 6, ("day",)),
+    CostQuery(6, 7, ("worker", "team")),
+    CostQuery(8, 9, ("model",)),
+]
+
+
+@pytest.mark.parametrize("query", QUERIES)
+async def test_both_stores_sum_alike_and_show_a_caller_its_own_team(
+    store_address: Address, query: CostQuery
+) -> None:
+    callers = [
+        ANYBODY,
+        Caller(Account("k9", "t1"), DEFAULT_SCOPES),
+        Caller(Account("k3"), DEFAULT_SCOPES),
+        Caller(Account("k9"), DEFAULT_SCOPES),
+    ]
+    memory = MemoryStore(LimitSettings)
+    async with opened(store_address) as (_, store):
+        for record in RUNS:
+            await memory.put(RunRecords(record))
+            await store.put(RunRecords(replace(record, owner=store.owner)))
+        await store.aclose()
+        for caller in callers:
+            kept = (await store.costs(query, caller)).groups
+            by_values = {group.values: group for group in kept}
+            assert len(by_values) == len(kept)
+            assert by_values == {group.values: group for group in (await memory.costs(query, caller)).groups}
+        everything = await store.costs(CostQuery(0, 99, ("model",)), ANYBODY)
+        (of_mini,) = everything.groups
+        assert (of_mini.values, of_mini.runs, of_mini.calls, of_mini.unknown_costs) == (("mini",), 5, 7, 1)
+        assert of_mini.cost == 3 * usd(CLAUDE) + usd(SMALL) + 2 * usd(SMALL, Usage(5, 5))
+        assert of_mini.answer_usage.input_tokens == 3 * 10_000 + 2 * 5
+        assert everything.ledger is not None
+        assert everything.ledger.difference == -of_mini.cost, "nothing is in the ledger of this test"
+
+
+async def test_a_run_that_waits_has_its_costs_so_far_and_they_are_replaced(store_address: Address) -> None:
+    turn = StepTurn(call("a"), (PendingCall(0, ToolCall("c", "clock", "{}")),))
+    waiting = replace(step(0, None, turns=(turn,)), status="waiting", worker="a")
+    record = run("wf_1", plan(step(0, call("b")), replace(waiting, index=1)))
+    record = replace(record, status="waiting", answer="", segments=(Segment((0,)),))
+    everything = CostQuery(0, 99, ("worker",))
+    async with opened(store_address) as (_, store):
+        record = replace(record, owner=store.owner)
+        await store.suspend(RunRecords(record), 60)
+        assert [(group.values, group.calls) for group in (await store.costs(everything, ANYBODY)).groups] == [
+            (("a",), 1),
+            (("b",), 1),
+        ]
+        assert await store.resume("wf_1") is not None
+        ended = run("wf_1", plan(step(0, call("b"))), plan(step(0, call("c")), index=1))
+        await store.put(RunRecords(replace(ended, owner=store.owner)))
+        await store.aclose()
+        assert [group.values for group in (await store.costs(everything, ANYBODY)).groups] == [("b",), ("c",)]
+
+
+async def test_costs_go_with_their_run(store_address: Address) -> None:
+    async with opened(store_address) as (_, store):
+        for record in RUNS:
+            await store.put(RunRecords(replace(record, owner=store.owner)))
+        await store.aclose()
+        await store.remove_old(407 * DAY_US)
+        left = await store.costs(CostQuery(0, 99, ("day",)), ANYBODY)
+        assert [group.values for group in left.groups] == [(7,)]
+
+
+async def test_the_runs_of_a_conversation_are_found(store_address: Address) -> None:
+    cache = PromptCache(conversation="cv_1")
+    sampling = Sampling(options=WireOptions(prompt_cache=cache))
+    mine = run("wf_6", plan(step(0, call("a"))))
+    mine = replace(mine, task=replace(mine.task, sampling=sampling))
+    memory = MemoryStore(LimitSettings)
+    async with opened(store_address) as (_, store):
+        for record in (*RUNS, mine):
+            await memory.put(RunRecords(record))
+            await store.put(RunRecords(replace(record, owner=store.owner)))
+        waiting = await store.newest(9, ANYBODY, None, RunFilter(conversation="cv_1"))
+        await store.aclose()
+        for page in (
+            waiting,
+            await store.newest(9, ANYBODY, None, RunFilter(conversation="cv_1")),
+            await memory.newest(9, ANYBODY, None, RunFilter(conversation="cv_1")),
+        ):
+            assert [each.record.id for each in page.runs] == ["wf_6"]
+        assert not (await store.newest(9, ANYBODY, None, RunFilter(conversation="cv_2"))).runs
