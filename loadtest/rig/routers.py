@@ -76,6 +76,7 @@ async def running_router(
     has_keys: bool = True,
     clock: Path | None = None,
     watch: bool = False,
+    root: Path = ROOT,
 ) -> AsyncGenerator[RouterProcess]:
     """Run a router while the block runs. Its log is build/prove/NAME.log.
 
@@ -86,6 +87,7 @@ async def running_router(
         has_keys: whether clients need a key and are billed.
         clock: the file from which the router reads the shift of its clock, or None.
         watch: whether `ask_vitals` can be used.
+        root: the checkout whose router is run.
 
     Raises:
         RigError: the router did not start.
@@ -101,7 +103,7 @@ async def running_router(
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "loadtest.rig.router"),
-            cwd=ROOT,
+            cwd=root,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=output,
